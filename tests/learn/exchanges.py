@@ -1,5 +1,5 @@
-"""Record what the workers of an inline job send: every trailer and the slices of its
-contribution."""
+"""Record the contributions that the workers of an inline job send: the trailer and the slices of
+each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from polyrhythm.wire.messages import Contribution, Trailer
 
 @dataclass
 class Sent:
-    """One contribution: its trailer, and in `slices` the payload of each slice as float32
+    """One contribution: its trailer and, in `slices`, the payload of each slice as float32
     numbers."""
 
     trailer: Trailer
@@ -45,7 +45,7 @@ class Exchanges:
             self._trailers.setdefault(message.worker, []).append((message, noted))
 
     def of(self, worker: Worker) -> list[Sent]:
-        """Return the contributions of this worker so far."""
+        """Return the contributions that this worker has sent so far."""
         number = _number(worker)
         return [
             Sent(trailer, self._slices.get((number, trailer.sequence), {}), noted)

@@ -1,5 +1,5 @@
-"""Make tiny data sets in the formats of the real ones, with classes that a linear model can
-separate."""
+"""Make tiny data sets in the formats of the real ones. A linear model can separate their
+classes."""
 
 import gzip
 import struct
@@ -33,8 +33,8 @@ def make_mnist(folder: Path, train: int = 200, test: int = 50) -> Path:
 
 
 def make_cifar10(folder: Path, each: int = 4) -> Path:
-    """Write CIFAR-10 in its binary version: five batches and a test batch, each of `each`
-    records."""
+    """Write CIFAR-10 in its binary format: five training batches and a test batch, with `each`
+    records per batch."""
     folder.mkdir(parents=True)
     images, labels = bright_rows(6 * each, 2, (3, 32, 32))
     records = np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)

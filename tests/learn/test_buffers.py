@@ -1,5 +1,5 @@
-"""Buffers under every policy: constant buffers are sent once; the others are averaged over the
-workers that change them."""
+"""Buffers under every policy: constant buffers are sent once, and each other buffer is averaged
+over the workers that change it."""
 
 import math
 import threading
@@ -31,7 +31,8 @@ POLICIES = [
 
 
 class Transformer(nn.Module):
-    """One causal layer. `unknown` is a placeholder that holds NaN and is never used."""
+    """A transformer with one causal layer. `unknown` is a placeholder buffer that holds NaN and is
+    never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +90,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
 def test_a_transformer_with_a_mask_of_minus_infinity_trains(
     sync: str, kind: str, sent: list[tuple[Any, int]]
 ) -> None:
-    """A worker sends its constant buffers once, with the seed, and their values do not change."""
+    """A worker sends its constant buffers only once, with the seed, and their values stay the
+    same."""
     losses: dict[str, list[float]] = {}
     models: dict[str, Transformer] = {}
     seeding = threading.Lock()
@@ -124,7 +126,7 @@ def test_a_transformer_with_a_mask_of_minus_infinity_trains(
 def counting(
     changes: Callable[[Worker, nn.Module, int], None], found: dict[str, dict[str, torch.Tensor]]
 ) -> Callable[[Worker], None]:
-    """A training loop whose user changes buffers before every step."""
+    """Return a training loop that changes buffers before every step."""
 
     def main(worker: Worker) -> None:
         model = nn.Linear(2, 1)
@@ -145,7 +147,8 @@ def counting(
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_a_buffer_is_averaged_over_the_workers_that_change_it(kind: str) -> None:
-    """Only worker-0 changes `one` and only worker-1 changes `other`: no change is diluted."""
+    """Only worker-0 changes `one`, and only worker-1 changes `other`. The mean of `one` must not
+    include worker-1, which did not change it."""
     found: dict[str, dict[str, torch.Tensor]] = {}
 
     def changes(worker: Worker, model: Any, step: int) -> None:
@@ -173,9 +176,9 @@ def test_buffers_that_every_worker_changes_are_averaged_by_points() -> None:
 
 
 def test_without_rounds_a_worker_that_does_not_change_a_buffer_does_not_dilute_it() -> None:
-    """P workers scale each change by 1/P, so that together they make one change; workers that
-    change nothing are not counted. The first steps may still count a worker that has not
-    contributed yet."""
+    """With P workers that change a buffer, each change is scaled by 1/P, so that all together make
+    one change. Workers that do not change the buffer are not counted. In the first steps, a worker
+    that has not contributed yet may still be counted."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     taken: list[int] = []
 

@@ -1,4 +1,5 @@
-"""`describe` turns a model and its optimizer into a spec, and refuses what cannot be described."""
+"""`describe` turns a model and its optimizer into a spec. It refuses a model or an optimizer that a
+spec cannot describe."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`--target-change` with real workers: no job ends while its objective still falls."""
+"""`--target-change` with real workers: a job does not end while its objective still falls."""
 
 import pytest
 import torch

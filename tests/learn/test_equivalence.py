@@ -66,8 +66,8 @@ def test_a_job_over_memory_links_equals_one_process(
 
 
 def test_the_comparison_can_fail() -> None:
-    """Equal weights for unequal batches, another optimizer or one worker fewer give very different
-    parameters."""
+    """Each of these faults gives very different parameters: equal weights for unequal batches,
+    another optimizer, or one worker fewer."""
     right = twin(2, "momentum")
     assert tj.distance(right, right) == 0.0
     assert tj.distance(tj.twin(2, "momentum", by_points=False), right) > 100 * TOLERANCE
@@ -91,8 +91,8 @@ def test_a_job_with_many_small_slices_equals_one_process() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 3), (3, 2)])
 def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> None:
-    """The models are weighted by all points of the local steps, which differ between workers and
-    steps."""
+    """Each model is weighted by the points of all its local steps. These weights differ between
+    workers and steps."""
     job = JobSpec(
         job="local",
         workers=workers,
@@ -110,8 +110,8 @@ def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> N
 
 
 def test_bf16_on_the_wire() -> None:
-    """Parameters are sent as bf16, so workers hold bf16 numbers. The server keeps float32, so that
-    the result stays close. Buffers are sent in their own dtype."""
+    """Parameters are sent as bf16, so workers hold bf16 numbers. The server keeps float32, so the
+    result stays close. Buffers are sent in their own dtype."""
     job = JobSpec(
         job="bf16", workers=2, servers=2, rounds=tj.ROUNDS, wire_dtype="bf16", heartbeat_s=20.0
     )
@@ -140,8 +140,8 @@ def test_bf16_on_the_wire() -> None:
 
 
 def run_in_processes(tmp_path: Path, optimizer: str, *flags: str) -> tuple[tj.State, bool]:
-    """Run the job as processes. Return worker-0's final state, and whether its parameters were read
-    in the server's memory."""
+    """Run the job as processes. Return worker-0's final state, and whether it read its parameters
+    directly from the server's memory."""
     out = tmp_path / "final.npz"
     settings = ("--set", f"optimizer={optimizer}", "--set", f"out={out}")
     goal = ("--rounds", tj.ROUNDS, "--quiet", "--json")

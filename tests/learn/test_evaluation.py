@@ -1,4 +1,5 @@
-"""Evaluation while training: it is rare, done by one worker, and not counted as computing."""
+"""Evaluation during training: it is rare, one worker does it, and its time does not count as
+computing."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ CONTENT = {"a.bin": bytes(range(256)) * 9_000, "b.bin": b"few bytes"}
 
 
 class Site:
-    """A web server with some files that counts the requests for each."""
+    """A web server with some files. It counts the requests for each file."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = dict(CONTENT)
@@ -198,7 +198,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_data_fetch_list_and_check(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_data: None
 ) -> None:
-    """`data fetch` shows a bar for each file; `data list` and `data check` then find the files."""
+    """`data fetch` shows a progress bar for each file. Afterwards `data list` and `data check` find
+    the files."""
     toys = DataSet("toys", "for tests", (site.address,), (FORM,))
     monkeypatch.setitem(SETS, "toys", toys)
 

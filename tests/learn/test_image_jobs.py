@@ -91,7 +91,8 @@ def test_every_job_declares_its_epochs_and_its_data() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_measuring_the_accuracy_keeps_the_training_mode_of_the_model(training: bool) -> None:
-    """The accuracy is measured without dropout; afterwards the model is in its former mode."""
+    """The accuracy is measured without dropout. Afterwards the model is in training mode again, if
+    it was before."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(1.0)).train(training)
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(2))

@@ -1,4 +1,4 @@
-"""Image sets are read exactly as written, and an error names the damaged file."""
+"""Image sets are read exactly as they were written. If a file is damaged, the error names it."""
 
 import gzip
 import pickle
@@ -45,7 +45,8 @@ def test_a_part_of_cifar_in_one_file_is_read(tmp_path: Path) -> None:
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
-    """An .npz file may contain a pickle. This one would create a file if it were unpickled."""
+    """An .npz file may contain a pickle. The pickle in this file would create a file if it were
+    loaded."""
 
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[Path]]:

@@ -1,5 +1,5 @@
-"""A peer may speak only for itself: a message that only the lead may send is refused from any other
-peer."""
+"""A peer may send messages only in its own name. A message that only the lead may send is refused
+from any other peer."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ ROUNDS = 20
 def attack_in_the_middle(
     server: int, hello: Callable[[str], m.WorkerHello | m.ServerHello], message: m.Message
 ) -> list[m.Message]:
-    """Run a job whose worker-0 opens a second link in round 5 under another identity and sends
+    """Run a job in which worker-0 opens a second link under another identity in round 5, and sends
     `message` on it. Return the messages that came back. The job must reach its goal."""
     heard: list[m.Message] = []
 

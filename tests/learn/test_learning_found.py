@@ -1,4 +1,4 @@
-"""The lead detects, with real workers, that a job does not learn."""
+"""With real workers, the lead detects that a job does not learn."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_a_job_that_learns_is_not_reported(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:4"])
 def test_a_rate_that_is_too_high_is_reported(sync: str) -> None:
-    scale = 1 if sync == "bsp" else 2  # the rate is halved for a contribution that is folded alone
+    scale = 1 if sync == "bsp" else 2  # each contribution is folded alone, at half the rate
     found = run(sync, rate=0.7 * scale, epochs=3)
     assert findings(found)[-1] == "rising"
     assert found.outcome is not None and not found.outcome.failed, "the job did what it was told"
@@ -56,14 +56,14 @@ def test_a_rate_that_is_too_high_is_reported(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", POLICIES)
 def test_a_rate_of_almost_nothing_is_reported(sync: str) -> None:
-    epochs = 60 if sync == "fsp" else 8  # a round of fsp may be several passes
+    epochs = 60 if sync == "fsp" else 8  # a round of fsp may contain several passes
     assert findings(run(sync, rate=1e-9, epochs=epochs)) == ["stalled"]
 
 
 @pytest.mark.parametrize("sync", POLICIES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_an_objective_that_is_not_finite_at_the_end_fails_the_job(sync: str, value: float) -> None:
-    """The gradients are finite, so that no worker refuses to send them."""
+    """The gradients stay finite, because a worker refuses to send gradients that are not finite."""
     with pytest.raises(JobFailed) as caught:
         run(sync, rate=0.03, shown=lambda loss, step: value if step > 3 else loss)
     assert "reached its goal (4 passes over the data)" in str(caught.value)

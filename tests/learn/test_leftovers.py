@@ -1,5 +1,5 @@
-"""Remainders at the end of the data, options that may not change, and numbers that are not
-finite."""
+"""Remaining points at the end of the data, options that may not change during a job, and numbers
+that are not finite."""
 
 import math
 from collections.abc import Callable
@@ -47,11 +47,14 @@ def test_a_short_run_of_local_steps_at_the_end_is_contributed() -> None:
 
 
 def test_a_worker_that_abstained_counts_its_changes_from_the_version_it_goes_on_with() -> None:
-    """worker-1 visits all of its points first and abstains until worker-0 leaves and its points are
-    leased to worker-1. Every step moves the parameter by -1, and so does every round. In six of the
-    first eight rounds worker-1 abstains and counts as a worker that changes nothing, so these
-    rounds move the parameter by half. If worker-1 counted its next change from the parameters it
-    had before it abstained, the change would include the rounds in between."""
+    """worker-1 visits all of its points first. Then it abstains until worker-0 leaves and the
+    points of worker-0 are leased to worker-1.
+
+    Every step moves the parameter by -1, so a round in which every worker contributes does too. In
+    six of the first eight rounds worker-1 abstains and counts as a worker that changes nothing, so
+    these rounds move the parameter by -1/2. If worker-1 counted its next change from the parameters
+    that it had before it abstained, the change would include the rounds in between.
+    """
     ended: list[float] = []
     alone: list[int] = []
 

@@ -1,5 +1,5 @@
-"""The minimum size of a batch, with the inline engine and BatchNorm, which cannot train on one
-point."""
+"""The minimum size of a batch, with the inline engine. The model has BatchNorm, which cannot train
+on one point."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ POLICIES = [
 
 
 def train(points: int, batch: int, **fields: Any) -> tuple[list[int], int]:
-    """Train and return the sizes of all batches, and the number of points that the job has
+    """Train, and return the sizes of all batches and the number of points that the job has
     counted."""
     data = (torch.randn(points, 3, generator=torch.Generator().manual_seed(0)),)
     sizes: list[int] = []

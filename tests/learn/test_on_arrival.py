@@ -1,5 +1,5 @@
-"""Contributions folded on arrival, over memory links: the loss falls, all workers end with the same
-parameters, and a contribution has its proper weight."""
+"""Contributions that are folded on arrival, over memory links: the loss falls, all workers end with
+the same parameters, and each contribution has the right weight."""
 
 import threading
 from typing import Any
@@ -86,8 +86,8 @@ def check_finals(finals: dict[str, nn.Module], workers: int) -> None:
 
 
 def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
-    """Return how far one worker's first step, with rate 0.5 and gradient 1, moves the parameters
-    while the other members wait."""
+    """Return how far the first step of one worker moves the parameters, while the other members
+    wait. The rate is 0.5 and the gradient is 1."""
     moved: list[float] = []
     first = threading.Event()
 
@@ -105,7 +105,7 @@ def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
                 moved.append(parameter[0].item())
                 first.set()
 
-    rounds = 2  # so that the job does not end with the first contribution
+    rounds = 2  # with one round, the job would end with the first contribution
     run = run_inline(
         JobSpec(job="one", sync=sync, kind=kind, workers=workers, servers=2, rounds=rounds, **job),
         main,

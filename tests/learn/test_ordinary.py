@@ -1,7 +1,8 @@
-"""Ordinary torch code works: a training loop gives the same model alone and as a job.
+"""Ordinary torch code works: a training loop gives the same model in one process and as a job.
 
-Every loop runs twice: in one process with torch's own optimizer, and with two workers and two
-servers. Both workers see the same points, so the mean of their gradients is the gradient.
+Every loop runs twice: in one process with torch's own optimizer, and as a job with two workers and
+two servers. Both workers visit the same points, so the mean of their gradients equals the gradient
+of the single process.
 """
 
 import copy
@@ -41,7 +42,8 @@ def network() -> nn.Module:
 
 
 def settle(model: nn.Module) -> nn.Module:
-    """Set initial parameters without the random number generator, which threads share."""
+    """Set the initial parameters without torch's global random number generator, which threads
+    share."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +56,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def together(model: nn.Module, make: Any, loop: Loop, slice_nbytes: int = 512) -> State:
-    """Run the loop on every worker of a job and return the model."""
+    """Run the loop on every worker of a job, and return the state of the model."""
     states: dict[str, State] = {}
 
     def main(worker: Worker) -> None:
@@ -109,7 +111,7 @@ def test_accumulated_gradients_give_the_same_model() -> None:
 
 @pytest.mark.parametrize("how", ["norm", "value"])
 def test_clipped_gradients_give_the_same_model(how: str) -> None:
-    """The bound is so low that every gradient exceeds it."""
+    """The limit is so low that every gradient exceeds it."""
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for step in range(STEPS):
@@ -165,7 +167,7 @@ def test_a_closure_is_called() -> None:
 
 
 class Tied(nn.Module):
-    """An embedding whose table is also the weight of the last layer."""
+    """A model with an embedding whose table is also the weight of the last layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +193,8 @@ def test_tied_weights_stay_tied() -> None:
 
 
 def test_frozen_parameters_do_not_change() -> None:
-    """This holds also if the optimizer, which would decay them, was given all parameters."""
+    """This also holds if the optimizer was given all parameters and would apply weight decay to the
+    frozen ones."""
     model = settle(network())
     model[0].requires_grad_(False)
 
@@ -203,7 +206,7 @@ def test_frozen_parameters_do_not_change() -> None:
 
 
 def test_unfreezing_a_parameter_after_attach_is_refused() -> None:
-    """The servers would not fold its gradients."""
+    """The servers would not fold gradients of this parameter."""
     model = settle(network())
     model[0].requires_grad_(False)
 
@@ -216,7 +219,7 @@ def test_unfreezing_a_parameter_after_attach_is_refused() -> None:
 
 
 class Branches(nn.Module):
-    """Two branches that are not taken every time, and one that is never taken."""
+    """A model with two branches that only some steps use, and one that no step uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,8 +243,9 @@ DECAYING: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("slice_nbytes", [128, 4096], ids=["sliced", "whole"])
 @pytest.mark.parametrize("name", DECAYING)
 def test_unused_parameters_do_not_change(name: str, slice_nbytes: int) -> None:
-    """Neither decay nor momentum moves a parameter that has no gradient. Adam counts its steps per
-    slice, so a parameter that was unused for a while may differ from training alone."""
+    """Neither weight decay nor momentum moves a parameter that has no gradient. Adam counts its
+    steps per slice, so a parameter that was unused for some steps may differ from training in one
+    process."""
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         before = [{n: t.clone() for n, t in way.state_dict().items()} for way in model.ways]
@@ -262,7 +266,7 @@ def test_unused_parameters_do_not_change(name: str, slice_nbytes: int) -> None:
 
 
 def test_a_gradient_that_only_one_worker_has_is_averaged_with_zero() -> None:
-    """The other worker's share of the mean is zero, so half of the gradient is folded."""
+    """The other worker contributes zero to the mean, so half of the gradient is folded."""
     final: list[float] = []
 
     def main(worker: Worker) -> None:
@@ -403,7 +407,7 @@ def test_a_map_style_data_set_with_samples_of_its_own() -> None:
 
 
 def test_a_data_loader_with_worker_processes() -> None:
-    """The loader is used for training, with `points` given to each step, and for evaluating."""
+    """The loader is used for training, where each step is given `points`, and for evaluation."""
     losses: dict[str, float] = {}
     numbers = torch.arange(40.0)[:, None] / 40
 

@@ -1,4 +1,4 @@
-"""The folders in which a data set is searched, and their order."""
+"""The folders in which a data set is looked for, and their order."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ TOYS = DataSet(
 
 
 def put(folder: Path, *names: str) -> Path:
-    """Make a folder that holds these files of the set."""
+    """Make a folder that holds these files of the data set."""
     (folder / "toys").mkdir(parents=True)
     for name in names:
         (folder / "toys" / name).write_bytes(b"x")
@@ -33,7 +33,8 @@ def find(data_dir: Path | None, environ: dict[str, str]) -> places.Found | None:
 
 
 def test_the_first_place_that_holds_the_set_is_used(tmp_path: Path) -> None:
-    """All four places hold the set. The first is used; when it is removed, the next one is used."""
+    """All four folders hold the set. The first one is used. When it is removed, the next one is
+    used."""
     given, named = put(tmp_path / "given", "a.bin", "b.bin"), put(tmp_path / "named", "part.bin")
     cache = put(tmp_path / "xdg" / "polyrhythm", "a.bin", "b.bin")
     debian = put(tmp_path / "debian", "a.bin", "b.bin")
@@ -65,7 +66,8 @@ def test_the_default_cache_is_in_the_home_folder(tmp_path: Path, xdg: str) -> No
 
 
 def test_the_error_for_a_missing_set_names_every_place(tmp_path: Path) -> None:
-    """No process listens on port 9 of this host, so the download fails."""
+    """No process listens on port 9 of this host, so the download fails. The error names every
+    folder that was searched."""
     with pytest.raises(DataError) as caught:
         fetch.obtain(TOYS, tmp_path / "given", {"XDG_CACHE_HOME": str(tmp_path / "xdg")})
     for word in (
@@ -92,7 +94,7 @@ def test_the_error_for_an_unknown_name_lists_the_known_names() -> None:
 
 
 def test_the_catalogue_has_the_right_sizes_and_checksums(real_data: Path) -> None:
-    """Compare with the small files of the real sets."""
+    """The small files of the real sets are compared with the catalogue."""
     from polyrhythm.learn.data.checksums import is_right
 
     checked = 0

@@ -86,7 +86,8 @@ def test_an_empty_lease_has_no_points() -> None:
 
 
 def test_the_next_holder_of_a_chunk_continues_where_the_committed_progress_ends() -> None:
-    """The next worker visits exactly the points that the previous worker did not commit."""
+    """The next worker visits exactly those points of the chunk that the previous worker did not
+    commit."""
     lease = lease_of(120)
     points = Points(lease)
     visited, at = [], {}
@@ -152,7 +153,7 @@ def test_points_that_were_put_back_are_visited_again_under_a_new_lease() -> None
 
 
 def test_an_evicted_worker_visits_uncounted_points_again() -> None:
-    """The lease of its new incarnation says how far each chunk was counted."""
+    """The lease of the worker's new incarnation says how much of each chunk was counted."""
     lease = lease_of(100)
     points = Points(lease)
     visited = points.next(32)[0].tolist()

@@ -1,5 +1,5 @@
-"""PSP and FSP with the inline engine: no worker stops at PSP's barrier, all workers see equal
-parameters at FSP's, and the models reach the optimum."""
+"""PSP and FSP with the inline engine: under PSP no worker waits at the barrier, under FSP all
+workers see equal parameters after it, and the models reach the optimum."""
 
 import threading
 from collections import defaultdict
@@ -25,7 +25,7 @@ def points() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Fit:
-    """A convex problem. It records the parameters that every worker saw at each version and at the
+    """A convex problem. It records the parameters that every worker sees at each version and at the
     end."""
 
     def __init__(self, probe: bool = False) -> None:
@@ -73,7 +73,7 @@ def test_psp_learns_while_workers_train_through_the_barrier() -> None:
 
 @pytest.mark.parametrize("goal", [{"epochs": 20}, {"rounds": 40}])
 def test_under_psp_all_workers_end_with_the_averaged_model(goal: dict[str, int]) -> None:
-    """The workers drop the steps that they took since their last contribution."""
+    """At the end, the workers drop the steps that they made since their last contribution."""
     fit = Fit()
     run(fit, sync="psp", kind="local", **goal)
     assert len(fit.final) == 3
@@ -106,8 +106,8 @@ def test_the_interval_is_found_with_the_probe_sample() -> None:
 
 
 def test_a_point_that_takes_long_is_abandoned_visited_again_and_counted_once() -> None:
-    """worker-2 stops for half a second every 16 points; the other workers wait at most 5 ms for
-    it."""
+    """worker-2 pauses for half a second every 16 points. The other workers wait for it for at most
+    5 ms."""
     fit = Fit()
     done = run(
         fit,
@@ -126,7 +126,7 @@ def test_a_point_that_takes_long_is_abandoned_visited_again_and_counted_once() -
 
 
 def begun() -> tuple[torch.Tensor, FlatModel]:
-    """A model of one tensor that has remembered its initial parameters as the base of changes."""
+    """Return a tensor and its model, whose changes are counted from the initial parameters."""
     tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
     spec = ModelSpec(
         (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
@@ -138,14 +138,15 @@ def begun() -> tuple[torch.Tensor, FlatModel]:
 
 
 def change_of(model: FlatModel) -> list[torch.Tensor]:
-    """Return the change that a contribution would carry now."""
+    """Return the change that a contribution would contain now."""
     change = [torch.zeros(model.layout.spaces[0].length)]
     model.fill_changes(change)
     return change
 
 
 def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
-    """A model of which one step is in flight and another was taken since."""
+    """Return a tensor, its model, and a change that was sent. A second change was made after
+    sending."""
     tensor, model = begun()
     tensor += 1.0
     sent = change_of(model)
@@ -175,8 +176,8 @@ def test_a_worker_that_leaves_does_not_send_a_contribution_in_flight_again() -> 
 
 
 def test_a_worker_that_rejoins_counts_its_changes_from_the_version_it_rejoined_with() -> None:
-    """Counted from its former parameters, its next contribution would repeat the other workers'
-    changes."""
+    """If the worker counted its changes from its former parameters, its next contribution would
+    repeat the changes of other workers."""
     tensor, model = begun()
     land(model, [10.0, 20.0, 30.0, 40.0])
     model.adopt()
@@ -199,13 +200,14 @@ def test_bspb_and_bspv_reach_the_optimum(sync: str) -> None:
 
 
 class Shared:
-    """A problem in which each worker has its own optimum for the one parameter, so that local steps
-    lower a worker's own loss while the average stays where it is. There is no `worker.probe`."""
+    """A problem with one parameter, for which each worker has another optimum. Local steps lower a
+    worker's own loss, while the average of the models stays the same. The loop does not use
+    `worker.probe`."""
 
     def __init__(self, rate: float, batch: int, count: int) -> None:
         self.rate, self.batch, self.count = rate, batch, count
         self.first: dict[int, set[float]] = defaultdict(set)
-        """Per version, the losses before the first local step."""
+        """For each version, the losses of the workers before their first local step."""
         self.final: list[float] = []
 
     def main(self, worker: Worker) -> None:
@@ -227,7 +229,8 @@ class Shared:
 def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mean loss of a round is not used, because local steps lower it on each worker alone."""
+    """The mean loss of a round is not used, because local steps lower each worker's loss without
+    improving the averaged model."""
     trailers: list[Trailer] = []
     count = RoundMeasurement.count
 
@@ -240,7 +243,7 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
     job = JobSpec(job="j", workers=2, sync="fsp", kind="local", interval="auto", rounds=40)
     run_inline(job, shared.main, timeout_s=60)
     read = [trailer for trailer in trailers if trailer.probe is not None]
-    # including the remainder of a chunk
+    # the last batch of a chunk also takes a remainder that is too small for a batch
     largest = shared.batch + least_of(job.min_batch, shared.batch) - 1
     assert read, [(t.round, t.steps, t.objective) for t in trailers]
     for trailer in read:
@@ -250,7 +253,8 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
 
 
 class Slope:
-    """The loss is the parameter itself: its gradient is 1 for batches of any size."""
+    """A problem whose loss is the parameter itself, so that the gradient is 1 for batches of any
+    size."""
 
     def __init__(self) -> None:
         self.final = 0.0
@@ -266,8 +270,8 @@ class Slope:
 
 
 def test_a_batch_that_the_interval_shortens_counts_by_its_points() -> None:
-    """With local steps, a pass over ten batches moves the model by ten steps, however they are
-    divided."""
+    """With local steps, a pass over ten batches moves the model by ten steps, even if intervals end
+    in the middle of batches."""
     slope = Slope()
     staging = {"min-step": "20ms"}
     job = JobSpec(

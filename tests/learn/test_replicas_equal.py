@@ -1,8 +1,8 @@
-"""*Equal stamps mean equal copies*: after every step of every slice a replica holds what its primary
-holds, bit for bit: parameters and every tensor of the optimizer's state.
+"""*Equal stamps mean equal copies*: after every step of every slice, a replica has the same
+parameters and the same optimizer state as its primary, bit for bit.
 
-Real server and worker nodes over memory links. While they train, workers join and leave, a server is
-lost, comes back, and another is lost.
+The tests use real server and worker nodes over memory links. While they train, workers join and
+leave, one server is lost and comes back, and then another server is lost.
 """
 
 import threading
@@ -38,7 +38,7 @@ class Gone:
 
 
 class Hub(inline.Hub):
-    """The links of the job, through which its first worker stops and starts servers."""
+    """The links of the job. The first worker uses it to stop and start servers."""
 
     now: "Hub"
 
@@ -65,12 +65,13 @@ class Hub(inline.Hub):
 
 
 class Witness:
-    """Compares the slices of primaries and replicas after the step that a stamp names."""
+    """Compares the slices of primary and replica after each step. A stamp identifies the step."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._lock = threading.Lock()
         self._made = threading.local()
-        """The stamp of each slice's step that this thread forwards, and is about to make."""
+        """For each slice, the stamp of the step that this thread has forwarded and is about to
+        make."""
         self._seen: dict[Stamp, dict[str, bytes]] = {}
         self.tensors: set[str] = set()
         self.compared = 0
@@ -146,8 +147,8 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
 
 
 def restored(since: str, server: int) -> bool:
-    """Whether every slice has all its copies, after the last journal line of this kind about this
-    server."""
+    """Return whether every slice has all its copies again, after the last journal line of this kind
+    about this server."""
     lines = Hub.now.lines
     found = [
         at
@@ -202,7 +203,8 @@ def test_replicas_equal_their_primaries_after_every_step(
         guests[-1].start()
 
     def story() -> Iterator[None]:
-        """The faults of the job, in order; the first worker resumes the story after each step."""
+        """The faults of the job, in order. After each of its steps, the first worker continues this
+        generator."""
         join("guest-3")
         while "guest-3" not in done:
             yield

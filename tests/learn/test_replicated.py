@@ -1,5 +1,5 @@
-"""Replicas do not change the result: the parameters are the same with and without them, the same on
-primaries and replicas, and the same when a server is lost in the middle."""
+"""Replicas do not change the result. The parameters are the same with and without replicas, on
+primaries and on replicas, and if a server is lost in the middle."""
 
 import functools
 from typing import Any
@@ -22,7 +22,7 @@ local_twin = functools.cache(tj.local_twin)
 
 
 class Gone:
-    """A stand-in for a closed server, which accepts no link."""
+    """A stand-in for a closed server: it accepts no link."""
 
     def welcome(self, link: Link) -> None:
         link.close()
@@ -58,8 +58,8 @@ def run(
     look: bool = False,
     when: int = MIDDLE,
 ) -> tuple[tj.State, list[dict[str, Any]]]:
-    """Run the job and return worker-0's final state and the journal. `lose`: the server that is
-    lost after the round `when`; `look`: compare every copy with its primary at the end."""
+    """Run the job, and return worker-0's final state and the journal. `lose`: the server that is
+    lost after round `when`. `look`: at the end, compare every replica with its primary."""
     found: dict[str, tj.State] = {}
 
     def main(worker: Worker) -> None:
@@ -132,7 +132,8 @@ def test_replicas_do_not_change_the_result_and_equal_their_primaries(
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_with_one_worker_the_result_with_replicas_is_bit_identical(optimizer: str) -> None:
-    """With several workers the order of additions may differ, and so may the rounding."""
+    """With several workers, contributions may be added in another order, and so be rounded
+    differently."""
     with_them, _ = run(job(1, workers=1), optimizer, look=True)
     without, _ = run(job(0, workers=1), optimizer)
     assert tj.distance(with_them, without) == 0.0
@@ -156,8 +157,8 @@ def test_replicas_with_bf16_on_the_wire() -> None:
 def test_losing_a_server_in_the_middle_does_not_change_the_result(
     server: int, optimizer: str
 ) -> None:
-    """Batches are a function of the round, so the result shows that every contribution counts
-    once."""
+    """Each batch depends only on the worker and the round, so the result shows that every
+    contribution counts once."""
     state, journal = run(job(1), optimizer, lose=server, look=True)
     assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
     assert tj.distance(state, twin(2, optimizer)) < TOLERANCE
@@ -166,7 +167,7 @@ def test_losing_a_server_in_the_middle_does_not_change_the_result(
 @pytest.mark.guarantee("lost-before-the-first-fold", policies=("bsp",), k=(1,))
 @pytest.mark.parametrize("server", [1, 2])
 def test_losing_a_server_before_the_first_fold_does_not_change_the_result(server: int) -> None:
-    """The copies then hold the parameters of the worker that seeded the job."""
+    """At that time the replicas hold the parameters of the worker that seeded the job."""
     state, journal = run(job(1), "momentum", lose=server, look=True, when=0)
     assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
     assert tj.distance(state, twin(2, "momentum")) < TOLERANCE

@@ -1,4 +1,5 @@
-"""Staged heterogeneity: the plan, the parsing of its flags, and runs that follow the plan."""
+"""Staged heterogeneity (workers and servers that are slowed on purpose): the plan, the parsing of
+its flags, and runs that follow the plan."""
 
 import os
 import select
@@ -48,7 +49,8 @@ def test_a_machine_becomes_slower_and_normal_again() -> None:
 
 
 def test_a_stall_comes_after_every_given_number_of_points() -> None:
-    """FSP §7: a worker is suspended for t milliseconds after every 1,000 data points."""
+    """The FSP paper, section 7: a worker is suspended for t milliseconds after every 1,000 data
+    points."""
     staging = plan(stall="3=32ms/1000")
     pads = [staging.pad_ns(3, 0, MS, 400, visited) for visited in range(0, 2400, 400)]
     assert pads == [0, 0, 32 * MS, 0, 32 * MS, 0]
@@ -166,7 +168,7 @@ def test_excluded_time_does_not_count_as_computing(monkeypatch: pytest.MonkeyPat
     now_ns[0] += 2 * MS
     pacer.pace(1)
     pacer.resume(time.monotonic_ns())
-    now_ns[0] += 7 * MS  # an evaluation takes 5 ms of the 7 ms
+    now_ns[0] += 7 * MS  # 5 ms of these 7 ms are an evaluation
     pacer.exclude_time(5 * MS)
     pacer.pace(1)
     assert slept == [8 * MS, 8 * MS]

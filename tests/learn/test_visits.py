@@ -21,7 +21,8 @@ DATA = (torch.arange(float(POINTS)).reshape(POINTS, 1) / POINTS, torch.ones(POIN
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Record the fields of every contribution in order, with the terms under which it was made."""
+    """Record the fields of every contribution in order, with the terms (the lead's plan for the
+    step) under which it was made."""
     found: list[dict[str, Any]] = []
     contribute = WorkerNode.contribute
     signature = inspect.signature(contribute)
@@ -37,7 +38,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> None:
-    """Run a job. `objective_of(optimizer)` is called before every step and gives its objective."""
+    """Run a job. `objective_of(optimizer)` is called before every step and returns the objective of
+    the step."""
 
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(1, 1)
@@ -103,8 +105,8 @@ def test_points_that_are_taken_back_are_not_reported() -> None:
 def test_under_psp_a_contribution_has_the_predicted_number_of_steps(
     sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test waits for the version of the last contribution after each step, so that nothing else
-    delays the next contribution."""
+    """After each step, the test waits for the version of the last contribution. So only the plan
+    decides when the worker contributes."""
 
     def wait_and_look(node: WorkerNode) -> bool:
         node._wait(lambda: node._resumed or node._let_go)
@@ -112,7 +114,7 @@ def test_under_psp_a_contribution_has_the_predicted_number_of_steps(
 
     monkeypatch.setattr(WorkerNode, "look", wait_and_look)
     run(lambda _: 1.0, sync="psp", kind="local", workers=2, rounds=8)
-    # the last one has only the remaining steps
+    # the last contribution has only the remaining steps
     planned = [line for line in sent if not line["stopped"]]
     assert len(planned) >= 8
     assert all(line["steps"] == max(1, line["terms"].steps) for line in planned)
@@ -146,7 +148,7 @@ def test_the_gradient_of_a_round_is_the_mean_over_its_points(sent: list[dict[str
 
 
 def probe_of(found: list[int]) -> Probe:
-    """A probe with a sample of 300 of 1,000 points; the loss of a batch is the mean of its
+    """Return a probe with a sample of 300 of 1,000 points. The loss of a batch is the mean of its
     numbers."""
 
     def fetch(indices: Any) -> torch.Tensor:

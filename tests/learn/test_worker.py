@@ -1,4 +1,4 @@
-"""Errors in a user's training loop, and their effect on this worker and on the others."""
+"""Errors in a user's training loop, and their effect on the failing worker and on the others."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def train(worker: Worker, each_step: Callable[[nn.Linear], None] = lambda model:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_a_gradient_that_is_not_finite_is_named_and_not_sent(bad: float, kind: str) -> None:
-    """The worker fails and sends nothing of its round; the other worker reaches the goal."""
+    """The worker fails and sends nothing in its last round. The other worker reaches the goal."""
     done: dict[str, nn.Linear] = {}
     versions: dict[str, int] = {}
 
@@ -59,7 +59,8 @@ def test_a_gradient_that_is_not_finite_is_named_and_not_sent(bad: float, kind: s
     assert versions == {"worker-0": 9, "worker-1": 3}
     assert list(done) == ["worker-0"]
     assert all(bool(p.isfinite().all()) for p in done["worker-0"].parameters())
-    # Every gradient is the same: 10 steps of 0.1, no matter which worker made them.
+    # All gradients are equal, so the result is that of 10 steps at rate 0.1, whichever worker made
+    # them.
     assert torch.allclose(done["worker-0"].bias, torch.full((2,), -2.0), atol=1e-4)
     ended = next(line for line in lines if line["what"] == "ended")
     assert ended["rounds"] == 10 and not ended["failed"]
@@ -67,8 +68,8 @@ def test_a_gradient_that_is_not_finite_is_named_and_not_sent(bad: float, kind: s
 
 
 def run_and_keep(job: JobSpec, main: Callable[[Worker], None], lines: list[dict]) -> None:
-    """Run the job and keep the journal in `lines`, although `run_inline` raises the worker's
-    error."""
+    """Run the job and keep the journal in `lines`, even if `run_inline` raises the error of a
+    worker."""
     from polyrhythm.engines import inline
 
     class Kept(inline.MemoryJournal):
@@ -82,7 +83,7 @@ def run_and_keep(job: JobSpec, main: Callable[[Worker], None], lines: list[dict]
 
 
 def test_replaced_parameters_are_reported() -> None:
-    """Otherwise the model would train tensors that are not exchanged."""
+    """Without the error, the model would train tensors that are not exchanged."""
 
     def replace(model: nn.Linear) -> None:
         state = {name: t.clone() for name, t in model.state_dict().items()}
@@ -195,7 +196,7 @@ def test_a_worker_with_another_model_is_refused_and_the_job_continues() -> None:
 
 
 def test_scheduled_rates_travel_with_the_contribution() -> None:
-    """All gradients are 2; the rates are 1, 0.1 and 0.01 for one round each."""
+    """All gradients are 2. The rates are 1, 0.1 and 0.01, for one round each."""
     final: list[float] = []
 
     def main(worker: Worker) -> None:

@@ -1,5 +1,5 @@
-"""The worker's side of an exchange: the steps it counts, the gradients it gathers, and the points
-it reports."""
+"""A worker's part in an exchange: the steps that it counts, the gradients that it sends, and the
+points that it reports."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ COUNT = 120
 INPUTS = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(1))
 WANTED = INPUTS @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
 DATA = (INPUTS, WANTED, torch.arange(COUNT))
-"""The last column is the number of the point."""
+"""The last column is the index of the point."""
 
 
 @pytest.fixture
@@ -65,7 +65,8 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
         planned, due = {0}, optimizer._due
 
         def note_plan() -> bool:
-            """A plan may come while `_due` decides: then either may have counted."""
+            """Record the planned number of steps before and after `_due` is called. A new plan may
+            arrive during the call, so `_due` may have used either number."""
             before = worker._node.terms.steps
             result = due()
             planned.clear()
@@ -80,7 +81,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
             in_flight = optimizer._on_its_way
             optimizer.step()
             steps, points = steps + 1, points + len(inputs)
-            if not optimizer.pending:  # it has contributed in this step
+            if not optimizer.pending:  # the worker has contributed in this step
                 least = steps if in_flight else came
                 assert steps in {max(plan, least) for plan in planned}
                 plans.update(planned)
@@ -132,8 +133,8 @@ def test_gradients_gathered_over_micro_batches_equal_the_gradient_over_all_their
 def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folded(
     exchanges: Exchanges,
 ) -> None:
-    """Every sixth micro-batch takes long. The points of an abandoned micro-batch come again in the
-    next one."""
+    """Every sixth micro-batch takes long and is abandoned. Its points come again in the next
+    micro-batch."""
     epochs = 2
     counted: Counter[int] = Counter()
     abandoned: list[list[int]] = []
@@ -147,8 +148,8 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
         sent = 0
 
         def settle() -> None:
-            """If a contribution was sent, compare it with the points visited since the previous
-            one, without the abandoned points."""
+            """If a contribution was sent, compare it with the points that were visited since the
+            previous one. Abandoned points do not count."""
             nonlocal sent, visited
             if len(exchanges.of(worker)) == sent:
                 return
@@ -196,7 +197,7 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
 
 
 def probe_of(points: int, sample: int, found: list[int]) -> Probe:
-    """A probe that records its requests; the loss of a batch is the mean of its numbers."""
+    """Return a probe that records its requests. The loss of a batch is the mean of its numbers."""
 
     def fetch(indices: Any) -> torch.Tensor:
         found.extend(int(index) for index in indices)
@@ -250,8 +251,8 @@ def test_the_workers_of_a_job_together_evaluate_the_whole_sample(
 
 
 def test_the_probe_weighs_its_batches_by_their_points() -> None:
-    """A sample of 300 points takes two batches; one of 257 must not end with a batch of one
-    point."""
+    """A sample of 300 points is evaluated in two batches. A sample of 257 points must not end with
+    a batch of one point."""
     for sample in (257, 300):
         found: list[int] = []
         probe = probe_of(1000, sample, found)
@@ -265,7 +266,7 @@ def test_the_probe_weighs_its_batches_by_their_points() -> None:
 
 
 def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchanges) -> None:
-    """Local steps on batches of unequal size: the objective is the mean over points, not over
+    """The local steps have batches of unequal size. The objective is the mean over points, not over
     steps."""
     told: list[Sent] = []
 
@@ -277,7 +278,7 @@ def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchan
         )
         for inputs, wanted, _ in worker.batches(DATA, batch_size=16):
             if len(exchanges.of(worker)) > len(told):
-                losses.clear()  # the remainder of the previous pass was sent in the meantime
+                losses.clear()  # since the last look, the remainder of the previous pass was sent
             (model(inputs) - wanted).square().mean().backward()
             loss = float(inputs[:, 0].abs().sum())
             losses.append((loss, len(inputs)))

@@ -1,9 +1,9 @@
 """One training problem in two implementations: as a job, and as one process that does the work of
 all workers.
 
-`main` is what workers run, inline or as processes (`polyrhythm train twin_job.py`). `twin` and
-`local_twin` are deliberately simple implementations to compare the results with. Batches are a
-function of (worker, step), so that both see the same points.
+Workers run `main`, inline or as processes (`polyrhythm train twin_job.py`). `twin` and `local_twin`
+are deliberately simple implementations to compare the results with. A batch depends only on the
+worker and the step, so that both implementations visit the same points.
 """
 
 import copy
@@ -24,7 +24,7 @@ State = dict[str, torch.Tensor]
 
 
 class Net(nn.Module):
-    """A network with tied weights and BatchNorm (and no bias before it) that is smooth
+    """A network with tied weights and with BatchNorm after a layer without bias. It is smooth
     everywhere."""
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Net(nn.Module):
 
 
 def build() -> Net:
-    """Build the model with the same parameters everywhere, without the random number generator that
-    inline workers share."""
+    """Build the model with the same parameters in every worker. Do not use torch's global random
+    number generator, which inline workers share."""
     model = Net()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def build() -> Net:
 
 
 def batch(worker: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make a worker's batch for a step. The sizes differ: 4 to 14 points."""
+    """Make a worker's batch for a step. Batches have different sizes, from 4 to 14 points."""
     generator = torch.Generator().manual_seed(1_000_003 * worker + step)
     count = 4 + 3 * (worker % 3) + step % 5
     points = torch.randn((count, FEATURES), generator=generator)
@@ -92,7 +92,7 @@ def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSch
 
 
 def train(worker: Worker, optimizer_name: str, steps: int = 1) -> Net:
-    """Train. `steps` is the job's --local-steps; with kind gradient it is 1."""
+    """Train. `steps` is the value of --local-steps; with kind gradient it is 1."""
     number = int(worker.name.removeprefix("worker-"))
     model = build()
     optimizer = worker.attach(model, OPTIMIZERS[optimizer_name](model))
@@ -126,7 +126,7 @@ def main(worker: Worker) -> None:
 
 
 def lies_in_a_segment(tensor: torch.Tensor) -> bool:
-    """Whether the tensor lies in a shared segment that is mapped read-only."""
+    """Return whether the tensor lies in a shared segment that is mapped read-only."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(end, 16) for end in line.split()[0].split("-"))
         if first <= tensor.data_ptr() < last:
@@ -140,9 +140,9 @@ def lies_in_a_segment(tensor: torch.Tensor) -> bool:
 def twin(
     workers: int, optimizer_name: str, rounds: int = ROUNDS, *, by_points: bool = True
 ) -> State:
-    """Train in one process: each worker's batch on its own copy, gradients and buffers averaged by
-    points, then one step. With `by_points=False` every worker has the same weight, which is
-    wrong."""
+    """Train in one process: compute each worker's batch on its own copy, average gradients and
+    buffers by points, then make one step. With `by_points=False` every worker has the same weight,
+    which is wrong."""
     model = build()
     optimizer = OPTIMIZERS[optimizer_name](model)
     scheduler = schedule(optimizer)
@@ -165,7 +165,7 @@ def twin(
 
 
 def local_twin(workers: int, optimizer_name: str, steps: int, rounds: int) -> State:
-    """Train in one process with kind local: every worker makes its own optimizer's steps from the
+    """Train in one process with kind local: every worker makes steps of its own optimizer from the
     common parameters, and then the models are averaged."""
     model = build()
     copies = [copy.deepcopy(model) for _ in range(workers)]
@@ -208,8 +208,8 @@ def average_buffers(model: nn.Module, copies: list[nn.Module], weights: list[int
 
 
 def distance(ours: State, theirs: State) -> float:
-    """Return |a-b| / |b| over all parameters and float buffers together; infinite if integers
-    differ."""
+    """Return |a-b| / |b| over all parameters and floating-point buffers together. The result is
+    infinite if integer buffers differ."""
     assert ours.keys() == theirs.keys()
     off = whole = 0.0
     for name, tensor in theirs.items():
