@@ -95,8 +95,8 @@ class ReplicaMemory:
         return kept.held.slice.length * kept.wire.itemsize
 
     def step_nbytes(self, message: Copy) -> int:
-        """The size of a step's payload. A contribution has the wire dtype, an aggregate the slice's
-        own."""
+        """The size of a step's payload in bytes. A contribution has the dtype of the wire, an
+        aggregate that of the slice's parameters."""
         kept = self._kept[message.slice]
         contribution = message.worker >= 0 and not kept.updater.takes_parts
         dtype = kept.wire if contribution or self._grows else kept.dtype

@@ -105,7 +105,7 @@ class RoundsPrimary(Primary):
         held.empty()
 
     def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """Copy a slice that was not folded to the new version. Contributions are still added to its
+        """A slice was not folded: copy it to the new version. Contributions are still added to its
         present aggregate, because replicas may still read the other aggregate."""
         held = part.held
         if self.grows:  # the aggregate is in the slot to which the parameters are copied: move it

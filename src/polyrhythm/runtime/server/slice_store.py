@@ -1,11 +1,12 @@
-"""The slice store of a server: the slices that it is the primary of, its replicas, and the ledger.
+"""The slice store of a server: the slices whose primary it is, its replicas of other slices, and
+the ledger.
 
-Several threads may call everything here at once. Every slice has a lock, under which it is added
-to, copied, promoted, demoted or sent. *A change of routes locks the slices that move and no
-others.* With rounds a fold holds the locks of all slices, so that a late contribution joins the
-next aggregate as a whole. Without rounds the fold lock orders the folds of single slices and the
-leases of their readers. Locks are taken in this order: slices by number, the fold lock, the
-ledger's lock.
+Several threads may call all methods at once. Every slice has a lock. A thread holds it while it
+adds to the slice, copies or sends it, or changes its role between primary and replica. *A change of
+routes locks the slices that move and no others.* With rounds, a fold holds the locks of all slices,
+so that all slices of a late contribution are added to the next round. Without rounds, the fold lock
+puts the folds of single slices and the leases of their readers in one order. Locks are taken in
+this order: slices by number, the fold lock, the ledger's lock.
 """
 
 import math
@@ -113,9 +114,9 @@ class SliceStore:
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
-        """Take the initial parameters of one slice, once. Returns None for those of a seeder that
-        is gone. *Once training has begun, no worker can overwrite parameters: its seed is
-        refused.*"""
+        """Take the initial parameters of one slice, once. Returns None, and ignores them, if they
+        come from a worker that was to send them under earlier routes. *Once training has begun, no
+        worker can overwrite parameters: its seed is refused.*"""
         if message.routing < self._routing:
             return None
         with self._ledger_lock:
@@ -146,9 +147,9 @@ class SliceStore:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def copied(self) -> tuple[dict[int, SliceState], int]:
-        """A copy of every slice whose primary this server is, with the state of its updater, and
-        how many contributions are in some of them only. The machine lets no fold begin meanwhile;
-        contributions may be added."""
+        """Copy every slice whose primary this server is, with the state of its updater. Also
+        returns the number of contributions that are folded into some of these slices but not into
+        all. The machine lets no fold begin meanwhile; contributions may be added."""
         copies = {}
         for id_ in self.primary.ids:
             with self._lock(id_):
@@ -181,9 +182,9 @@ class SliceStore:
     def add(
         self, message: Contribution, data: memoryview, *, verify: bool = True
     ) -> Contributed | Repeated | None:
-        """Add one slice of a contribution. Returns an event if the contribution is now complete
-        here. `verify`: refuse NaN and infinity, which makes sense only if the sender cannot write
-        on `data` after the check."""
+        """Add one slice of a contribution. Returns an event if all slices of the contribution that
+        this server gets are added now, or if the slice was sent before. `verify`: refuse NaN and
+        infinity. This makes sense only if the sender cannot change `data` after the check."""
         if not LEAST_WEIGHT <= message.weight < math.inf:
             raise LinkError(
                 f"a contribution weighs {message.weight}: it must be a positive number, and at"
@@ -278,19 +279,20 @@ class SliceStore:
     # -- routes --------------------------------------------------------------------------------
 
     def send_state(self, to: int, asked: Sequence[Stamp], routing: int) -> None:
-        """Send the state of the slices that `to` will copy, one slice at a time. Not while a round
-        is folded."""
+        """Send the state of the slices that the server `to` will copy, one slice at a time. Must
+        not be called while a round is folded."""
         held = [stamp for stamp in asked if self.primary.find(stamp.slice)]
         for stamp in held:
             with self._locks.of(stamp.slice):
                 self._replica_sender.teach(to, stamp, len(held), self.primary, routing)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> tuple[Rerouted, list[Segment]]:
-        """Become the primary or a replica of slices, or drop them, as these routes say. Only the
-        slices that move are locked and copied. Also returns the memory that readers no longer need.
+        """Apply new routes: become the primary or a replica of slices, or drop them. Only the
+        slices whose role changes are locked and copied. Also returns the memory that readers no
+        longer need.
 
-        The event is put under the ledger's lock, as the events of contributions and steps are, so
-        no event of the old routes follows it."""
+        The event is queued under the ledger's lock, as the events of contributions and steps are.
+        So no event that belongs to the old routes is queued after it."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = self._mine(routes)
         primary, memory = self.primary, self.follower.replicas

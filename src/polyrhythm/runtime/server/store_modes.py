@@ -89,7 +89,8 @@ class OnArrivalSliceStore(SliceStore):
         """Make the step of a contribution, here and on every replica."""
         primary = self.primary
         step = self._stepping.step(message.weight, message.rate, message.sequence)
-        if message.pulled >= 0:  # first, so that the fold can reuse the slot
+        # end the worker's lease first, so that the fold can reuse the slot that it has read
+        if message.pulled >= 0:
             primary.latest.release(message.worker, message.pulled)
         buffers = primary.buffer_step(part, data, message, self._sharers)
         if buffers is not None:  # `buffer_step` has scaled each part already
