@@ -47,7 +47,7 @@ class Peer:
         self.sock.sendall(b"".join(frame(message, hello=not self._proven) for message in messages))
 
     def receive(self) -> m.Message | None:
-        """Return the next message; None when the other end has closed the link."""
+        """Return the next message, or None if the other end has closed the link."""
         while (received := self._decoder.next()) is None:
             try:
                 nbytes = self.sock.recv_into(self._decoder.target())
@@ -61,7 +61,8 @@ class Peer:
         return received.message
 
     def rest(self) -> list[m.Message]:
-        """Return all messages until the other end closes the link, which it must do."""
+        """Return all messages until the other end closes the link. Fail if it does not close the
+        link."""
         found = []
         while (message := self.receive()) is not None:
             found.append(message)

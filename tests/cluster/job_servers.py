@@ -1,7 +1,8 @@
-"""Faults of the servers of a running job, except the one that runs the lead.
+"""Faults of the servers of a running job, except the server that runs the lead.
 
-As with workers, a fault is a generator that ends when the job has recovered: the server is back, and
-every slice has all of its copies again. So no more than one server is ever missing.
+A fault is a generator, as in `job_workers.py`. It ends when the job has recovered: the server is
+back, and every slice has all of its copies again. Only one fault runs at a time, so at most one
+server is missing.
 """
 
 import os

@@ -57,7 +57,7 @@ class JobWorkers:
     # -- observing the job ---------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read what was written to journal and books since the last call."""
+        """Read the lines that were added to the journal and the books since the last call."""
         self.lines += self._journal.new_lines()
         for path in self.command.cwd.glob("*.book"):
             self.books.setdefault(path.stem, Book(path)).look()

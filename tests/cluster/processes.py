@@ -36,7 +36,8 @@ _MOST_STEPS = 20_000 if TORTURED else 4_000
 
 
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
-    """Wait for a true answer of `done` and return it; fail the test if none comes in time."""
+    """Call `done` until it returns a true value, and return this value. Fail the test if that takes
+    too long."""
     until_s = time.monotonic() + deadline_s
     pause_s = 0.005
     while True:
@@ -132,7 +133,7 @@ class Command:
         return [pid for _, pid in sorted(found)]
 
     def servers(self) -> list[int]:
-        """Return the processes that listen; the first one is s0."""
+        """Return the processes that listen on a port. The first one is s0."""
         return [pid for pid in self.pids() if self.ports(pid)]
 
     def workers(self) -> list[int]:

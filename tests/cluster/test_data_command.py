@@ -54,7 +54,8 @@ def test_an_unknown_set_is_refused(tmp_path: Path, command: str) -> None:
 
 
 def test_train_refuses_a_job_without_its_data_before_it_starts_anything(tmp_path: Path) -> None:
-    """The cache cannot be written, so nothing is downloaded even if there is a network."""
+    """The folder of the cache cannot be written, so nothing is downloaded even if there is a
+    network."""
     (tmp_path / "cache").write_bytes(b"a file where the cache's folder would be")
     done = call("train", "mnist-lr", cwd=tmp_path)
     assert done.returncode == 1
@@ -85,7 +86,7 @@ def main(worker):
 
 
 def test_data_dir_reaches_the_workers(tmp_path: Path) -> None:
-    """The path is relative, and each worker reads the data."""
+    """The path given with `--data-dir` is relative, and each worker reads the data from there."""
     (tmp_path / "sets" / "higgs").mkdir(parents=True)
     (tmp_path / "sets" / "higgs" / "higgs_10984.csv.gz").write_text("0.125")
     (tmp_path / "job.py").write_text(JOB)

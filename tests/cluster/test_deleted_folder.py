@@ -1,5 +1,5 @@
-"""The folder of a run is deleted while the job runs: the job reports it, still prints its summary,
-and writes its model and its result to a new folder of this name."""
+"""The folder of a run is deleted while the job runs. The job reports this, still prints its
+summary, and writes its model and its result to a new folder of the same name."""
 
 import json
 import shutil

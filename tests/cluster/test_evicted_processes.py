@@ -1,5 +1,5 @@
-"""A worker that is silent for too long is evicted and rejoins as a new incarnation; every point is still
-counted once per pass."""
+"""A worker that is silent for too long is evicted, and rejoins as a new incarnation. Every point is
+still counted once per pass."""
 
 import json
 import os

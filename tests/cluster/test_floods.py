@@ -1,4 +1,5 @@
-"""Floods of connections take few links, no threads, and no descriptors that members need."""
+"""A flood of connections uses only a few links, no threads, and none of the descriptors that
+members need."""
 
 import os
 import resource

@@ -1,4 +1,5 @@
-"""`train --init` begins with a saved model, and `export` writes the model of a run elsewhere."""
+"""`train --init` begins with a saved model, and `export` writes the model of a run to another
+file."""
 
 import json
 from pathlib import Path

@@ -100,7 +100,7 @@ def test_the_index_is_a_folder_that_only_its_user_can_enter(job: Command) -> Non
 
 
 def test_the_secret_is_in_no_other_file_of_the_run(job: Command) -> None:
-    """It is not in the job's description, the journal or a trace."""
+    """The secret is not in the job's description, the journal or a trace."""
     secret = secret_of(job.run_dir).text.encode()
     files = [path for path in job.run_dir.rglob("*") if path.is_file() and path.name != "secret"]
     assert {"job.json", "journal.jsonl", "s0.trace"} <= {path.name for path in files}
@@ -132,8 +132,8 @@ def test_a_worker_of_the_same_user_on_the_same_host_needs_only_the_address(job: 
 def test_on_another_host_the_secret_comes_from_a_file_or_the_environment(
     job: Command, tmp_path: Path, way: str
 ) -> None:
-    """The test uses another state folder in place of another host: neither has the index of this
-    host's jobs."""
+    """The test simulates another host by an empty state folder, which has no index of running
+    jobs."""
     copy = tmp_path / "copy"
     copy.touch(0o600)
     copy.write_text((job.run_dir / "secret").read_text())
@@ -245,7 +245,8 @@ def test_messages_before_the_proof_are_not_used(job: Command, server: int) -> No
 
 
 def as_nobody(code: str, *args: object) -> subprocess.Popen[str]:
-    """Run a program as another user of this machine, with the interpreter that every user has."""
+    """Run a program as another user of this machine, with an interpreter that every user may
+    execute."""
     return subprocess.Popen(
         [shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable, "-c", code]
         + [str(arg) for arg in args],

@@ -20,7 +20,8 @@ def test_a_job_goes_on_from_its_newest_checkpoint(
     flags = [*FLAGS, "--on-loss", "resume", "--epochs", 8, "--json"]
     flags += ["--respawn"] if respawn else []
     checkpoints = tmp_path / "runs" / "run" / "checkpoints"
-    # `fresh`: the command uses the store, and a process that was forked from it afterwards cannot
+    # `fresh` is needed because the command opens the store before it forks, and a forked process
+    # cannot use a store that its parent has opened
     with Command("digits", *flags, cwd=tmp_path, trace=False, fresh=True) as command:
         wait_until(lambda: list(checkpoints.glob("*/manifest.json")), "there is a checkpoint")
         os.kill(command.servers()[victim], signal.SIGKILL)

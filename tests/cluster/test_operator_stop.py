@@ -1,4 +1,4 @@
-"""`polyrhythm stop` ends a running job in order, and no other peer can do that.
+"""`polyrhythm stop` ends a running job in an orderly way, and no other peer can do that.
 
 The tests run with two policies. With POLYRHYTHM_TORTURE they run with all policies.
 """
@@ -37,13 +37,14 @@ STOP = m.OperatorRequest(what="stop", at_once=True)
 
 
 def ask_to_stop(command: Command) -> Process:
-    """Start `polyrhythm stop run`; its output goes to the files stop.out and stop.err."""
+    """Start `polyrhythm stop run`. Its output goes to the files stop.out and stop.err."""
     with (command.cwd / "stop.out").open("w") as out, (command.cwd / "stop.err").open("w") as err:
         return start_command("stop", "run", cwd=command.cwd, stdout=out, stderr=err)
 
 
 def ended_by_operator(command: Command) -> bool:
-    """Whether `train` ended with status 0 and the journal says that an operator stopped it."""
+    """Return whether `train` ended with status 0 and the journal says that an operator stopped the
+    job."""
     assert command.wait(LONG_S) == 0, command.stderr()
     assert "failed" not in command.stderr() and "Traceback" not in command.stderr()
     (ended,) = command.journal("ended")
@@ -136,8 +137,8 @@ def test_a_lead_that_dies_while_the_job_stops_is_named_by_both_commands(tmp_path
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job that no test may stop. After the test an operator stops it, and its workers leave in
-    order."""
+    """A job that no test may stop. After the test an operator stops it, and its workers end their
+    loops and leave."""
     with start(tmp_path_factory.mktemp("operator"), "bsp", "--link", "tcp") as command:
         await_training(command)
         yield command

@@ -1,4 +1,4 @@
-"""A stop ends every worker's training loop in order, and the code after the loop runs.
+"""A stop ends every worker's training loop in an orderly way: the code after the loop runs.
 
 The tests stop one job under each of four policies. With POLYRHYTHM_TORTURE=N they stop N jobs under
 each of all policies.

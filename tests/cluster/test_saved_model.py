@@ -252,8 +252,8 @@ def test_a_server_that_was_started_by_command_sends_its_slices(tmp_path: Path) -
 def test_status_and_why_show_that_the_model_is_being_saved_and_a_second_signal_ends_it(
     tmp_path: Path,
 ) -> None:
-    """A server is stopped by SIGSTOP and does not send its slices, so saving takes until the
-    signal."""
+    """A server is stopped by SIGSTOP and does not send its slices, so the saving cannot end by
+    itself."""
     with start(tmp_path, "--max-seconds", 600, "--set", "after=1") as command:
         await_training(command)
         command.process.send_signal(signal.SIGINT)

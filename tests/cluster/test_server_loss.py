@@ -1,5 +1,5 @@
-"""The loss of servers: as many as a slice has replicas, one more than that, and the lead's
-server."""
+"""The loss of servers in three cases: as many servers as a slice has replicas, one server more than
+that, and the lead's server."""
 
 import os
 import random

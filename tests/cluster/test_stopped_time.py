@@ -1,5 +1,5 @@
-"""The time in which a worker is stopped with SIGSTOP in the middle of a step is not counted as
-computing.
+"""If a worker is stopped with SIGSTOP in the middle of a step, the time of the stop is not counted
+as computing.
 
 The whole job is stopped together with the worker. Otherwise the lead would evict the worker, and
 the steps of that incarnation would not be counted.

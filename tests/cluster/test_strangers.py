@@ -200,7 +200,7 @@ def test_an_unknown_digest(job: Command, port: int) -> None:
 
 
 def test_a_worker_that_names_another_job_is_refused(job: Command, port: int) -> None:
-    """The worker knows the secret of this job."""
+    """The worker knows the secret of this job, but its hello names another job."""
     reason = answer_to_member(job, port, hello(name="lost", job_id="that-other-job"))
     assert "lost was refused: it belongs to another job" in reason
 

@@ -1,4 +1,5 @@
-"""One command from a job's name to a trained model: its output, its files and its journal."""
+"""`polyrhythm train` trains a model from the name of a job: its output, its files and its
+journal."""
 
 import json
 from pathlib import Path

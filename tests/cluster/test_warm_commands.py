@@ -122,7 +122,7 @@ def test_a_killed_command_reports_it_and_ends_its_processes(
 
 
 def opened_by(pid: int) -> set[str]:
-    """The sockets, pipes and files that a process has open."""
+    """Return the sockets, pipes and files that a process has open."""
     targets = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the folder itself

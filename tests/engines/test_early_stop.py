@@ -1,5 +1,5 @@
-"""A stop that comes as soon as the workers train ends the job in order, even if the engine is busy
-at that moment."""
+"""If a stop comes as soon as the workers train, the job ends in an orderly way, even if the engine
+is busy at that moment."""
 
 import signal
 from pathlib import Path

@@ -193,7 +193,7 @@ def test_tied_weights_stay_tied() -> None:
 
 
 def test_frozen_parameters_do_not_change() -> None:
-    """This also holds if the optimizer was given all parameters and would apply weight decay to the
+    """The optimizer may have been given all parameters. It must not apply weight decay to the
     frozen ones."""
     model = settle(network())
     model[0].requires_grad_(False)
@@ -206,7 +206,8 @@ def test_frozen_parameters_do_not_change() -> None:
 
 
 def test_unfreezing_a_parameter_after_attach_is_refused() -> None:
-    """The servers would not fold gradients of this parameter."""
+    """The servers would not fold gradients of a parameter that was frozen when the model was
+    attached."""
     model = settle(network())
     model[0].requires_grad_(False)
 

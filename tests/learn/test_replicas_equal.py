@@ -203,8 +203,8 @@ def test_replicas_equal_their_primaries_after_every_step(
         guests[-1].start()
 
     def story() -> Iterator[None]:
-        """The faults of the job, in order. After each of its steps, the first worker continues this
-        generator."""
+        """The faults of the job, one after the other. After each of its steps, the first worker
+        continues this generator."""
         join("guest-3")
         while "guest-3" not in done:
             yield

@@ -83,7 +83,8 @@ def run_and_keep(job: JobSpec, main: Callable[[Worker], None], lines: list[dict]
 
 
 def test_replaced_parameters_are_reported() -> None:
-    """Without the error, the model would train tensors that are not exchanged."""
+    """If the user's code replaces parameters, the model would train tensors that are not exchanged.
+    So the worker raises an error."""
 
     def replace(model: nn.Linear) -> None:
         state = {name: t.clone() for name, t in model.state_dict().items()}

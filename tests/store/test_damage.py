@@ -148,7 +148,8 @@ def test_damage_in_a_slice_that_is_not_read_does_not_stop_a_reader(store: Store)
 def test_a_store_that_cannot_be_read_is_not_taken_for_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a fault of the network would make a job continue from an old checkpoint."""
+    """If a fault of the network counted as damage, a job would continue from an older
+    checkpoint."""
     store = open_store(str(tmp_path))
     write_checkpoint(store, 1)
     second = write_checkpoint(store, 2)

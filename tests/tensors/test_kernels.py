@@ -82,8 +82,8 @@ def test_other_optimizers_have_no_kernel() -> None:
 def test_a_slice_may_get_its_first_contribution_a_round_later(
     name: str, options: dict[str, Any]
 ) -> None:
-    """This holds for kernels and for torch's own step. In torch's step, SGD needs momentum buffers
-    for all parameters or for none."""
+    """One of two parameters has no gradient in the first round. In torch's own step, SGD needs
+    momentum buffers for all parameters or for none."""
     slices = [Slice(0, 0, 0, 0, 3), Slice(1, 0, 0, 3, 4)]
     held = [Held(s, torch.ones(s.length), torch.zeros(s.length)) for s in slices]
     listed = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}

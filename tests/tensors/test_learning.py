@@ -176,7 +176,8 @@ def copied() -> SliceStore:
 def test_a_step_of_another_size_than_the_slice_ends_the_link_of_its_primary(
     nbytes: int, worker: int
 ) -> None:
-    """Otherwise torch would broadcast a step of one element over the whole slice."""
+    """If the step were accepted, torch would broadcast a step of one element over the whole
+    slice."""
     made = copied()
     with pytest.raises(LinkError, match=f"sent {nbytes} bytes for slice 0, which has 64"):
         step(made, nbytes, worker=worker)

@@ -1,5 +1,5 @@
-"""The handshake: both ends prove that they know the secret, and the proofs cover every field
-that names the ends."""
+"""The handshake: both ends prove that they know the secret. The proofs cover every field that
+identifies the ends."""
 
 import dataclasses
 from typing import Any
@@ -52,7 +52,7 @@ def test_the_hello_is_not_handed_out_before_the_proof() -> None:
 
 def test_an_acceptor_that_does_not_know_the_secret_gets_no_proof() -> None:
     """A process that took the port of a dead server does not know the secret. It could forward the
-    handshake to a live server, so it must get no proof that the live server would accept."""
+    opener's proof to a live server, so the opener must send it none."""
     with pytest.raises(LinkError, match="does not know the secret"):
         Opener(SECRET, WORKER).answer(challenge_to(far(OTHER), WORKER))
 
@@ -96,7 +96,8 @@ def test_a_proof_of_an_earlier_link_is_refused() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_hello_that_was_changed_on_its_way_is_refused(change: dict[str, Any]) -> None:
-    """Both proofs cover the hello; the opener notices the change first."""
+    """The proofs of both ends cover the hello. The acceptor's proof is sent first, so the opener
+    notices the change."""
     changed = msgspec.structs.replace(WORKER, **change)
     acceptor = far()
     challenge = challenge_to(acceptor, changed)

@@ -1,5 +1,5 @@
-"""A model with a large mask of minus infinity, and a buffer that only worker-0 changes. Every
-worker reports which buffers it has read, and how many bytes."""
+"""A model with a large mask of minus infinity, and with a buffer that only worker-0 changes. Every
+worker reports the values of its buffers, and how many bytes it has received."""
 
 import json
 import math

@@ -164,7 +164,8 @@ def test_memory_that_may_change_is_hashed_every_time(hashed: Hashed, pairs) -> N
 
 
 def test_large_payloads_are_hashed_by_the_thread_that_sends_them(hashed: Hashed, pairs) -> None:
-    """So the links hash in parallel, and the thread that calls `send` does not wait for them."""
+    """Each link has its own sending thread, so links hash in parallel, and a caller of `send` does
+    not wait for the hash."""
     for here, _ in pairs:
         here.send(m.Contribution(slice=0, slices=1), (memoryview(bytes(NBYTES)),))
     receive_all([there for _, there in pairs], 1)

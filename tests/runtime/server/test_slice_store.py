@@ -260,7 +260,8 @@ def test_the_first_seed_of_a_slice_counts() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
-    """Otherwise torch would raise while it adds the slice, which would end the server."""
+    """If the weight were accepted, torch would raise an exception while adding the slice, which
+    would end the server."""
     tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
     spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
     made = RoundsSliceStore(
@@ -275,7 +276,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
 
 
 def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
-    """This server holds slices 1 and 3 of four. They have the indices 0 and 1 in its lists."""
+    """The server of this test holds slices 1 and 3 of four, at the indices 0 and 1 of its lists."""
     routes = [Route(server) for server in (1, 0, 1, 0)]
     job = JobSpec(job="j", slice_nbytes=64)
     made = RoundsSliceStore(
