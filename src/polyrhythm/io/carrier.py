@@ -24,8 +24,8 @@ NOW = int(socket.MSG_DONTWAIT)
 plain integers, because its enums cost measurable time for small frames."""
 
 Wrapped: TypeAlias = tuple[int, list[Buffer], list[tuple[Message, int]]]
-"""A payload as it travels: (frame flags, buffers, segments to offer first as (message,
-descriptor))."""
+"""A payload as it is sent: the flags of its frame, its buffers, and the segments that must be
+offered before it, each as (message, file descriptor)."""
 
 
 class Carrier(Protocol):

@@ -34,8 +34,8 @@ class Link(Protocol):
     """The incarnation of the worker or server at the other end; 0 until it is known."""
     kind: str
     by_reference: bool
-    """The peer reads payloads in the sender's memory, without a copy. So the sender may not reuse
-    the memory when `done` is called, but only when the peer's messages allow it."""
+    """The peer reads payloads in the sender's memory, without a copy. So the sender must not reuse
+    the memory as soon as `done` is called; it must wait until the peer's messages allow it."""
 
     @property
     def pollable(self) -> "PollableLink | None":

@@ -31,11 +31,12 @@ class Kind(Protocol):
         """Return the updater that adds up and folds contributions to these slices of parameters."""
 
     def remember(self, model: FlatModel) -> None:
-        """A worker has a new version. Store what the next contribution is the difference to."""
+        """A worker has a new version: store the values from which the changes in its next
+        contribution are computed."""
 
     def gather(self, model: FlatModel, points: float) -> None:
-        """Add the gradients of a micro-batch of this many points to the contribution, which more
-        micro-batches may follow."""
+        """Add the gradients of a micro-batch of this many points to the sums for the next
+        contribution."""
 
     def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
         """Write a contribution into the push buffers. `gathered`: the total points of the

@@ -10,8 +10,8 @@
 and whole hello (nonce, name, number, incarnation, job, digests), and the acceptor's nonce, name and
 job. Neither end uses anything that its peer has sent before it has verified the peer's proof.* A
 proof cannot be replayed, because it covers both nonces. It cannot be sent back to the end that made
-it, because it covers the side. It covers the acceptor's name for this case: a process has taken the
-port of a dead server, and passes the handshake on to another server.
+it, because it covers the side. It covers the acceptor's name, so that a process that has taken the
+port of a dead server cannot pass the handshake on to another server.
 
 This module does no I/O: each end is an object that takes the peer's messages and returns the next
 message to send. The caller supplies the nonces.

@@ -2,9 +2,9 @@
 
 *A peer that does not read gets at most 8 heartbeats.* A worker reads nothing during a training
 step, which may take an hour. Heartbeats that filled its link would delay other messages of the
-lead, and a link whose peer reads nothing for a minute is ended. *While the
-job waits for its servers, a peer sends no heartbeats, and so cannot confirm those of the lead. Such
-a peer gets every heartbeat, because it reads all the time.*
+lead, and a link whose peer reads nothing for a minute is ended. *While the job waits for its
+servers, a peer sends no heartbeats, and so cannot confirm those of the lead. Such a peer gets every
+heartbeat, because it reads all the time.*
 """
 
 from weakref import WeakKeyDictionary

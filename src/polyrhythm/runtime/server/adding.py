@@ -32,9 +32,8 @@ _ADDERS_NBYTES = 2 * 2**20
 that receives a slice adds it. A larger model usually has several slices, which adders add in
 parallel."""
 _FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
-"""On at most this many cores, the second number is used instead of `_ADDERS_NBYTES`. The time that
-more threads lose by waiting for the interpreter's lock is then as long as the time that they
-gain."""
+"""On at most two cores, the limit is 8 MiB instead of `_ADDERS_NBYTES`: there, threads lose as much
+time by waiting for the interpreter's lock as they gain by working in parallel."""
 _MOST_ADDERS = 8
 """More adders would be slower, because they wait for the interpreter's lock."""
 Item = TypeVar("Item")

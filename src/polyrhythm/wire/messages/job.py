@@ -28,8 +28,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Without rounds: `members` divides the learning rate of every contribution by the number of
     members, `none` does not."""
     async_momentum: str = "round"
-    """Without rounds: `contribution` lets momentum decay once per contribution; `round` lets it
-    decay once per as many contributions as there are members."""
+    """Without rounds: how often momentum decays. `contribution`: once per contribution. `round`:
+    once per P contributions, where P is the number of members."""
     read_ahead: bool = False
     """asp: a worker begins its next step before it has received the parameters that contain its
     last contribution."""
@@ -92,4 +92,4 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     resume_number: int = 0
     """The number of the checkpoint from which the job resumes."""
     resume_round: int = 0
-    """How many rounds were folded when the checkpoint was made from which the job resumes."""
+    """The number of rounds before the checkpoint from which the job resumes."""

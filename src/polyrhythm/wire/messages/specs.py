@@ -90,8 +90,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
     """Identifies the state of one copy of a slice. Equal stamps mean equal copies. `number`: how
-    many steps the copy has made. `primary_since`: the primary that made the last step became the
-    primary in this routing epoch."""
+    many steps the copy has made. `primary_since`: the routing epoch in which the server that made
+    the last of these steps became the primary."""
 
     slice: Count
     primary_since: Count = 0
@@ -124,7 +124,8 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
 
 class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
     """How far a worker has visited a chunk: all points before `cursor` in the current pass, after
-    `passes` whole passes. It counts only if the contribution counts whose trailer contains it."""
+    `passes` whole passes. The lead counts this progress only together with the contribution that
+    reported it."""
 
     chunk: Count
     passes: Count
