@@ -1,4 +1,4 @@
-"""The commands and links in the documents are valid."""
+"""The commands and links in the documentation are valid."""
 
 import re
 import shlex

@@ -123,8 +123,8 @@ def test_the_entry_of_a_killed_job_is_removed_by_the_next_job(environ: dict[str,
 
 
 def test_the_entry_of_a_killed_job_does_not_hide_a_running_job(environ: dict[str, str]) -> None:
-    """The entry that the killed job left names the same address, and the running job listens on
-    every address."""
+    """A killed job has left an entry with the same address. The running job listens on every
+    address of the host."""
     index = Index(environ)
     gone = subprocess.Popen(["true"])
     gone.wait()

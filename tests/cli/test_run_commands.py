@@ -46,7 +46,8 @@ ENDED = {
 
 @pytest.fixture
 def running(write_run: Write) -> Path:
-    """A run that waits for a worker, and counts as running while this process lives."""
+    """The folder of a run that waits for a worker. The run counts as alive as long as the process
+    of the test lives."""
     path = write_run("now", [LISTENING, *LINES, WAITING], name="digits", rounds=60)
     runs.write_process(path)
     return path

@@ -120,7 +120,8 @@ def _report_exits(running: dict[int, socket.socket]) -> None:
 
 
 def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: int) -> None:
-    """Give this child what a command gets from `exec` and from the process that starts it."""
+    """Give this forked child the state that a command gets from `exec` and from the process that
+    starts it."""
     _reset_signals()
     if request["new_session"]:
         os.setsid()

@@ -30,7 +30,8 @@ def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatc
 
 
 def test_idle_threads_of_a_standalone_server_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is set before torch is imported, because OpenMP reads it only once."""
+    """The environment variable must be set before torch is imported, because OpenMP reads it only
+    once."""
     program = [sys.executable, "-m", "polyrhythm", "server", "--connect", "127.0.0.1:1"]
     monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
     monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)

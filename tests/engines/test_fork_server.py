@@ -1,5 +1,5 @@
 """The fork server ends without output when the engine ends, even if the engine has not read all
-reports."""
+reports of the fork server."""
 
 import os
 import socket

@@ -117,7 +117,7 @@ class Inputs:
             case 4:
                 return rng.randbytes(rng.choice((0, 1, 30, 900)))
             case 5:
-                # an array that is shorter than its stated length
+                # the head of an array that is shorter than the length it states
                 return b"\xdd" + rng.randbytes(4) + rng.randbytes(20)
         return msgspec.msgpack.encode(fields)
 

@@ -76,7 +76,7 @@ class Server:
             self.driver.put("machine", "flood")
             if self.taken == ENOUGH:
                 self.over.set()
-            elif self.taken < ENOUGH:  # there is always more to read
+            elif self.taken < ENOUGH:  # the flood goes on: there is always another message to read
                 self.flooding.sendall(ALIVE)
         else:
             self.driver.put("machine", "honest")

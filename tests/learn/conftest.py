@@ -1,5 +1,5 @@
-"""Each test here uses one torch thread: the models are tiny, and threads would only wait for each
-other."""
+"""Run each test of this folder with one torch thread. The models are tiny, so more threads would
+only wait for each other."""
 
 from collections.abc import Iterator
 

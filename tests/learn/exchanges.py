@@ -24,7 +24,7 @@ class Sent:
 
 
 class Exchanges:
-    """The contributions of a job, by worker. Any thread may record one."""
+    """The contributions of a job, by worker. All threads may record contributions."""
 
     def __init__(self) -> None:
         self._slices: dict[tuple[int, int], dict[int, torch.Tensor]] = {}

@@ -97,7 +97,8 @@ def test_a_transformer_with_a_mask_of_minus_infinity_trains(
     seeding = threading.Lock()
 
     def main(worker: Worker) -> None:
-        with seeding:  # inline workers share torch's random number generator
+        # one worker at a time, because inline workers share torch's random number generator
+        with seeding:
             torch.manual_seed(worker.seed)
             model = models[worker.name] = Transformer()
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05))

@@ -1,8 +1,8 @@
-"""A job gives the same parameters after 30 rounds as training in one process, up to rounding.
+"""After 30 rounds, a job has the same parameters as training in one process, up to rounding.
 
-The single process (`twin_job.twin`) runs every worker's batch separately and averages gradients and
-buffers by points. The problem has unequal batches, two parameter groups, a scheduler, tied weights
-and BatchNorm.
+The single process (`twin_job.twin`) computes every worker's batch separately, and averages
+gradients and buffers by points. The problem has unequal batches, two parameter groups, a scheduler,
+tied weights and BatchNorm.
 """
 
 import functools

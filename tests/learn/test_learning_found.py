@@ -48,7 +48,8 @@ def test_a_job_that_learns_is_not_reported(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:4"])
 def test_a_rate_that_is_too_high_is_reported(sync: str) -> None:
-    scale = 1 if sync == "bsp" else 2  # each contribution is folded alone, at half the rate
+    # without rounds, each contribution is folded alone, at half the rate
+    scale = 1 if sync == "bsp" else 2
     found = run(sync, rate=0.7 * scale, epochs=3)
     assert findings(found)[-1] == "rising"
     assert found.outcome is not None and not found.outcome.failed, "the job did what it was told"

@@ -1,4 +1,5 @@
-"""The points that a worker visits: each once per pass, in a new order in every pass."""
+"""The points that a worker visits: it visits each point once per pass, in a new order in every
+pass."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ class Gone:
 
 
 class Stage(inline.Hub):
-    """The hub of the running job, which its workers can reach."""
+    """The links of the running job. Workers use it to stop a server."""
 
     now: "Stage"
 
@@ -92,8 +92,7 @@ def store_of(server: int) -> Any:
 
 
 def assert_copies_equal(job: JobSpec) -> None:
-    """Assert that parameters and updater state of every slice are equal on every server that holds
-    it."""
+    """Assert that all servers that hold a slice have equal parameters and updater state for it."""
     compared = 0
     nodes = [
         number for number, node in enumerate(Stage.now.servers) if isinstance(node, ServerNode)

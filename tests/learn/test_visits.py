@@ -53,7 +53,7 @@ def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> 
 
 
 def test_a_contribution_reports_the_objective_of_its_own_steps(sent: list[dict[str, Any]]) -> None:
-    """Each contribution has two steps with equal objectives: 0, 0, 1, 1, 2, 2."""
+    """The steps have the objectives 0, 0, 1, 1, 2, 2, and each contribution contains two steps."""
     steps = count()
     run(lambda _: float(next(steps) // 2), kind="local", local_steps=2, epochs=1, batch=10)
     assert [line["objective"] for line in sent] == [0.0, 1.0, 2.0]
@@ -62,7 +62,8 @@ def test_a_contribution_reports_the_objective_of_its_own_steps(sent: list[dict[s
 def test_under_bspv_a_round_has_exactly_the_planned_number_of_points(
     sent: list[dict[str, Any]],
 ) -> None:
-    """A round has 32 points at first: two batches of 12 and one batch of 8."""
+    """The first plan of a round is 32 points. With batches of 12, these are two full batches and
+    one of 8."""
     run(lambda _: 1.0, sync="bspv", rounds=4, batch=12)
     assert {line["terms"].points for line in sent} == {32}
     assert [line["weight"] for line in sent] == [32.0] * 4

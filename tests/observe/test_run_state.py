@@ -163,7 +163,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_no_worker_is_waited_for_if_all_are_missing() -> None:
-    """All workers compute a long step, so no worker waits for another."""
+    """All workers are in the middle of a long step, so no worker waits for another."""
     lines = [waiting(5.0, 4.0, [0, 1]), waiting(6.0, 5.0, [0, 1]), waiting(7.0, 6.0, [1])]
     state = fold([*opened(0, 1), *lines, waiting(8.0, 7.0, [1])])
     assert state.workers[0].waited_for_s == 0.0

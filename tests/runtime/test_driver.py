@@ -1,4 +1,5 @@
-"""The driver handles one event at a time, and wakes machines when they want to be woken."""
+"""The driver lets machines handle one event at a time, and wakes each machine at the time for which
+it asked."""
 
 import threading
 import time

@@ -15,7 +15,7 @@ from polyrhythm.store.objects import Store, open_store
 
 
 class Answers(http.server.ThreadingHTTPServer):
-    """Gives one answer to every request, and counts the requests."""
+    """An HTTP server that gives the same answer to every request, and counts the requests."""
 
     status = 200
     body = b""

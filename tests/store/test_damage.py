@@ -67,7 +67,7 @@ def test_a_flipped_byte_is_found_in_every_store(store: Store, file: str) -> None
 
 @pytest.mark.parametrize("file", FILES)
 def test_no_flipped_byte_goes_unnoticed(memory: Store, file: str) -> None:
-    """Flip one bit at up to 400 places of a file."""
+    """The test flips one bit at a time, at up to 400 places of a file."""
     first, second = write_checkpoint(memory, 1), write_checkpoint(memory, 2, seed=1)
     path = path_of(second, file)
     data = bytes(memory.get(path))

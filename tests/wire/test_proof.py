@@ -142,7 +142,8 @@ def test_a_hello_without_a_nonce_is_refused_where_there_is_a_secret() -> None:
 
 
 def test_the_version_is_checked_before_the_proof() -> None:
-    """The hello of an older version has neither a nonce nor a proof."""
+    """The hello of an older version has neither a nonce nor a proof. It must be refused because of
+    its version."""
     old = msgspec.structs.replace(WORKER, protocol=m.PROTOCOL + 1, nonce=b"")
     with pytest.raises(FrameError, match="install the same version"):
         far().take(old)

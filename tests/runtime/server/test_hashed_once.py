@@ -75,7 +75,8 @@ def pairs() -> Iterator[list[tuple[StreamLink, StreamLink]]]:
 
 
 def receive_all(links: Sequence[Link], count: int) -> list[dict[int, bytes]]:
-    """Receive `count` slices from each link, by slice number; links verify every payload."""
+    """Receive `count` slices from each link, and return them by slice number. Links verify every
+    payload."""
     got: list[dict[int, bytes]] = [{} for _ in links]
 
     def read(number: int) -> None:

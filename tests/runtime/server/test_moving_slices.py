@@ -46,7 +46,8 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 class Site:
-    """Servers by number. `post`: a list that collects messages, or None to deliver them at once."""
+    """The servers of a job, by number. `post`: a list that collects their messages, or None to
+    deliver messages at once."""
 
     def __init__(self, routes: Sequence[Route], *, servers: int = 2, **job: Any) -> None:
         self.post: list[Letter] | None = None
@@ -327,8 +328,9 @@ def test_a_slice_can_be_added_to_while_the_state_of_another_one_is_sent(sync: st
 
 @pytest.mark.parametrize("updater", ["optimizer", "addition"])
 def test_contributions_survive_a_second_fold_of_their_round(updater: str) -> None:
-    """Slice 0 has folded round 1 and has a contribution to round 2. Slice 1 moves here and must still
-    fold round 1. That fold copies slice 0 to the new version and keeps its aggregate."""
+    """Slice 0 has folded round 1 and has a contribution to round 2. Slice 1 moves to this server,
+    which must still fold its round 1. This fold copies slice 0 to the new version and keeps the
+    aggregate of slice 0."""
     site = Site(APART, updater=updater)
     store = site.servers[0]
     site.give(0, 0, 1.0, sequence=1)

@@ -326,8 +326,8 @@ def test_slots_of_slow_readers_are_freed() -> None:
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_deterministic_job_adds_in_the_order_of_the_workers_names(deterministic: bool) -> None:
-    """The worker that was admitted last has the first name. A sum of 1e8, 1 and -1e8 depends on the
-    order in float32."""
+    """The worker that was admitted last has the first name in alphabetical order. In float32, the
+    sum of 1e8, 1 and -1e8 depends on the order of addition."""
     gifts = {0: 1e8, 1: 1.0, 2: -1e8}
     found = set()
     for order in permutations(gifts):
