@@ -134,8 +134,8 @@ def _lost(command: Command) -> list[dict[str, Any]]:
 
 
 def _wait_for_beats(job_workers: JobWorkers) -> None:
-    """Wait until the lead has measured every worker's heartbeat interval. Before that, it waits
-    longer before it suspects a worker."""
+    """Wait until the lead has received several heartbeats of every worker. Before it has measured
+    their interval, the lead waits longer before it suspects a worker."""
 
     def at_s() -> float:
         return max((line["at_s"] for line in job_workers.lines), default=0.0)

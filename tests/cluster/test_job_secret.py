@@ -132,8 +132,8 @@ def test_a_worker_of_the_same_user_on_the_same_host_needs_only_the_address(job: 
 def test_on_another_host_the_secret_comes_from_a_file_or_the_environment(
     job: Command, tmp_path: Path, way: str
 ) -> None:
-    """The test simulates another host by an empty state folder, which has no index of running
-    jobs."""
+    """The worker gets another state folder, which has no index of running jobs. So it must find the
+    secret as a worker on another host does."""
     copy = tmp_path / "copy"
     copy.touch(0o600)
     copy.write_text((job.run_dir / "secret").read_text())

@@ -244,7 +244,8 @@ class HostileLead:
             try:
                 hello = m.DECODERS[m.EVENT_TYPES[m.OperatorHello]].decode(head)
             except msgspec.DecodeError:
-                return  # the acceptor refuses the request, so the lead does not get it
+                # the acceptor refuses this hello, so the lead gets neither it nor the request
+                return
             assert isinstance(hello, m.OperatorHello)
             self.tell(ev.OperatorHelloReceived(link, hello))
         self.tell(ev.OperatorRequested(link, request))

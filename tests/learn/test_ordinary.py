@@ -193,8 +193,7 @@ def test_tied_weights_stay_tied() -> None:
 
 
 def test_frozen_parameters_do_not_change() -> None:
-    """The optimizer may have been given all parameters. It must not apply weight decay to the
-    frozen ones."""
+    """The optimizer is given all parameters. It must not apply weight decay to the frozen ones."""
     model = settle(network())
     model[0].requires_grad_(False)
 

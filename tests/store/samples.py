@@ -26,8 +26,8 @@ def layout_for(servers: int, slice_nbytes: int = SLICE_NBYTES) -> Layout:
 
 
 def spaces(layout: Layout, seed: int = 0) -> dict[str, list[torch.Tensor]]:
-    """Return a buffer for every dtype of the model's tensors (a space of the layout), filled with
-    the parameters. Two tensors of optimizer state have buffers of the same sizes."""
+    """Return random parameters and two random tensors of optimizer state. Each is a list with one
+    flat buffer per dtype of the model."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: [
@@ -43,7 +43,8 @@ def spaces(layout: Layout, seed: int = 0) -> dict[str, list[torch.Tensor]]:
 def tensors_of(
     slice_: Slice, flat: dict[str, list[torch.Tensor]], steps: int = 5
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of a slice. A slice of buffers has no optimizer state."""
+    """Return the tensors of a slice. A slice that holds buffers of the model has no optimizer
+    state."""
     names = ["parameters"] if slice_.group < 0 else list(flat)
     end = slice_.offset + slice_.length
     found = {name: flat[name][slice_.space][slice_.offset : end] for name in names}

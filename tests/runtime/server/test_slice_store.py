@@ -246,7 +246,8 @@ def test_a_seed_after_seeding_is_refused() -> None:
 
 
 def test_the_first_seed_of_a_slice_counts() -> None:
-    """Before training begins, a second seed changes nothing and does not close the link."""
+    """Before training begins, a second seed of the same slice changes nothing, and the server keeps
+    the link."""
     made = RoundsSliceStore(
         *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
         lambda nbytes: Segment(nbytes, shared=False),
