@@ -183,7 +183,9 @@ def train(
     ] = None,
     max_seconds: Annotated[
         float | None,
-        typer.Option(help="End with the first fold after this many seconds of training."),
+        typer.Option(
+            help="End when this many seconds of training are over and the open round is done."
+        ),
     ] = None,
     keep_best: Annotated[
         str | None,
@@ -209,7 +211,12 @@ def train(
             " checkpoint, without the dead servers unless --respawn starts them again."
         ),
     ] = "end",
-    seed: Annotated[int, typer.Option(help="Seed of the order of points, and of the job.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of the order in which the data points are visited; the job can read it too."
+        ),
+    ] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",

@@ -78,13 +78,13 @@ SENTENCES = {
     " the fastest worker in one step of the slowest",
     "interval-over": "the interval is over: all workers contribute what they have",
     "on-arrival": "contributions are folded as they arrive",
-    "interval-started": "the interval is {interval_ms:.1f} ms now: in that time all workers together"
-    " visit one batch each",
+    "interval-started": "the interval is {interval_ms:.1f} ms now: in that time the workers visit as"
+    " many points as one batch for each of them",
     "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
-    "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): it"
-    " promises {gain:.3g} of the objective per second",
-    "interval-stage-over": "the objective falls by {gain:.3g} per second, {promised:.3g} were"
-    " promised: the interval is measured anew around {interval_ms:.1f} ms",
+    "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
+    " objective should fall by {gain:.3g} per second",
+    "interval-stage-over": "the objective falls by {gain:.3g} per second instead of"
+    " {promised:.3g}: the interval is measured anew around {interval_ms:.1f} ms",
     "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes"
     " {phi_ms:.1f} ms",
     "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes"
