@@ -15,6 +15,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
 BUCKET = "polyrhythm"
 KEY, SECRET = "key-of-tests", "secret-of-tests"
 _LISTENERS = ("master", "volume", "filer", "s3", "admin")
@@ -101,14 +104,32 @@ class S3Server:
             self._process = None
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """The server answers some time before its bucket exists."""
         deadline = time.monotonic() + _START_S
         while process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"{self.endpoint}/healthz", timeout=1).close()
-                return
+                if self._has_bucket():
+                    return
             time.sleep(0.1)
         self.kill()
         raise RuntimeError(f"the S3 server did not start:\n{self.log.read_text()[-2000:]}")
+
+    def _has_bucket(self) -> bool:
+        store = S3Store(
+            BUCKET,
+            access_key_id=KEY,
+            secret_access_key=SECRET,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        try:
+            store.list().collect()
+        except BaseError:
+            return False
+        return True
 
 
 @contextlib.contextmanager

@@ -143,7 +143,7 @@ def test_an_operator_may_ask_once() -> None:
     stage = Stage(workers=1).begin()
     hello(stage)
     ask(stage)
-    assert "has asked already" in refusal(ask(stage, at_once=True))
+    assert "has sent a request already" in refusal(ask(stage, at_once=True))
     assert not of(ask(stage, at_once=True), fx.End), "its link is forgotten"
 
 
