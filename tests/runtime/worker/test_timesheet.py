@@ -43,6 +43,15 @@ def test_an_exchange_is_waiting_and_transferring(clock: Clock) -> None:
     assert booked(sheet) == (5, 70, 30)
 
 
+def test_idle_time_that_two_threads_counted_is_at_most_the_whole_exchange(clock: Clock) -> None:
+    sheet = Timesheet()
+    began_ns = clock.go_on(100)
+    sheet.resume()
+    sheet.exchanged(began_ns, idle_ns=130)
+    clock.go_on(5)
+    assert booked(sheet) == (5, 100, 0)
+
+
 def test_training_through_waits_for_nothing(clock: Clock) -> None:
     sheet = Timesheet()
     began_ns = clock.go_on(20)

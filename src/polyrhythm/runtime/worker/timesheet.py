@@ -80,10 +80,13 @@ class Timesheet:
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
         """The worker has sent a contribution, begun at `began_ns`, and has got a new version. For
         `idle_ns` of this time its thread was idle, which counts as waiting, even if other threads
-        sent or read meanwhile. The rest (filling buffers, sending, reading) counts as
-        transferring."""
-        self.waited_ns = idle_ns
-        self.transferred_ns = self.resumed_ns - began_ns - idle_ns
+        sent or read meanwhile. The rest (filling buffers, sending, reading) counts as transferring.
+
+        `idle_ns` may exceed the whole time: while a worker rejoins, another thread connects while
+        the user's thread waits, and both count as idle."""
+        took_ns = self.resumed_ns - began_ns
+        self.waited_ns = min(idle_ns, took_ns)
+        self.transferred_ns = took_ns - self.waited_ns
 
     def trained_through(self, began_ns: int) -> None:
         """The worker has sent a contribution, and continues to compute without waiting for a
