@@ -88,7 +88,7 @@ def run(
 def store_of(server: int) -> Any:
     node = Stage.now.servers[server]
     assert isinstance(node, ServerNode)
-    return node._store
+    return node._slices.store
 
 
 def assert_copies_equal(job: JobSpec) -> None:

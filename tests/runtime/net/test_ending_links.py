@@ -55,7 +55,7 @@ def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(lead
     driver, peers = Driver(machines, lambda name, effect: None), Peers()
     address = m.Address("memory", 0, "", "")
     me = m.ServerHello(server=0, name="s0", job="j", address=address, identity="")
-    mesh = ServerLinks(
+    links = ServerLinks(
         me,
         peers,
         driver,
@@ -69,10 +69,10 @@ def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(lead
     link = link_of("w1", 3)
     peers.add(link)
     try:
-        mesh.end_link(link, LinkEnded("it is gone"))
+        links.end_link(link, LinkEnded("it is gone"))
     finally:
         driver.close()
-        mesh.reading.close()
+        links.reading.close()
     told = ev.LinkClosed("w1", "it is gone", 3)
     assert {name: machine.heard for name, machine in machines.items()} == {
         name: [told] for name in machines
@@ -83,7 +83,7 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
     gone: list[str] = []
     driver, peers = Driver({"s1": Ears()}, lambda name, effect: None), Peers()
     address = m.Address("memory", 1, "", "")
-    mesh = ServerLinks(
+    links = ServerLinks(
         m.ServerHello(server=1, name="s1", job="j", address=address, identity=""),
         peers,
         driver,
@@ -99,10 +99,10 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
     peers.add(ended)
     peers.add(dropped)
     try:
-        mesh.end_link(ended, LinkEnded("it is gone"))
-        mesh.end_link(ended, LinkEnded("it is gone"))
-        mesh.drop(fx.Drop("s3", refused("it is not in the job any more")))
+        links.end_link(ended, LinkEnded("it is gone"))
+        links.end_link(ended, LinkEnded("it is gone"))
+        links.drop(fx.Drop("s3", refused("it is not in the job any more")))
     finally:
         driver.close()
-        mesh.reading.close()
+        links.reading.close()
     assert gone == ["s2", "s3"]

@@ -17,9 +17,9 @@ from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
 from polyrhythm.core.lead.modes import choose_mode
 from polyrhythm.core.lead.parts import connect
+from polyrhythm.core.lead.pauses import LeadPauses
 from polyrhythm.core.lead.requests import Requests
 from polyrhythm.core.lead.waiting import WaitReport
-from polyrhythm.core.liveness import PauseDetector
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain_reason
@@ -55,12 +55,12 @@ class LeadMachine:
         self._requests = Requests(parts, self._mode, self._lifecycle, self._cuts)
         self._resumes: m.ModelSpec | None = None
         """The model of the checkpoint that the job resumes from."""
-        self._pauses = PauseDetector(job.heartbeat_s)
+        self._pauses = LeadPauses(parts, self._lifecycle.suspicion)
         self._timed = (
             self._lifecycle.suspicion,
             self._servers.suspicion,
             self._removals,
-            self._pauses,
+            self._pauses.detector,
             self._stopping,
             self._saving,
             self._best,
@@ -332,7 +332,7 @@ class LeadMachine:
     # -- time ----------------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
-        self._exclude_pause(now_ns)
+        self._pauses.exclude(now_ns)
         if self.view.get(message.worker, message.incarnation) is not None:
             self._lifecycle.suspicion.beat(message.worker, now_ns)
         else:
@@ -340,20 +340,8 @@ class LeadMachine:
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
 
-    def _exclude_pause(self, now_ns: int) -> None:
-        """If the lead was paused, extend all deadlines by that time."""
-        paused_ns = self._pauses.paused_ns(now_ns)
-        if paused_ns:
-            self._lifecycle.suspicion.exclude_time(paused_ns, now_ns)
-            self._servers.suspicion.exclude_time(paused_ns, now_ns)
-            self._removals.exclude_time(paused_ns)
-            self._stopping.exclude_time(paused_ns)
-            self._saving.exclude_time(paused_ns)
-            self._opening.exclude_time(paused_ns)
-            self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
-
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
-        self._exclude_pause(now_ns)
+        self._pauses.exclude(now_ns)
         self._lifecycle.evict_silent(now_ns)
         self._lifecycle.close_links(now_ns)
         self._ending.tick(now_ns)

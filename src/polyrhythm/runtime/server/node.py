@@ -24,7 +24,6 @@ from polyrhythm.core.text import plain_reason
 from polyrhythm.errors import FrameError, LinkError, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
-from polyrhythm.io.segments import Segment
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime import crashpoint
@@ -38,10 +37,9 @@ from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.checkpoints import Checkpoints
+from polyrhythm.runtime.server.placed import PlacedSlices
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver, ParameterSender
-from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.runtime.server.store_modes import choose_slice_store
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer
@@ -71,15 +69,12 @@ class ServerNode:
         self._server = server
         self._job = job
         self._journal = journal
-        self._shared = shared
         self._leads = lead
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
         self._peers = Peers()
         self._report = options.report
         self._heard_throttle = HeardThrottle()
         self._beats = Beats(self._peers)
-        self._store_type = choose_slice_store(job)
-        self._store: SliceStore | None = None
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
             machines[fx.LEAD] = LeadMachine(job)
@@ -91,6 +86,15 @@ class ServerNode:
             trace=self._trace,
             check=options.check,
         )
+        self._slices = PlacedSlices(
+            server,
+            job,
+            self._peers,
+            tell=self._tell_server,
+            put=lambda event: self._driver.put(self.name, event),
+            shared=shared,
+        )
+        placed = self._slices.placed
         me = m.ServerHello(
             server=server,
             name=self.name,
@@ -98,7 +102,7 @@ class ServerNode:
             address=address,
             identity=address.identity,
         )
-        self._mesh = ServerLinks(
+        self._links = ServerLinks(
             me,
             self._peers,
             self._driver,
@@ -109,40 +113,38 @@ class ServerNode:
             journal=journal,
             take=self._take,
             needs_thread=self._needs_thread,
-            gone=self._free_states,
+            gone=self._slices.free_states,
         )
         adding = RoundsAdding if traits_of(job.sync).rounds else OnArrivalAdding
         self._adding = adding(
             self.name,
-            self._placed,
+            placed,
             self._driver,
             pause_s=options.fold_pause_s,
-            polls=self._mesh.reading.polls,
+            polls=self._links.reading.polls,
             cores=usable_cores(),
         )
         self._publishing = Publishing(
             server,
-            self._placed,
+            placed,
             self._peers,
             self._driver,
             replicated=job.replicas > 0,
             workers=job.workers,
         )
-        self._checkpoints = Checkpoints(
-            self.name, server, job, self._placed, self._driver, self._give_up
-        )
-        mesh = self._mesh
+        self._checkpoints = Checkpoints(self.name, server, job, placed, self._driver, self._give_up)
+        links = self._links
         self._acceptor = ConnectionAcceptor(
             self.name,
             job,
             address,
             options.digest,
             options.secret,
-            accept_link=mesh.accept_link,
-            end_link=mesh.end_link,
-            report_refusal=mesh.report_refusal,
+            accept_link=links.accept_link,
+            end_link=links.end_link,
+            report_refusal=links.report_refusal,
         )
-        mesh.reading.start()
+        links.reading.start()
         self._saver = ModelSaver(
             options.model_dir,
             job,
@@ -150,7 +152,7 @@ class ServerNode:
             post=lambda event: self._driver.post(fx.LEAD, event),
         )
         send = self._saver.take if lead else self._send_collected
-        self._parameters = ParameterSender(server, self._placed, send)
+        self._parameters = ParameterSender(server, placed, send)
         self._pacemaker: Driver | None = None
         if lead:
             self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
@@ -170,15 +172,16 @@ class ServerNode:
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Open the link to the server that runs the lead."""
-        self._mesh.reach_lead(dialer, address)
+        self._links.reach_lead(dialer, address)
 
     def follow_lead(self, link: Link, dialer: Dialer) -> None:
         """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
         the other servers that the lead names."""
-        self._mesh.follow_lead(link, dialer)
+        self._links.follow_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
-        large = self._store is not None and is_large(self._store)
+        store = self._slices.store
+        large = store is not None and is_large(store)
         return large and not link.by_reference
 
     # -- messages ------------------------------------------------------------------------------
@@ -207,36 +210,15 @@ class ServerNode:
             data = _payload(message, payload) if whole else memoryview(b"")
             self._adding.take(link, message, data, wait)
         elif isinstance(message, m.Copy | m.State):
-            self._take_from_primary(message, payload)
+            self._slices.take_from_primary(message, payload)
+            crashpoint.reach(self.name, "took", message)
         elif isinstance(message, m.Seed):
-            event = self._placed().seed(message, _payload(message, payload))
+            event = self._slices.placed().seed(message, _payload(message, payload))
             if event is not None:
                 self._driver.put(self.name, event)
         else:
             crashpoint.reach(self.name, "took", message)
             self._driver.put(self.name, message)
-
-    def _placed(self) -> SliceStore:
-        if self._store is None:
-            raise LinkError("slices came before this server was told to hold any")
-        return self._store
-
-    def _take_from_primary(self, message: m.Copy | m.State, payload: Payload | None) -> None:
-        """Apply a step or a state that a primary has sent. This runs on the thread that reads the
-        primary's link, so steps are applied in order."""
-        follower = self._placed().follower
-        data = None if payload is None else payload.view()
-        if isinstance(message, m.Copy):
-            follower.step(message, data)
-        else:
-            follower.adopt(message, data)
-        crashpoint.reach(self.name, "took", message)
-
-    def _free_states(self, peer: str) -> None:
-        """A link has closed: drop the incomplete states that its peer was sending."""
-        server = SEAT.server_at(peer)
-        if server is not None and self._store is not None:
-            self._store.follower.forget(server)
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -247,7 +229,7 @@ class ServerNode:
         if effect.to == self.name or (effect.to == fx.LEAD and self._leads):
             self._driver.put(effect.to, effect.message)
             return
-        link = self._mesh.to(effect.to)
+        link = self._links.to(effect.to)
         if link is not None:
             at_once = crashpoint.ON or isinstance(
                 effect.message, m.Fold
@@ -257,7 +239,7 @@ class ServerNode:
             crashpoint.reach(self.name, "sent", effect.message)
 
     def _tell_server(self, server: int, message: m.Message, payload: Sequence[Sendable]) -> None:
-        link = self._mesh.server(server)
+        link = self._links.server(server)
         if link is not None:
             link.send(message, payload)
             crashpoint.reach(self.name, "sent", message)
@@ -280,54 +262,13 @@ class ServerNode:
         self._end(fx.End(refused(detail), failed=True))
 
     def _build(self, effect: fx.Build) -> None:
-        if self._store is not None:  # the worker that sent the initial parameters died: begin again
-            self._store.close()
-        self._store = self._store_type(
-            self._server,
-            effect.spec,
-            effect.routes,
-            effect.routing,
-            self._job,
-            lambda nbytes: Segment(nbytes, shared=self._shared),
-            tell=self._tell_server,
-            put=lambda event: self._driver.put(self.name, event),
-            fresh=effect.fresh,
-        )
-        self._adding.make_adders(self._store)
+        store = self._slices.build(effect)
+        self._adding.make_adders(store)
         if effect.fresh and self._job.resume:
-            self._checkpoints.restore(self._store, effect.routing)
+            self._checkpoints.restore(store, effect.routing)
 
     def _reroute(self, effect: fx.Reroute) -> None:
-        store = self._placed()
-        _, old = store.reroute(effect.routes, effect.routing)
-        self._withdraw(old)
-        self._adding.make_adders(store)
-
-    def _send_state(self, effect: fx.SendState) -> None:
-        self._placed().send_state(effect.to, effect.held, effect.routing)
-
-    def _fetch_state(self, effect: fx.FetchState) -> None:
-        fetch = self._placed().follower.fetch(effect.slices, effect.routing)
-        self._tell_server(effect.primary, fetch, ())
-
-    def _enlist(self, effect: fx.Enlist) -> None:
-        if self._store is not None:
-            self._store.enlist(effect.members)
-
-    def _unlease(self, effect: fx.Unlease) -> None:
-        if self._store is not None:
-            self._withdraw(self._store.unlease(effect.worker, effect.ticket))
-
-    def _free_slots(self, effect: fx.FreeSlots) -> None:
-        self._withdraw(self._placed().primary.slots.free(effect.slots))
-
-    def _withdraw(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            for link in self._peers.all():
-                link.withdraw(segment.id)
-
-    def _freeze(self, effect: fx.Freeze) -> None:
-        self._placed().freeze()
+        self._adding.make_adders(self._slices.reroute(effect))
 
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))
@@ -352,39 +293,38 @@ class ServerNode:
             self._driver.post(self.name, m.Stop(reason=TOLD_TO_LEAVE))
 
     def close(self) -> None:
-        self._mesh.stop_reporting()
+        self._links.stop_reporting()
         self._acceptor.close()
         if self._pacemaker is not None:
             self._pacemaker.close()
         self._driver.close()
         self._saver.close()
-        self._mesh.close()
+        self._links.close()
         self._adding.close()
-        if self._store is not None:
-            self._store.close()
+        self._slices.close()
         if self._trace is not None:
             self._trace.close()
 
 
 _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.Send: ServerNode._send,
-    fx.Bind: lambda node, effect: node._mesh.bind(effect),
-    fx.Drop: lambda node, effect: node._mesh.drop(effect),
-    fx.Reach: lambda node, effect: node._mesh.reach(effect),
+    fx.Bind: lambda node, effect: node._links.bind(effect),
+    fx.Drop: lambda node, effect: node._links.drop(effect),
+    fx.Reach: lambda node, effect: node._links.reach(effect),
     fx.Note: ServerNode._note,
     fx.End: ServerNode._end,
     fx.Build: ServerNode._build,
-    fx.Enlist: ServerNode._enlist,
+    fx.Enlist: lambda node, effect: node._slices.enlist(effect),
     fx.StartFold: lambda node, effect: node._adding.start(effect),
     fx.Publish: lambda node, effect: node._publishing.publish(effect),
     fx.PublishLatest: lambda node, effect: node._publishing.publish_latest(effect),
-    fx.Unlease: ServerNode._unlease,
-    fx.FreeSlots: ServerNode._free_slots,
-    fx.Freeze: ServerNode._freeze,
+    fx.Unlease: lambda node, effect: node._slices.unlease(effect),
+    fx.FreeSlots: lambda node, effect: node._slices.free_slots(effect),
+    fx.Freeze: lambda node, effect: node._slices.freeze(),
     fx.Beat: ServerNode._beat,
     fx.Reroute: ServerNode._reroute,
-    fx.SendState: ServerNode._send_state,
-    fx.FetchState: ServerNode._fetch_state,
+    fx.SendState: lambda node, effect: node._slices.send_state(effect),
+    fx.FetchState: lambda node, effect: node._slices.fetch_state(effect),
     fx.SendParameters: lambda node, effect: node._parameters.send(effect),
     fx.CopyParameters: lambda node, effect: node._parameters.copy(effect),
     fx.CreateModel: lambda node, effect: node._saver.create(effect),

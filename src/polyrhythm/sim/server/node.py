@@ -80,7 +80,7 @@ class ServerProcess(Process):
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
         self._heard_throttle = HeardThrottle()
-        self._mesh = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
+        self._links = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
         self._adding: SimAdding
         self._store_type: type[SimSliceStore]
         if traits_of(job.sync).rounds:
@@ -90,7 +90,7 @@ class ServerProcess(Process):
             self._store_type = SimOnArrivalSliceStore
             self._adding = SimOnArrivalAdding(clock, self._fold_slice, fold_ns_per_byte)
         self._publishing = SimPublishing(
-            self, server, self._mesh, self._placed, self._slept_through
+            self, server, self._links, self._placed, self._slept_through
         )
         self._saver = SimModelSaver(
             clock, lambda slice_: self._placed().nbytes_at(slice_), self._post_to_lead
@@ -110,7 +110,7 @@ class ServerProcess(Process):
 
     def say_hello(self, lead: Channel | None) -> None:
         """Join the job: over a link to the lead, or directly if the lead runs in this process."""
-        self._mesh.say_hello(lead)
+        self._links.say_hello(lead)
         if self._leads:
             self.post(PACEMAKER, ev.Tick())
         else:
@@ -121,7 +121,7 @@ class ServerProcess(Process):
     def crash(self) -> None:
         if self.alive:
             self.alive = False
-            self._mesh.break_off()
+            self._links.break_off()
 
     def freeze(self) -> None:
         self.frozen = True
@@ -136,7 +136,7 @@ class ServerProcess(Process):
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""
-        self._mesh.cut(peers)
+        self._links.cut(peers)
 
     def _slept_through(self, what: Callable[[], None]) -> bool:
         """Whether the process is stopped or dead. A stopped process calls `what` when it
@@ -171,7 +171,7 @@ class ServerProcess(Process):
             if self._checker is not None:
                 self._checker.told_lead(message)
         elif kind in _HELLOS:
-            self._mesh.hear_hello(channel, message)  # type: ignore[arg-type]
+            self._links.hear_hello(channel, message)  # type: ignore[arg-type]
         elif kind is m.OperatorRequest:
             self.put(fx.LEAD, ev.OperatorRequested(channel.peer, message))  # type: ignore[arg-type]
         elif kind is m.Seed:
@@ -187,14 +187,14 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.closed(channel, reason))
             return
-        self._mesh.forget(channel, reason)
+        self._links.forget(channel, reason)
         self.run()
 
     def _take_seed(self, channel: Channel, message: m.Seed) -> None:
         try:
             event = self._placed().seed(message)
         except LinkError as error:
-            self._mesh.end_link(channel, str(error))
+            self._links.end_link(channel, str(error))
             return
         if event is not None:
             self.put(self.name, event)
@@ -203,7 +203,7 @@ class ServerProcess(Process):
         try:
             nbytes = self._placed().nbytes_of(message.slice, message.routing)
         except LinkError as error:
-            self._mesh.end_link(channel, str(error))
+            self._links.end_link(channel, str(error))
             return
         self._adding.take(message, nbytes)
 
@@ -228,7 +228,7 @@ class ServerProcess(Process):
             self._tell_server(peer, copy, memory.nbytes_at(copy.slice))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
-        channel = self._mesh.to(fx.server_name(server))
+        channel = self._links.to(fx.server_name(server))
         if channel is not None:
             channel.send(message, nbytes)
 
@@ -260,7 +260,7 @@ class ServerProcess(Process):
         if to in self.machines:
             self._queue.append((to, message))
             return
-        channel = self._mesh.to(to)
+        channel = self._links.to(to)
         if channel is not None:
             channel.send(message)
 
@@ -276,7 +276,7 @@ class ServerProcess(Process):
             self.clock.stop()
         else:
             self.alive = False
-            self._mesh.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
+            self._links.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
 
     def _build(self, effect: fx.Build) -> None:
         self.memory = self._store_type(
@@ -351,13 +351,13 @@ class ServerProcess(Process):
         self._send(fx.Send(fx.LEAD, effect.message))
 
     def _beat_all(self, effect: fx.BeatAll) -> None:
-        for channel in self._mesh.peers.values():
+        for channel in self._links.peers.values():
             channel.send(effect.message)
 
     EFFECTS = {  # noqa: RUF012
         fx.Send: _send,
-        fx.Bind: lambda process, effect: process._mesh.bind(effect),
-        fx.Drop: lambda process, effect: process._mesh.drop(effect),
+        fx.Bind: lambda process, effect: process._links.bind(effect),
+        fx.Drop: lambda process, effect: process._links.drop(effect),
         fx.Note: _note,
         fx.End: _end,
         fx.Build: _build,
@@ -370,7 +370,7 @@ class ServerProcess(Process):
         fx.Freeze: _freeze,
         fx.Beat: _beat,
         fx.BeatAll: _beat_all,
-        fx.Reach: lambda process, effect: process._mesh.reach(effect),
+        fx.Reach: lambda process, effect: process._links.reach(effect),
         fx.Reroute: _reroute,
         fx.SendState: _send_state,
         fx.FetchState: _fetch_state,

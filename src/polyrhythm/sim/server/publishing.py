@@ -25,7 +25,7 @@ class SimPublishing:
         self,
         process: Process,
         server: int,
-        mesh: SimServerLinks,
+        links: SimServerLinks,
         placed: Callable[[], SimSliceStore],
         slept_through: Callable[[Callable[[], None]], bool],
     ) -> None:
@@ -34,7 +34,7 @@ class SimPublishing:
         self._process = process
         self._server = server
         self._name = fx.server_name(server)
-        self._mesh = mesh
+        self._links = links
         self._placed = placed
         self._slept_through = slept_through
         self._leaving: dict[tuple[int, int], list[_Sending]] = {}
@@ -42,7 +42,7 @@ class SimPublishing:
         the round or the ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
-        channel = self._mesh.peers.get(fx.worker_name(effect.worker))
+        channel = self._links.peers.get(fx.worker_name(effect.worker))
         return (
             channel
             if channel is not None and channel.back.incarnation == effect.incarnation
@@ -93,7 +93,7 @@ class SimPublishing:
         readers."""
         if self._slept_through(lambda: self._have_left(key)):
             return
-        peers = self._mesh.peers
+        peers = self._links.peers
         sent = []
         for channel, worker, read in self._leaving.pop(key):
             if peers.get(channel.back.peer) is not channel:

@@ -1,0 +1,31 @@
+"""Pauses of the lead's own process.
+
+*A lead that was paused has read no message meanwhile. So the time of the pause counts neither as
+silence of a peer nor towards any deadline.*
+"""
+
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.liveness import PauseDetector, Suspicion
+
+
+class LeadPauses:
+    def __init__(self, parts: Parts, members: Suspicion) -> None:
+        """`members`: the heartbeats of the members."""
+        self.detector = PauseDetector(parts.job.heartbeat_s)
+        self._suspicions = (members, parts.servers.suspicion)
+        self._deadlines = (parts.removals, parts.stopping, parts.saving, parts.opening)
+        self._outbox = parts.outbox
+
+    def begin(self, now_ns: int) -> None:
+        """A worker has joined: look for pauses from now on."""
+        self.detector.begin(now_ns)
+
+    def exclude(self, now_ns: int) -> None:
+        """If the lead was paused, extend all deadlines by that time."""
+        paused_ns = self.detector.paused_ns(now_ns)
+        if paused_ns:
+            for suspicion in self._suspicions:
+                suspicion.exclude_time(paused_ns, now_ns)
+            for part in self._deadlines:
+                part.exclude_time(paused_ns)
+            self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
