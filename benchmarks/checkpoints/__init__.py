@@ -1,0 +1,1 @@
+"""Measures how much checkpoints slow training down, and how soon a resumed job trains."""
