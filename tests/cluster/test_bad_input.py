@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.cli.launch import WORKERS_FAILED
 from tests.cluster.processes import Command, call, last_word
 from tests.commands.start import start, warm_server
 
@@ -151,7 +152,7 @@ def test_a_worker_whose_model_differs_is_refused_and_the_job_continues(tmp_path:
     (tmp_path / "differs.py").write_text(text.replace("(worker):\n", f"(worker):\n{wait}"))
     flags = ["--rounds", 30, "--workers", 3, "--servers", 2, "--json", "--name", "run"]
     done = call("train", "differs.py", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == WORKERS_FAILED, done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
     assert "worker-1" in lines[0]
@@ -187,13 +188,38 @@ def raising(tmp_path: Path, who: str, *flags: object) -> subprocess.CompletedPro
 
 def test_if_main_raises_on_one_worker_the_others_continue(tmp_path: Path) -> None:
     done = raising(tmp_path, "worker.name == 'worker-1'")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == WORKERS_FAILED, done.stderr
     first, *rest = done.stderr.strip().splitlines()
     assert first == f"polyrhythm: worker-1 failed: {THE_LAST_WORD}"
     assert rest[0] == "Traceback (most recent call last):" and rest[-1] == THE_LAST_WORD
     assert done.stderr.count("Traceback") == 1, "its traceback is shown once"
     result = json.loads(done.stdout)
     assert result["rounds"] == 30 and list(result["worker_failures"]) == ["worker-1"]
+    listed = call("runs", cwd=tmp_path).stdout
+    assert "ended, 1 worker failed" in listed, listed
+
+
+def test_if_main_raises_on_every_worker_before_round_1_the_run_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text("def main(worker):\n    raise ValueError('at once')\n")
+    flags = ("--rounds", 3, "--workers", 2, "--servers", 1, "--quiet", "--name", "run")
+    done = call("train", "raises.py", *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "worker-0, worker-1 failed: ValueError: at once" in done.stderr
+    (run,) = json.loads(call("runs", "--json", cwd=tmp_path).stdout)
+    assert run["is"] == "failed" and "at once" in run["reason"], run
+    assert sorted(run["worker_failures"]) == ["worker-0", "worker-1"]
+
+
+def test_if_main_raises_on_the_only_worker_the_job_fails(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text(RAISES.format(who="True"))
+    flags = ("--rounds", 30, "--workers", 1, "--servers", 1, "--quiet", "--name", "run")
+    done = call("train", "raises.py", *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("polyrhythm: the job ends with its only worker, worker-0: "), first
+    assert THE_LAST_WORD in first
+    (run,) = json.loads(call("runs", "--json", cwd=tmp_path).stdout)
+    assert run["is"] == "failed"
 
 
 def test_if_main_raises_on_one_worker_with_on_error_end_the_job_ends(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from polyrhythm.cli.launch import WORKERS_FAILED
 from polyrhythm.observe.reasons import limit_in_words
 from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.visits import POINTS
@@ -96,7 +97,7 @@ def test_a_dead_worker_is_not_waited_for(tmp_path: Path, sync: str) -> None:
         job_workers.until_progress(30)
         assert not job_workers.told("evicted", "worker-1"), "the end of a link is death at once"
         (tmp_path / "go").touch()
-        assert command.wait(60) == 0, command.stderr()
+        assert command.wait(60) == WORKERS_FAILED, command.stderr()
     result = json.loads(command.stdout())
     assert result["points"] == PASSES * POINTS, "the dead one's points were visited by others"
 

@@ -28,6 +28,10 @@ from polyrhythm.store.checkpoints import newest
 from polyrhythm.store.objects import open_store
 from polyrhythm.wire.messages import Address, JobSpec
 
+WORKERS_FAILED = 3
+"""The exit status of a job that reached its goal although a worker failed and was not started
+again."""
+
 
 def launch(
     spec: JobSpec, here: Here, run_dir: Path, *, as_json: bool, quiet: bool, **how: Any
@@ -56,7 +60,7 @@ def launch(
         print(json.dumps(result))
     else:
         progress.finish(result, run_dir)
-    end_with(run)
+    end_with(run, result)
 
 
 def _run(
@@ -115,14 +119,14 @@ def result_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
         **described(spec),
         **result_of_state(state, spec),
         "failed": run.failed,
-        "worker_failures": run.worker_failures,
+        "worker_failures": {**state.failed_workers, **run.worker_failures},
         "respawned": run.respawned,
     }
 
 
-def end_with(run: EngineRun) -> None:
+def end_with(run: EngineRun, result: dict[str, Any]) -> None:
     """End the command. If the job did not reach its goal, print one line and exit with a non-zero
-    status."""
+    status. The status also tells that the goal was reached although workers failed."""
     if run.interrupted:
         typer.echo("polyrhythm: stopped on request", err=True)
         sys.exit(128 + run.interrupted)
@@ -130,3 +134,5 @@ def end_with(run: EngineRun) -> None:
         raise PolyrhythmError(
             run.failed or "the job ended before its goal, and no process reported why"
         )
+    if result["worker_failures"]:
+        sys.exit(WORKERS_FAILED)

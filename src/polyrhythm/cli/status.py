@@ -133,6 +133,7 @@ def status_of(run: Run) -> dict[str, Any]:
         "run": run.name,
         "is": run.word,
         "reason": run.reason,
+        "worker_failures": run.failures,
         **described(job),
         **result(state, job),
         "at_s": state.at_s,

@@ -72,9 +72,11 @@ class LeadHeard(Event, frozen=True):
 
 class StopAsked(Event, frozen=True):
     """A signal or the engine asks the job to end. `at_once`: immediately; otherwise in order, so
-    that every worker leaves its loop with the final parameters."""
+    that every worker leaves its loop with the final parameters. `failed`: why the job has failed;
+    empty if a user asked for the end."""
 
     at_once: bool = False
+    failed: str = ""
 
 
 class ResumeAsked(Event, frozen=True):

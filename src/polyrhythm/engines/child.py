@@ -192,7 +192,7 @@ def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
     if told.note is not None:
         journal.note(told.note.what, **told.note.fields)
     if told.stop:
-        node.stop(at_once=not told.in_order)
+        node.stop(at_once=not told.in_order, failed=told.failed or "")
 
 
 def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJournal:

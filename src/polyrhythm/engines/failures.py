@@ -15,6 +15,11 @@ def failure_lines(failures: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(names)} failed: {how}" for how, names in reasons.items()]
 
 
+def first_line(failed: str) -> str:
+    """The reason without the traceback that may follow it, for the journal."""
+    return failed.partition("\n")[0]
+
+
 class FailureLines:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

@@ -13,6 +13,7 @@ from typing import Any
 from polyrhythm.core.effects import End
 from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.failures import failure_lines, first_line
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
@@ -162,7 +163,12 @@ def _await_end(
         if time.monotonic() > until_s:
             raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
         if len(run.errors) == len(threads):
-            lead.stop(at_once=True)
+            lead.stop(at_once=True, failed=_all_failed(run))
+
+
+def _all_failed(run: InlineRun) -> str:
+    lines = failure_lines({name: first_line(str(error)) for name, error in run.errors.items()})
+    return f"no worker is left: {'; '.join(lines)}"
 
 
 def _ended(lead: ServerNode, run: InlineRun) -> bool:
@@ -185,14 +191,14 @@ def _work(
     run: InlineRun,
 ) -> None:
     node = WorkerNode(name, job.job, hub, options)
-    reason = DONE
+    reason, raised = DONE, False
     try:
         main(Worker(node, node.join(hub.address(SEAT.server))))
     except Exception as error:  # kept in the result of the job
         run.errors[name] = error
-        reason = failed(error)
+        reason, raised = failed(error), not isinstance(error, PolyrhythmError)
     finally:
-        node.leave(reason)
+        node.leave(reason, failed=raised)
         node.close()
 
 

@@ -246,7 +246,7 @@ class LocalJob:
 
     def _fail(self, reason: str) -> None:
         self._run.failed = reason
-        self._stopping.stop()
+        self._stopping.stop(reason)
 
     # -- conditions that no process reports ----------------------------------------------------
 

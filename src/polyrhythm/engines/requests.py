@@ -49,7 +49,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message of a child to the engine, or of the engine to a child. The engine sends only
-    `lead`, `stop`, `in_order` and `note`."""
+    `lead`, `stop`, `in_order`, `failed` and `note`."""
 
     address: Address | None = None
     lead: Address | None = None
@@ -62,8 +62,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lead_lost: bool = False
     """The process failed because the lead was silent for --lead-timeout."""
     stop: bool = False
-    """From the engine to the lead's process: end the job. Without `in_order` the job has failed and
-    ends at once; with it, the user asked for the end."""
+    """From the engine to the lead's process: end the job. Without `in_order` the job ends at once,
+    because it has failed (`failed` says why) or because the user asked for that."""
     in_order: bool = False
     saving: bool = False
     """From the lead's process: the job is over, and the lead is writing the model."""

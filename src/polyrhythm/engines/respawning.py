@@ -62,6 +62,7 @@ class Respawning:
                 self._processes.forget(child)
                 self._start(child.request)
                 self._run.respawned[name] = self._run.respawned.get(name, 0) + 1
+                self._run.worker_failures.pop(name, None)
                 self._record("respawned", {"name": name})
                 self._say(f"{name} was started again")
 

@@ -9,6 +9,7 @@ import signal
 import time
 
 from polyrhythm.engines.engine import EngineRun
+from polyrhythm.engines.failures import first_line
 from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.requests import Told
 
@@ -50,14 +51,16 @@ class Stopping:
         lead = self._processes.lead
         return self.saving and self._run.ended is None and lead is not None and lead.alive
 
-    def stop(self) -> None:
-        """End a job that has failed. Processes that do not end by themselves are killed later."""
+    def stop(self, failed: str = "") -> None:
+        """End the job at once. `failed`: why it has failed; empty if it has not. Processes that do
+        not end by themselves are killed later."""
         if self._since_s is None:
             self._since_s = time.monotonic()
             self._before_end = True
             lead = self._lead()
             if lead is not None:
-                self._processes.tell(lead, Told(stop=True))  # the lead ends the other processes
+                # the lead ends the other processes
+                self._processes.tell(lead, Told(stop=True, failed=first_line(failed) or None))
                 return
             for child in self._processes.all:
                 self._processes.signal(child, signal.SIGTERM)

@@ -186,6 +186,8 @@ SENTENCES = {
     " uses: give --rounds",
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
     "worker-failed": "{name} left: {cause}; --on-error end",
+    "only-worker-failed": "the job ends with its only worker, {name}",
+    "job-failed": "{detail}",
     "deserted": "every worker left before the goal",
     "respawn": "{name} failed: {detail}; it is started again in {after_s:g} s",
     "given-up": "{name} failed: {detail}; it is not started again, because it died {deaths} times in"

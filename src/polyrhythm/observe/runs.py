@@ -72,6 +72,12 @@ class Run:
         return "running" if self.alive else "ended without a word"
 
     @property
+    def failures(self) -> dict[str, str]:
+        """The workers that failed and were not started again, with the error."""
+        of_result: dict[str, str] = (self.result or {}).get("worker_failures") or {}
+        return {**self.state.failed_workers, **of_result}
+
+    @property
     def reason(self) -> str | None:
         """How the run ended, in words; None if it has not ended."""
         if self.state.ended is not None:

@@ -19,7 +19,7 @@ from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.worker import Fields, WorkerState
-from polyrhythm.wire.messages.reasons import Reason
+from polyrhythm.wire.messages.reasons import FAILED, Reason
 
 _RECENT_S = 10.0
 """Speeds are measured over the last ten seconds of the journal."""
@@ -134,6 +134,15 @@ class RunState:
         if self.opened_s is None:
             return 0
         return self.contributions + sum(worker.joins for worker in self.workers.values())
+
+    @property
+    def failed_workers(self) -> dict[str, str]:
+        """The workers whose code failed and that have not come back, with the error."""
+        return {
+            worker.name: str(worker.left.fields.get("detail", ""))
+            for worker in self.workers.values()
+            if worker.left is not None and worker.left.code == FAILED
+        }
 
     def name_of(self, worker: Any) -> str:
         """The name of the worker with this number. A value that is not the number of a worker is

@@ -162,6 +162,10 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     if (spread_ms := result["arrival_spread_ms"]) is not None:
         rows.append(f"  from a round's first arrival to its last: {spread_ms:.1f} ms (median)")
     rows += _worker_rows(result["per_worker"])
+    rows += [
+        f"  {name} failed: {how.partition(chr(10))[0]}"
+        for name, how in sorted(result.get("worker_failures", {}).items())
+    ]
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     rows.append(f"  folds: {folds or 'none'}")
     rows += _loss_rows(result["servers_lost"], result["servers_left"])

@@ -180,6 +180,12 @@ def _failover(failover: Failover) -> str:
     return f"{text}, in {1000 * failover.seconds:.1f} ms"
 
 
+def _word(run: Run) -> str:
+    """How the run stands, and how many workers failed in it."""
+    failed = len(run.failures)
+    return run.word if not failed else f"{run.word}, {counted(failed, 'worker')} failed"
+
+
 def runs(found: Iterable[Run]) -> Table:
     table = _table("run", "is", "job", "sync")
     for title in ("rounds", "objective", "accuracy", "seconds"):
@@ -189,7 +195,7 @@ def runs(found: Iterable[Run]) -> Table:
         _add_row(
             table,
             run.name,
-            run.word,
+            _word(run),
             run.job.name if run.job is not None else "-",
             run.job.sync if run.job is not None else "-",
             str(state.round),

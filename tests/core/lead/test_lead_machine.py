@@ -690,6 +690,38 @@ def test_a_workers_exception_ends_the_job_if_asked(on_error: str, ends: bool) ->
     )
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["before round 1", "in round 1"])
+def test_a_job_that_the_engine_gives_up_has_failed(opened: bool) -> None:
+    stage = Stage(workers=2)
+    if opened:
+        stage.begin()
+    effects = stage.tell(ev.StopAsked(at_once=True, failed="no worker is left: worker-0 failed"))
+    (end,) = of(effects, fx.End)
+    assert end.failed and in_words(end.reason) == "no worker is left: worker-0 failed"
+
+
+def test_the_exception_of_the_only_worker_ends_the_job() -> None:
+    stage = Stage(workers=1, on_error="go-on")
+    stage.hello("anna")
+    effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
+    (end,) = of(effects, fx.End)
+    assert end.failed and in_words(end.reason) == "the job ends with its only worker, anna"
+    assert end.reason.fields["detail"] == "no"
+
+
+def test_the_exception_of_the_only_worker_does_not_end_a_job_that_starts_workers_again() -> None:
+    stage = Stage(workers=1, respawn=True).begin()
+    effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
+    assert not of(effects, fx.End)
+
+
+def test_the_job_goes_on_if_a_guest_trains_beside_the_only_worker_that_fails() -> None:
+    stage = Stage(workers=1).begin()
+    stage.hello("guest")
+    effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
+    assert not of(effects, fx.End)
+
+
 def test_a_worker_without_points_is_noted_once() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)

@@ -161,7 +161,26 @@ class Lifecycle:
         self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
         self.remove(member, reason, now_ns)
 
-    def remove(self, member: Member, reason: Reason, now_ns: int) -> None:
+    def leave(self, member: Member, reason: Reason, now_ns: int, *, failed: bool) -> None:
+        """A member leaves by itself. `failed`: its code raised an exception."""
+        fatal = self._fatal(member, reason) if failed else None
+        self.remove(member, reason, now_ns, fatal=fatal)
+
+    def _fatal(self, member: Member, reason: Reason) -> Reason | None:
+        """Why the failure of this member ends the job; None if the job goes on. *With --on-error
+        end every failure does, and in a job with one worker that worker's failure does, unless it
+        is started again.*"""
+        alone = self._job.workers == 1 and len(self._view) == 1 and not self._job.respawn
+        if self._job.on_error == "end":
+            return Reason("worker-failed", {"name": member.name}).because(reason)
+        return (
+            Reason("only-worker-failed", {"name": member.name}).because(reason) if alone else None
+        )
+
+    def remove(
+        self, member: Member, reason: Reason, now_ns: int, *, fatal: Reason | None = None
+    ) -> None:
+        """`fatal`: why this removal ends the job; None if the job goes on."""
         self._view.remove(member.worker)
         self.suspicion.forget(member.worker)
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
@@ -182,6 +201,8 @@ class Lifecycle:
             if owed and not self._contributions.owed:
                 self._mode.repaid(now_ns)
         self.tell_operators()
+        if fatal is not None and (self._ending.goal is None or len(self._view)):
+            self._ending.finish(fatal, self._mode.done, now_ns, failed=True)
         self.end_if_deserted(now_ns)
 
     def tell_operators(self) -> None:

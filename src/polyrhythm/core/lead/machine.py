@@ -156,10 +156,7 @@ class LeadMachine:
         if member is None:
             return
         reason = plain_reason(message.reason)
-        self._lifecycle.remove(member, reason, now_ns)
-        if message.failed and self.job.on_error == "end":
-            failed = Reason("worker-failed", {"name": member.name}).because(reason)
-            self._finish(failed, now_ns, failed=True)
+        self._lifecycle.leave(member, reason, now_ns, failed=message.failed)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._admission.leave(event.peer)

@@ -2,7 +2,8 @@
 an operator requests a checkpoint.
 
 *A stop ends the job in order. It ends the job at once if that was requested, if round 1 has not
-opened, or if no member is left.*
+opened, or if no member is left. If the engine asks for the end because the job cannot go on, the
+job has failed, whether or not round 1 has opened.*
 """
 
 from collections.abc import Callable
@@ -35,7 +36,11 @@ class Requests:
     # -- a stop --------------------------------------------------------------------------------
 
     def signalled(self, event: ev.StopAsked, now_ns: int) -> None:
-        self._stop("", now_ns, at_once=event.at_once)
+        if event.failed:
+            failed = Reason("job-failed", {"detail": event.failed})
+            self._ending.finish(failed, self._mode.done, now_ns, failed=True)
+        else:
+            self._stop("", now_ns, at_once=event.at_once)
 
     def _stop(self, by: str, now_ns: int, *, at_once: bool) -> None:
         """`by`: the operator that requested the stop; empty for a signal."""

@@ -284,11 +284,11 @@ class ServerNode:
         """Why the trace can no longer be written; None if it can, or if there is no trace."""
         return None if self._trace is None else self._trace.fault
 
-    def stop(self, *, at_once: bool = False) -> None:
-        """Ask the lead to end the job, in an orderly way or `at_once`. If the lead runs in another
-        process, end only this server."""
+    def stop(self, *, at_once: bool = False, failed: str = "") -> None:
+        """Ask the lead to end the job, in an orderly way or `at_once`. `failed`: why the job has
+        failed, if it has. If the lead runs in another process, end only this server."""
         if self._leads:
-            self._driver.post(fx.LEAD, ev.StopAsked(at_once))
+            self._driver.post(fx.LEAD, ev.StopAsked(at_once, failed))
         else:
             self._driver.post(self.name, m.Stop(reason=TOLD_TO_LEAVE))
 

@@ -37,9 +37,13 @@ DONE = Reason("done")
 TOLD_TO_LEAVE = Reason("told-to-leave")
 
 
+FAILED = "failed"
+"""The code of a worker's reason to leave: its program failed."""
+
+
 def failed(detail: object) -> Reason:
     """A worker left because its program failed."""
-    return Reason("failed", {"detail": str(detail)})
+    return Reason(FAILED, {"detail": str(detail)})
 
 
 def refused(detail: str) -> Reason:
