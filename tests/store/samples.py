@@ -18,7 +18,14 @@ MODEL = ModelSpec(
     optimizer=OptimizerSpec("Adam", ({"lr": 0.1, "betas": [0.9, 0.999]}, {"lr": 0.2})),
 )
 SLICE_NBYTES = 1024
-RECORD = {"round": 12, "clocks": {"worker-0": 12}, "seed": 7, "names": ["worker-0", "ärger"]}
+RECORD = {
+    "number": 1,
+    "round": 12,
+    "passes": 2,
+    "clocks": {"worker-0": 12},
+    "seed": 7,
+    "names": ["worker-0", "ärger"],
+}
 
 
 def layout_for(servers: int, slice_nbytes: int = SLICE_NBYTES) -> Layout:
@@ -51,7 +58,9 @@ def tensors_of(
     return found if slice_.group < 0 else {**found, "step": torch.tensor(float(steps))}
 
 
-def write_checkpoint(store: Store, number: int = 1, servers: int = 3, seed: int = 0) -> Checkpoint:
+def write_checkpoint(
+    store: Store, number: int = 1, servers: int = 3, seed: int = 0, *, job: JobSpec | None = None
+) -> Checkpoint:
     layout = layout_for(servers)
     flat = spaces(layout, seed)
     files = [
@@ -69,7 +78,7 @@ def write_checkpoint(store: Store, number: int = 1, servers: int = 3, seed: int 
         round=12,
         version="0.1.0",
         model=MODEL,
-        job=JobSpec(job="lenet", servers=servers),
+        job=job or JobSpec(job="lenet", servers=servers),
         layout_servers=servers,
         slice_nbytes=SLICE_NBYTES,
         files=files,

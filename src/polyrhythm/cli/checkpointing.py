@@ -7,6 +7,7 @@ import msgspec
 
 from polyrhythm.cli.checks import check_choice
 from polyrhythm.cli.hosts import Here
+from polyrhythm.cli.stores import check_unused, is_same_store
 from polyrhythm.core.resuming import ON_LOSS
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.errors import StoreError, UsageError
@@ -34,16 +35,18 @@ def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
         )
 
 
-def with_store(spec: JobSpec, store: str | None) -> JobSpec:
+def with_store(spec: JobSpec, store: str | None, runs_dir: Path) -> JobSpec:
     """Return the job with the store that the user gave, or without a store. The store must be
-    writable, and must not have checkpoints of another job."""
+    writable, no running job may use it, and it must not have checkpoints of another job than the
+    one that resumes."""
     if store is None:
         return msgspec.structs.replace(spec, store="")
     url = str(Path(store).expanduser().resolve()) if "://" not in store else store
+    check_unused(url, runs_dir)
     opened = open_store(url, make=True)
     opened.check()
     before = next_number(opened) - 1
-    if before and not spec.resume:
+    if before and not (spec.resume and is_same_store(url, spec.resume)):
         raise UsageError(
             f"--store {store} has checkpoints of another job: give every job a store of its own, or"
             f" continue that job with 'polyrhythm resume {store}'"

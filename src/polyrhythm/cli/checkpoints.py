@@ -2,17 +2,16 @@
 
 import datetime
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from polyrhythm.cli.flags import Debug
 from polyrhythm.cli.status import RUNS, Json, RunsDir
+from polyrhythm.cli.stores import url_of
 from polyrhythm.core.text import shown
-from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, UsageError
-from polyrhythm.observe.runs import find_run, load_run
-from polyrhythm.store.checkpoints import FOLDER, Listed, listing, verify
+from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
+from polyrhythm.store.checkpoints import Listed, listing, verify
 from polyrhythm.store.objects import Store, open_store
 
 checkpoints = typer.Typer(no_args_is_help=True)
@@ -61,7 +60,7 @@ def list_(
 
       polyrhythm checkpoints list mine --json
     """
-    store = store_of(target, runs_dir)
+    store = open_store(url_of(target, runs_dir))
     found = listing(store)
     if json_:
         print(json.dumps({"store": store.url, "checkpoints": [_described(one) for one in found]}))
@@ -95,7 +94,7 @@ def verify_(
 
       polyrhythm checkpoints verify mine --number 12
     """
-    store = store_of(target, runs_dir)
+    store = open_store(url_of(target, runs_dir))
     found = [one for one in listing(store) if number in (None, one.number)]
     if not found:
         which = "checkpoint" if number is None else f"checkpoint {number}"
@@ -110,28 +109,6 @@ def verify_(
         raise StoreError(f"these checkpoints cannot be loaded: {', '.join(wrong)}")
     if all(one.incomplete for one in found):
         raise StoreError(f"no checkpoint in {store.url} is complete")
-
-
-def store_of(target: str | None, runs_dir: Path) -> Store:
-    """Open the store that the user names: by its URL, by a run, or by a folder."""
-    if target is not None and "://" in target:
-        return open_store(target)
-    try:
-        run = find_run(runs_dir, target)
-    except UsageError:
-        if target is None or not Path(target).is_dir():
-            raise
-        return open_store(target)
-    return open_store(url_of_run(run))
-
-
-def url_of_run(run: Path) -> str:
-    """The store of a run. If the folder of the run has checkpoints, that folder is the store, even
-    if it was moved. Otherwise it is the store in the settings of the job."""
-    if (run / FOLDER).is_dir():
-        return str(run)
-    job = load_run(run).job
-    return str(run) if job is None or not job.store else job.store
 
 
 def _verified(store: Store, one: Listed) -> tuple[str, str | None]:

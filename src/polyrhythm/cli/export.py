@@ -9,6 +9,7 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.status import RUNS, RunsDir
+from polyrhythm.cli.stores import url_of
 from polyrhythm.core.lead.saving import BEST, MODEL
 from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.observe.runs import find_run
@@ -62,14 +63,17 @@ def export(
         raise UsageError(f"{out} exists already: give another name, or --force")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {out.absolute().parent}")
-    source = _source(run, runs_dir)
+    if checkpoint is None and "://" in run:
+        checkpoint = "last"
+    if checkpoint is not None and checkpoint != "last" and not _is_number(checkpoint):
+        raise UsageError(f"--checkpoint {checkpoint!r} is not understood: give a number, or last")
     try:
         with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as folder:
             found = Path(folder) / MODEL
-            if isinstance(source, Path) and checkpoint is None:
-                _copy_of_run(source, found, best=best)
+            if checkpoint is None:
+                _copy_of_run(find_run(runs_dir, run), found, best=best)
             else:
-                _of_checkpoint(str(source), checkpoint or "last", found)
+                _of_checkpoint(url_of(run, runs_dir), checkpoint, found)
             if out.suffix in _PICKLED:
                 found = _pickled(found)
             found.replace(out)
@@ -78,9 +82,8 @@ def export(
     typer.echo(str(out))
 
 
-def _source(run: str, runs_dir: Path) -> Path | str:
-    """The folder of a run, or the URL of a store."""
-    return run if "://" in run else find_run(runs_dir, run)
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def _copy_of_run(run_dir: Path, target: Path, *, best: bool) -> None:
@@ -99,8 +102,6 @@ def _copy_of_run(run_dir: Path, target: Path, *, best: bool) -> None:
 def _of_checkpoint(url: str, wanted: str, target: Path) -> None:
     from polyrhythm.store.model_export import export_checkpoint  # imports torch
 
-    if wanted != "last" and not wanted.isdigit():
-        raise UsageError(f"--checkpoint {wanted!r} is not understood: give a number, or last")
     number = None if wanted == "last" else int(wanted)
     export_checkpoint(url, number, target, lambda line: typer.echo(line, err=True))
 

@@ -13,13 +13,14 @@ from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir
 from polyrhythm.cli.hosts import Here
 from polyrhythm.cli.launch import launch
+from polyrhythm.cli.stores import check_unused, url_of
+from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import check_job
-from polyrhythm.observe.runs import find_run, load_run
-from polyrhythm.store.checkpoints import Checkpoint, load, newest, verify
+from polyrhythm.store.checkpoints import Checkpoint, load, newest, numbers, read_record, verify
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire.messages import JobSpec
 
@@ -116,7 +117,7 @@ def resume(
         continued(found.manifest.job, opened.url, found),
         **{name: value for name, value in changes.items() if value is not None},
     )
-    _check_goal(spec)
+    _check_goal(spec, read_record(opened, found, Record).passes)
     job = spec.path or spec.name
     check_job(job)
     spec = msgspec.structs.replace(spec, name=job)
@@ -129,7 +130,7 @@ def resume(
     check_checkpoints(spec, target, here)
     fetch_for(spec.name, defaults_of(job), spec.options.get(DATA_DIR), quiet=quiet or json_)
     launch(
-        with_store(spec, target),
+        with_store(spec, target, runs_dir),
         here,
         make_run_dir(runs_dir, name, job),
         as_json=json_,
@@ -146,28 +147,32 @@ def resume(
 
 
 def _store_of(source: str, runs_dir: Path) -> Store:
-    """The store at this URL, or the store of the run with this name."""
-    if "://" in source or (Path(source) / "checkpoints").is_dir():
-        return open_store(source if "://" in source else str(Path(source).resolve()))
-    run = load_run(find_run(runs_dir, source))
-    if run.word == "running":
-        raise UsageError(f"the run {source!r} is still running: stop it first")
-    if run.job is None or not run.job.store:
-        raise UsageError(f"the run {source!r} has no checkpoints: start it with --store URL")
-    return open_store(run.job.store)
+    """The store that the user names. No running job may use it."""
+    url = url_of(source, runs_dir)
+    check_unused(url, runs_dir)
+    return open_store(url)
 
 
 def _find(store: Store, number: int | None) -> Checkpoint:
     if number is None:
         return newest(store, lambda line: typer.echo(f"polyrhythm: {line}", err=True))
+    if number not in numbers(store):
+        raise UsageError(f"there is no checkpoint {number} in {store.url}")
     checkpoint = load(store, number)
     verify(store, checkpoint)
     return checkpoint
 
 
-def _check_goal(spec: JobSpec) -> None:
+def _check_goal(spec: JobSpec, passes: int) -> None:
+    """Raise UsageError if the job has reached its goal in the checkpoint. `passes`: how often the
+    whole data set was visited before the checkpoint."""
     if spec.rounds is not None and spec.rounds <= spec.resume_round:
         raise UsageError(
             f"the checkpoint is of round {spec.resume_round}, and the job ends after"
             f" {spec.rounds} rounds: give more with --rounds"
+        )
+    if spec.epochs is not None and spec.epochs <= passes:
+        raise UsageError(
+            f"the checkpoint was made after {passes} passes of the data, and the job ends after"
+            f" {spec.epochs}: give more with --epochs"
         )

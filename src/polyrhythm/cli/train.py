@@ -404,7 +404,7 @@ def train(
     here = Here.of(spec, local_servers, local_workers)
     check_checkpoints(spec, store, here)
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
-    spec = with_store(spec, store)
+    spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, job)
     launch(
         in_run_folder(spec, here, run_dir),

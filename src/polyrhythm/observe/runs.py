@@ -160,6 +160,16 @@ def run_dirs(runs_dir: Path) -> Iterator[Path]:
         yield from sorted(folders, key=lambda path: ((path / _JOB).stat().st_mtime_ns, path.name))
 
 
+def running(runs_dir: Path) -> Iterator[tuple[Path, JobSpec]]:
+    """The folders of the runs that run on this host, with their jobs."""
+    for path in run_dirs(runs_dir):
+        process, job = _decode(path / _PROCESS, RunProcess), _decode(path / _JOB, JobSpec)
+        if process is None or job is None or (path / _RESULT).exists():
+            continue
+        if is_alive(process):
+            yield path, job
+
+
 def load_run(path: Path) -> Run:
     journal = path / JOURNAL
     process = _decode(path / _PROCESS, RunProcess)

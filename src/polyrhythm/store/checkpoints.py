@@ -155,10 +155,15 @@ def write_manifest(
     return checkpoint
 
 
+def numbers(store: Store) -> list[int]:
+    """The numbers of all checkpoints, also of damaged and incomplete ones, in rising order."""
+    return sorted(_objects(store))
+
+
 def next_number(store: Store) -> int:
     """The number of the next checkpoint: one more than the highest number in the store, including
     numbers of incomplete checkpoints."""
-    return max(_objects(store), default=0) + 1
+    return max(numbers(store), default=0) + 1
 
 
 def prune(store: Store, keep: int) -> list[int]:
@@ -208,10 +213,10 @@ def newest(store: Store, tell: Callable[[str], None]) -> Checkpoint:
 
     A newer checkpoint of another version is not skipped but raises OtherVersion: to continue from
     an older one would silently discard progress."""
-    numbers = sorted(_objects(store), reverse=True)
-    if not numbers:
+    found = numbers(store)
+    if not found:
         raise StoreError(f"there is no checkpoint in {store.url}")
-    for number in numbers:
+    for number in reversed(found):
         try:
             checkpoint = load(store, number)
             verify(store, checkpoint)
@@ -219,7 +224,7 @@ def newest(store: Store, tell: Callable[[str], None]) -> Checkpoint:
             tell(f"checkpoint {number} is not used: {error}")
         else:
             return checkpoint
-    raise StoreError(f"no checkpoint in {store.url} is whole: {len(numbers)} are damaged")
+    raise StoreError(f"no checkpoint in {store.url} is whole: {len(found)} are damaged")
 
 
 def verify(store: Store, checkpoint: Checkpoint) -> None:

@@ -206,10 +206,18 @@ class Store:
             raise StoreError(f"the folder {self.url} does not exist (any more)")
 
 
+def folder_of(url: str) -> Path | None:
+    """The folder that a URL names; None if it names another kind of store."""
+    if kind_of(url) != "folder":
+        return None
+    return Path(unquote(url.removeprefix("file://")) if "://" in url else url).expanduser()
+
+
 def _open_folder(url: str, *, make: bool) -> "tuple[ObjectStore, Path]":
     from obstore.store import LocalStore
 
-    path = Path(unquote(url.removeprefix("file://")) if "://" in url else url).expanduser()
+    path = folder_of(url)
+    assert path is not None
     if "://" in url and not path.is_absolute():
         raise StoreError(f"cannot open {url}: it needs an absolute path, as in file:///data/jobs")
     if make:
