@@ -126,8 +126,9 @@ def write_manifest(
     """Write the record and then the manifest; after that the checkpoint exists. Call this when all
     servers have written their files. `record` must be a value that msgspec can encode as JSON.
 
-    Raise StoreTaken if another job has written a checkpoint with this number. Two jobs then use one
-    store, and the caller must stop making checkpoints there."""
+    Raise StoreTaken if another job has written a checkpoint with this number or a higher one. Two
+    jobs then use one store, and the caller must stop making checkpoints there. If there is a higher
+    number, `prune` would soon delete this checkpoint."""
     data = msgspec.json.encode(record)
     name = f"record-{_token()}.json"
     store.put(_path(number, name), data)
@@ -147,10 +148,10 @@ def write_manifest(
     checkpoint = Checkpoint(number, manifest)
     if missing := _missing_slices(checkpoint):
         raise StoreError(f"checkpoint {number} has no file for slice {missing[0]}")
-    if not store.create(_path(number, MANIFEST), encode_manifest(manifest)):
+    if not _is_latest(store, number) or not _created(store, number, encode_manifest(manifest)):
         raise StoreTaken(
-            f"another job has written checkpoint {number} to {store.url}: give every job a store"
-            " of its own"
+            f"another job has written checkpoint {number} or a later one to {store.url}, so this job"
+            " makes no more checkpoints: give every job a store of its own"
         )
     return checkpoint
 
@@ -298,6 +299,21 @@ def check_model(checkpoint: Checkpoint, model: ModelSpec) -> None:
 
 
 # -- parts -----------------------------------------------------------------------------------------
+
+
+def _is_latest(store: Store, number: int) -> bool:
+    """Whether no checkpoint with a higher number has a manifest."""
+    return not any(
+        later > number and _path(later, MANIFEST) in {info.name for info in infos}
+        for later, infos in _objects(store).items()
+    )
+
+
+def _created(store: Store, number: int, manifest: bytes) -> bool:
+    """Create the manifest. Return False if there is one of another job. A store whose answer was
+    lost may report that the manifest exists, because the same request was sent again."""
+    path = _path(number, MANIFEST)
+    return store.create(path, manifest) or store.get(path) == manifest
 
 
 def _token() -> str:
