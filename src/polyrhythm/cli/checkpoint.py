@@ -1,12 +1,8 @@
 """`polyrhythm checkpoint`: make a checkpoint of a running job now."""
 
-from typing import Annotated
-
-import typer
-
 from polyrhythm.cli import flags
+from polyrhythm.cli.flags import RUNS, RunsDir
 from polyrhythm.cli.lead import check_running, find_lead
-from polyrhythm.cli.status import RUNS, RunsDir
 from polyrhythm.cli.stop import operator_name
 from polyrhythm.core.text import plain_reason, shown
 from polyrhythm.errors import LinkError, PolyrhythmError, UsageError
@@ -18,9 +14,7 @@ from polyrhythm.wire.messages.operator import CHECKPOINT
 
 
 def checkpoint(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
-    ],
+    run: flags.RunOrAddress,
     secret_file: flags.SecretFile = None,
     runs_dir: RunsDir = RUNS,
     debug: flags.Debug = False,

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrhythm.cli.flags import Debug
-from polyrhythm.cli.status import RUNS, Json, RunsDir
+from polyrhythm.cli.flags import RUNS, Debug, RunsDir
+from polyrhythm.cli.status import Json
 from polyrhythm.cli.stores import url_of
 from polyrhythm.core.text import shown
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError

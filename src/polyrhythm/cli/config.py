@@ -7,6 +7,7 @@ This applies to all flags of a command of the class `ConfiguredCommand`. The fla
 """
 
 import difflib
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,14 @@ def shown_config(ctx: typer.Context) -> list[dict[str, Any]]:
         origin = _origin(ctx, param) or ("command line" if given else "default")
         rows.append({"setting": key, "value": ctx.params.get(name), "from": origin})
     return rows
+
+
+def print_config(ctx: typer.Context, *, as_json: bool) -> None:
+    """Print every setting of the command with its value and its source."""
+    rows = shown_config(ctx)
+    if as_json:
+        print(json.dumps(rows, default=str))
+        return
+    for row in rows:
+        value = "-" if row["value"] is None else row["value"]
+        print(f"{row['setting']:18} {value!s:24} {row['from']}")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
+from polyrhythm.cli import flags
 from polyrhythm.cli.flags import Debug
 from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.data.catalogue import SETS, DataSet, File, known
@@ -98,7 +99,7 @@ def list_(data_dir: _DataDir = None) -> None:
 def fetch(
     names: Annotated[list[str], typer.Argument(help="The sets to fetch: see 'data list'.")],
     data_dir: _DataDir = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    quiet: flags.Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Download data sets and verify them. Files that are complete are not downloaded again.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm.cli import flags
-from polyrhythm.cli.status import RUNS, RunsDir
+from polyrhythm.cli.flags import RUNS, RunsDir
 from polyrhythm.cli.stores import url_of
 from polyrhythm.core.lead.saving import BEST, MODEL
 from polyrhythm.errors import StoreError, UsageError

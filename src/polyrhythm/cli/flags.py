@@ -43,3 +43,25 @@ StoreUrl = Annotated[
         " az://CONTAINER/PATH; default: the run's folder.",
     ),
 ]
+RunOrAddress = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+JsonAtEnd = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Check the invariants of all machines after every event.")
+]
+Trace = Annotated[
+    bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow a --host that other machines can reach.")
+]
+Port = Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")]
+Host = Annotated[str, typer.Option(help="Address that servers listen on.")]
+RUNS = Path("runs")
+RunsDir = Annotated[Path, typer.Option(help="Where runs are kept.")]
+NewRunName = Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")]
+Links = Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")]

@@ -63,27 +63,18 @@ def resume(
     keep: Annotated[
         int | None, typer.Option(help="Keep the newest checkpoints; default: as before.")
     ] = None,
-    link: Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")] = "auto",
+    link: flags.Links = "auto",
     digest: flags.Digest = "auto",
-    name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
-    host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")] = 0,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow a --host that other machines can reach.")
-    ] = False,
+    name: flags.NewRunName = None,
+    runs_dir: flags.RunsDir = flags.RUNS,
+    host: flags.Host = "127.0.0.1",
+    port: flags.Port = 0,
+    insecure: flags.Insecure = False,
     threads: flags.Threads = None,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Check the invariants of all machines after every event."),
-    ] = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    trace: flags.Trace = False,
+    check: flags.Check = False,
+    json_: flags.JsonAtEnd = False,
+    quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
     """Continue a job from its newest checkpoint that is whole, as a new run.

@@ -43,16 +43,14 @@ def simulate(
         typer.Option(help=f"Policy in place of that of the file or the run: {sync_help()}."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices in the run.")] = 0,
-    name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    name: flags.NewRunName = None,
+    runs_dir: flags.RunsDir = flags.RUNS,
     check: Annotated[
         bool,
         typer.Option("--check", help="Check all invariants after every event (much slower)."),
     ] = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    json_: flags.JsonAtEnd = False,
+    quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
     """Simulate a job: run its machines in virtual time, with workers, links and faults from a file.

@@ -6,12 +6,12 @@ The commands work from another terminal during a run, and after it.
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 
+from polyrhythm.cli.flags import RUNS, RunsDir
 from polyrhythm.core.text import shown
 from polyrhythm.errors import UsageError
 from polyrhythm.observe import tables
@@ -37,9 +37,7 @@ _WIDTH = 160
 RunName = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="A run's name or folder; default: the newest.")
 ]
-RunsDir = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-RUNS = Path("runs")
 
 
 def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:

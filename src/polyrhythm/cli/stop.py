@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from polyrhythm.cli import flags
+from polyrhythm.cli.flags import RUNS, RunsDir
 from polyrhythm.cli.lead import Lead, check_running, find_lead
-from polyrhythm.cli.status import RUNS, RunsDir
 from polyrhythm.core.text import name_fault, plain_reason, shown
 from polyrhythm.errors import LinkError, PolyrhythmError, UsageError
 from polyrhythm.observe.reasons import in_words
@@ -24,9 +24,7 @@ _LOOK_EVERY_S = 0.1
 
 
 def stop(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
-    ],
+    run: flags.RunOrAddress,
     now: Annotated[
         bool,
         typer.Option("--now", help="End the job at once; the code after the loops may not run."),

@@ -1,16 +1,15 @@
 """`polyrhythm train`: the flags of a job. `cli/launch.py` runs it."""
 
-import json
 import uuid
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyrhythm.cli import flags
+from polyrhythm.cli import flags, policies, staging
 from polyrhythm.cli.checkpointing import check_checkpoints, in_run_folder, with_store
 from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
-from polyrhythm.cli.config import read_config, shown_config
+from polyrhythm.cli.config import print_config, read_config
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir
 from polyrhythm.cli.hosts import Here
@@ -61,67 +60,21 @@ def train(
         str,
         typer.Option(help=f"Sync policy: {sync_help()}."),
     ] = "bsp",
-    interval: Annotated[
-        str,
-        typer.Option(
-            help="fsp: auto (chosen by measuring), binary (chosen by halving), or a time such as 250ms."
-        ),
-    ] = "auto",
-    coordination: Annotated[
-        str,
-        typer.Option(
-            help="fsp: semi (each worker has its own timer), or central (the lead ends the interval)."
-        ),
-    ] = "semi",
-    abandon: Annotated[
-        str,
-        typer.Option(
-            help="fsp: how long others wait for a micro-batch after the interval, such as 50ms; a later"
-            " one is left out, and its points are visited again. off: wait for all."
-        ),
-    ] = "off",
-    most_steps: Annotated[
-        int, typer.Option(help="psp: the most steps that a worker makes between two barriers.")
-    ] = 64,
-    probe_points: Annotated[
-        int, typer.Option(help="fsp: the number of points on which the objective is measured.")
-    ] = 2048,
+    interval: policies.Interval = "auto",
+    coordination: policies.Coordination = "semi",
+    abandon: policies.Abandon = "off",
+    most_steps: policies.MostSteps = 64,
+    probe_points: policies.ProbePoints = 2048,
     min_batch: Annotated[
         int,
         typer.Option(
             help="The least number of points in a batch; a smaller remainder joins the batch before it."
         ),
     ] = 2,
-    async_scale: Annotated[
-        str,
-        typer.Option(
-            help="asp and ssp: members (scale each contribution's rate by 1/members), or none."
-        ),
-    ] = "members",
-    async_momentum: Annotated[
-        str,
-        typer.Option(
-            help="asp and ssp: momentum (and Adam's first moment) decays once per round of all members,"
-            " as under bsp, or once per contribution, which diverges at much lower rates."
-        ),
-    ] = "round",
-    read_ahead: Annotated[
-        bool,
-        typer.Option(
-            "--read-ahead",
-            help="asp: begin the next step before the parameters that contain the last contribution"
-            " have come. This hides the exchange, and often breaks training with momentum.",
-        ),
-    ] = False,
-    deterministic: Annotated[
-        bool,
-        typer.Option(
-            "--deterministic",
-            help="bsp: a repetition of the job computes the same bits, if its code is deterministic."
-            " Servers keep the contributions of a round and add them in the order of the workers'"
-            " names, workers use one thread, and rounds wait for every worker.",
-        ),
-    ] = False,
+    async_scale: policies.AsyncScale = "members",
+    async_momentum: policies.AsyncMomentum = "round",
+    read_ahead: policies.ReadAhead = False,
+    deterministic: policies.Deterministic = False,
     timer: Annotated[
         str,
         typer.Option(
@@ -146,7 +99,7 @@ def train(
             " local: the average), or addition (summed as they are: for counting, sums, tests)."
         ),
     ] = "optimizer",
-    link: Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")] = "auto",
+    link: flags.Links = "auto",
     digest: flags.Digest = "auto",
     wire_dtype: Annotated[
         str, typer.Option(help="How float32 parameters travel: same, or bf16.")
@@ -217,13 +170,11 @@ def train(
             help="Seed of the order in which the data points are visited; the job can read it too."
         ),
     ] = 0,
-    name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
-    host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")] = 0,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow a --host that other machines can reach.")
-    ] = False,
+    name: flags.NewRunName = None,
+    runs_dir: flags.RunsDir = flags.RUNS,
+    host: flags.Host = "127.0.0.1",
+    port: flags.Port = 0,
+    insecure: flags.Insecure = False,
     start_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
     ] = 60.0,
@@ -257,43 +208,16 @@ def train(
             help="When a worker's code raises: go-on (with the others), or end (the job)."
         ),
     ] = "go-on",
-    min_step: Annotated[
-        str | None,
-        typer.Option(help="Staging: a step's computing takes at least this long, as in 10ms."),
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(help="Staging: worker-3 computes four times as long: 3=4x (repeatable)."),
-    ] = None,
-    slow_at: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Staging: worker-3 slows down after 60 s of training: 60s:3=4x (repeatable)."
-        ),
-    ] = None,
-    stall: Annotated[
-        list[str] | None,
-        typer.Option(help="Staging: worker-3 pauses every 1000 points: 3=32ms/1000 (repeatable)."),
-    ] = None,
-    tenant: Annotated[
-        list[str] | None,
-        typer.Option(help="Staging: another process competes with worker-2: 2 (repeatable)."),
-    ] = None,
-    slow_fold: Annotated[
-        list[str] | None,
-        typer.Option(help="Staging: folds of server s0 take 500 ms longer: 0=500ms (repeatable)."),
-    ] = None,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Check the invariants of all machines after every event."),
-    ] = False,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    min_step: staging.MinStep = None,
+    slow: staging.Slow = None,
+    slow_at: staging.SlowAt = None,
+    stall: staging.Stall = None,
+    tenant: staging.Tenant = None,
+    slow_fold: staging.SlowFold = None,
+    trace: flags.Trace = False,
+    check: flags.Check = False,
+    json_: flags.JsonAtEnd = False,
+    quiet: flags.Quiet = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -336,7 +260,7 @@ def train(
     130 or 143. A second Ctrl-C ends it at once.
     """
     if show_config:
-        _show_config(ctx, as_json=json_)
+        print_config(ctx, as_json=json_)
         return
     check_job(job)
     if job in HIDDEN:
@@ -392,7 +316,7 @@ def train(
         on_loss=on_loss,
         keep=keep,
         path="" if job in JOBS else str(Path(job).resolve()),
-        staging=_staging_flags(
+        staging=staging.staged(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
         ),
     )
@@ -439,21 +363,3 @@ def _parse_options(pairs: list[str]) -> dict[str, str]:
             raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
         options[key] = value
     return options
-
-
-def _staging_flags(min_step: str | None, **of_some: list[str] | None) -> dict[str, str]:
-    flags = {} if min_step is None else {"min-step": min_step}
-    for name, items in of_some.items():
-        if items:
-            flags[name.replace("_", "-")] = ",".join(items)
-    return flags
-
-
-def _show_config(ctx: typer.Context, *, as_json: bool) -> None:
-    rows = shown_config(ctx)
-    if as_json:
-        print(json.dumps(rows, default=str))
-        return
-    for row in rows:
-        value = "-" if row["value"] is None else row["value"]
-        print(f"{row['setting']:18} {value!s:24} {row['from']}")

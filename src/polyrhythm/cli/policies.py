@@ -1,0 +1,61 @@
+"""The flags that only some sync policies use."""
+
+from typing import Annotated
+
+import typer
+
+Interval = Annotated[
+    str,
+    typer.Option(
+        help="fsp: auto (chosen by measuring), binary (chosen by halving), or a time such as 250ms."
+    ),
+]
+Coordination = Annotated[
+    str,
+    typer.Option(
+        help="fsp: semi (each worker has its own timer), or central (the lead ends the interval)."
+    ),
+]
+Abandon = Annotated[
+    str,
+    typer.Option(
+        help="fsp: how long others wait for a micro-batch after the interval, such as 50ms; a later"
+        " one is left out, and its points are visited again. off: wait for all."
+    ),
+]
+MostSteps = Annotated[
+    int, typer.Option(help="psp: the most steps that a worker makes between two barriers.")
+]
+ProbePoints = Annotated[
+    int, typer.Option(help="fsp: the number of points on which the objective is measured.")
+]
+AsyncScale = Annotated[
+    str,
+    typer.Option(
+        help="asp and ssp: members (scale each contribution's rate by 1/members), or none."
+    ),
+]
+AsyncMomentum = Annotated[
+    str,
+    typer.Option(
+        help="asp and ssp: momentum (and Adam's first moment) decays once per round of all members,"
+        " as under bsp, or once per contribution, which diverges at much lower rates."
+    ),
+]
+ReadAhead = Annotated[
+    bool,
+    typer.Option(
+        "--read-ahead",
+        help="asp: begin the next step before the parameters that contain the last contribution"
+        " have come. This hides the exchange, and often breaks training with momentum.",
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="bsp: a repetition of the job computes the same bits, if its code is deterministic."
+        " Servers keep the contributions of a round and add them in the order of the workers'"
+        " names, workers use one thread, and rounds wait for every worker.",
+    ),
+]
