@@ -262,8 +262,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "waiting-counts-as-transfer",
         "The time without anything to do is booked as transfer, too.",
         "runtime:Timesheet.exchanged",
-        "self.resumed_ns - began_ns - idle_ns",
-        "self.resumed_ns - began_ns",
+        "took_ns - self.waited_ns",
+        "took_ns",
         "tests/runtime/worker/test_timesheet.py::test_an_exchange_is_waiting_and_transferring",
     ),
     # -- digests ---------------------------------------------------------------------------------

@@ -316,16 +316,16 @@ def storm(sync: str, seed: int) -> str:
     for _ in range(rng.randint(1, 3)):
         restored_ms = at_ms
         for server in rng.sample(range(1, servers), rng.randint(1, replicas)):
-            events, until_ms = _befall_server(rng, at_ms + rng.uniform(0, 40), server)
+            events, until_ms = _server_fault(rng, at_ms + rng.uniform(0, 40), server)
             text += events
             restored_ms = max(restored_ms, until_ms)
         if rng.random() < 0.5:
-            text += _befall_worker(rng, at_ms + rng.uniform(-10, 40))
+            text += _worker_fault(rng, at_ms + rng.uniform(-10, 40))
         at_ms = restored_ms + rng.uniform(400, 700)
     return text
 
 
-def _befall_server(rng: random.Random, at_ms: float, server: int) -> tuple[str, float]:
+def _server_fault(rng: random.Random, at_ms: float, server: int) -> tuple[str, float]:
     """The events of a random fault, and the time of the last event in milliseconds."""
     match rng.choice(["crash", "respawn", "stop", "blink", "cut off", "cut from a worker"]):
         case "crash":
@@ -349,7 +349,7 @@ def _befall_server(rng: random.Random, at_ms: float, server: int) -> tuple[str, 
     return _event(at_ms, "crash", server=server) + _event(back_ms, "join", server=server), back_ms
 
 
-def _befall_worker(rng: random.Random, at_ms: float) -> str:
+def _worker_fault(rng: random.Random, at_ms: float) -> str:
     worker = rng.randint(1, 2)
     match rng.choice(["crash", "stop", "leave"]):
         case "stop":

@@ -60,7 +60,7 @@ def usage(run: Run) -> float:
         ("asp", "bsp", 0.05),
     ],
 )
-def test_a_policy_s_usage_is_predicted_from_another_s_run(
+def test_the_run_of_one_policy_predicts_the_usage_of_another(
     recorded: str, other: str, within: float
 ) -> None:
     known, real = (Run(scenario_under(sync), check=False) for sync in (recorded, other))
@@ -70,10 +70,12 @@ def test_a_policy_s_usage_is_predicted_from_another_s_run(
     Simulation(scenario, scenario.job_spec("predicted"), clock, journal).run()
     predicted = summarise(journal.lines)["resource_usage"]["overall"]
     assert predicted == pytest.approx(usage(real), abs=within)
-    assert abs(usage(known) - usage(real)) > 0.1, "they differ, so it was not easy"
+    assert abs(usage(known) - usage(real)) > 0.1, (
+        "the two policies differ, so the prediction is not trivial"
+    )
 
 
-def test_with_rounds_the_way_is_what_who_comes_last_waits() -> None:
+def test_with_rounds_the_round_trip_time_is_the_wait_of_the_last_worker_to_arrive() -> None:
     """Micro-batches of a round do not end together. Every worker waits for the last of them, and
     this wait is not part of the round-trip time."""
     known = Run(scenario_under("fsp"), check=False)
@@ -92,7 +94,7 @@ def delays_ns(state: RunState, job: JobSpec, near: str = "tcp") -> list[float]:
     return [group.link.delay for group in predicted.workers if group.link is not None]
 
 
-def test_who_came_late_says_little_of_the_way() -> None:
+def test_a_worker_that_joins_late_does_not_change_the_estimated_delays() -> None:
     """A worker that joins late has few exchanges, and its first contribution follows none. Its
     waits do not change the estimated delays of the others."""
     known = Run(
@@ -108,18 +110,18 @@ def test_who_came_late_says_little_of_the_way() -> None:
     assert delays_ns(state, known.simulation.job)[:4] == delays_ns(alone, known.simulation.job)
 
 
-def test_a_stopped_server_is_not_the_way() -> None:
-    befallen = "".join(
+def test_a_stopped_server_does_not_change_the_round_trip_time() -> None:
+    stopped = "".join(
         f'[[events]]\nat = "{at}"\nwhat = "{what}"\nserver = 1\n'
         for at, what in (("3s", "stop"), ("3500ms", "continue"))
     )
     usual = fold(Run(scenario_under("bsp"), check=False).journal.lines).rtt_s
     assert usual is not None
-    disturbed = Run(scenario_under("bsp") + befallen, check=False)
+    disturbed = Run(scenario_under("bsp") + stopped, check=False)
     assert fold(disturbed.journal.lines).rtt_s == pytest.approx(usual, rel=0.1)
 
 
-def test_an_older_journal_says_nothing_of_rounds() -> None:
+def test_without_measured_round_trip_times_the_shortest_mean_wait_is_used() -> None:
     known = Run(scenario_under("bsp"), check=False)
     for line in known.journal.lines:
         line.pop("rtt_ms", None)
@@ -129,7 +131,7 @@ def test_an_older_journal_says_nothing_of_rounds() -> None:
     assert delays_ns(state, known.simulation.job) == pytest.approx([least_s / 2 * 1e9] * 4, abs=1)
 
 
-def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
+def test_over_local_links_a_transfer_counts_as_work_of_the_worker() -> None:
     known = Run(scenario_under("ssp:2"), check=False)
     state = fold(known.journal.lines)
     far = scenario_of(state, known.simulation.job, "psp")
@@ -146,7 +148,7 @@ def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "psp"])
-def test_handling_an_exchange_takes_the_worker_s_time(sync: str) -> None:
+def test_a_worker_does_not_compute_while_it_handles_an_exchange(sync: str) -> None:
     """Each exchange takes a step of 10 ms and 10 ms of handling. The link takes almost no time."""
     run = Run(
         f'''
@@ -165,12 +167,14 @@ delay = "1us"
     assert usage(run) == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_run_without_contributions_teaches_nothing() -> None:
+def test_a_run_without_contributions_cannot_be_simulated() -> None:
     with pytest.raises(UsageError, match="no contributions"):
         scenario_of(RunState(), JobSpec(job=""), "asp")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_simulates_a_file_or_a_recorded_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(scenario_under("bsp"))
     runs = tmp_path / "runs"

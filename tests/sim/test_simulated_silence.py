@@ -10,7 +10,7 @@ from polyrhythm.sim.clock import BEGINNING_NS, Clock
 from polyrhythm.sim.scenario import parse_scenario
 from polyrhythm.sim.simulation import Simulation
 from tests.sim.staged_run import Run
-from tests.sim.test_befallen import SYNCS
+from tests.sim.test_worker_faults import SYNCS
 
 JOB = """
 [job]

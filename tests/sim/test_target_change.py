@@ -45,7 +45,7 @@ POLICIES = [
     ("fsp", "gradient"),
     ("fsp", "local"),
 ]
-BEFALLS = {
+CHANGES = {
     "a worker dies": '[[events]]\nat = "700ms"\nwhat = "crash"\nworker = "slow"',
     "a worker joins": '[[workers]]\nname = "late"\nstep = "3ms"\njoin = "500ms"',
     "a worker leaves": '[[events]]\nat = "450ms"\nwhat = "leave"\nworker = "worker-1"',
@@ -89,10 +89,10 @@ def test_a_job_with_passes_shorter_than_a_second_ends_by_the_rule_and_raises_no_
     assert {line["state"] for line in job.lines("learning")} <= {"settled"}
 
 
-@pytest.mark.parametrize("befalls", BEFALLS)
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:4", "fsp"])
-def test_a_change_of_members_does_not_end_the_job_too_early(sync: str, befalls: str) -> None:
-    assert_ended_by_the_rule(run(sync, after=BEFALLS[befalls]))
+def test_a_change_of_members_does_not_end_the_job_too_early(sync: str, change: str) -> None:
+    assert_ended_by_the_rule(run(sync, after=CHANGES[change]))
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "fsp"])

@@ -41,7 +41,7 @@ def happen(
 
 
 @pytest.mark.parametrize("at", ["1ms", "200ms", "203ms", "205ms", "211ms", "213ms"])
-def test_a_crash_is_not_waited_for_and_its_points_are_visited_by_others(at: str) -> None:
+def test_a_crashed_worker_is_not_waited_for_and_other_workers_visit_its_points(at: str) -> None:
     run = happen(f"{at} crash worker-1")
     assert not run.end.failed
     assert run.result["points"] == 4000
@@ -51,10 +51,10 @@ def test_a_crash_is_not_waited_for_and_its_points_are_visited_by_others(at: str)
     (left,) = run.lines("left")[:1]
     at_s = float(at.removesuffix("ms")) / 1e3
     assert left["name"] == "worker-1"
-    assert left["at_s"] == pytest.approx(at_s + 0.001, abs=2e-5), "a link's delay later"
+    assert left["at_s"] == pytest.approx(at_s + 0.001, abs=2e-5), "one link delay after the crash"
 
 
-def test_a_crash_while_pushing_leaves_some_slices_and_not_others() -> None:
+def test_after_a_crash_during_a_push_only_some_slices_have_the_contribution() -> None:
     """Slices that the worker had sent before the crash arrive, and the others do not. A round takes
     about 30 ms here, and pushing takes a third of it."""
     mixed = 0
@@ -83,15 +83,17 @@ def test_a_crash_while_pushing_leaves_some_slices_and_not_others() -> None:
     assert 0 < mixed < 10
 
 
-def test_a_stopped_worker_is_silent_and_comes_back_with_what_it_had() -> None:
+def test_a_stopped_worker_that_continues_contributes_the_step_that_it_was_in() -> None:
     run = happen("300ms stop worker-2", "1500ms continue worker-2", timer="0.2s")
     assert not run.end.failed
     timers = [line for line in run.lines("rounds") if line["reason"] == "timer"]
-    assert timers, "the others went on without it"
+    assert timers, "the other workers continued without it"
     assert not [line for line in run.lines("left") if line["reason"] != "done"]
-    assert run.result["points"] == run.weight() == 4000, "nothing lost, nothing twice"
+    assert run.result["points"] == run.weight() == 4000, "no point is lost or counted twice"
     shares = run.result["per_worker"]
-    assert shares["worker-2"]["compute_s"] > 1.1, "the step that was stopped took that much longer"
+    assert shares["worker-2"]["compute_s"] > 1.1, (
+        "the time in which it was stopped makes its step longer"
+    )
     assert shares["worker-2"]["contributions"] <= shares["worker-0"]["contributions"]
 
 
@@ -102,14 +104,14 @@ def test_without_a_timer_all_workers_wait_for_a_stopped_one() -> None:
     assert max(line["longest_s"] for line in run.lines("rounds")) > 1.2
 
 
-def test_a_stopped_worker_does_not_notice_that_it_is_told_to_leave() -> None:
+def test_a_stopped_worker_leaves_after_it_continues() -> None:
     run = happen("300ms stop worker-2", "310ms leave worker-2", "800ms continue worker-2")
     left = next(line for line in run.lines("left") if line["name"] == "worker-2")
     assert left["reason"] == "told-to-leave"
-    assert 0.8 < left["at_s"] < 0.85, "after the step that it was stopped in"
+    assert 0.8 < left["at_s"] < 0.85, "after the step in which it was stopped"
 
 
-def test_what_a_stopped_worker_sent_keeps_travelling() -> None:
+def test_a_contribution_that_was_sent_before_a_stop_arrives() -> None:
     """The worker is stopped while its contribution is in flight. The contribution arrives, and the
     round closes with it."""
     run = happen("0.3s stop worker-2", "5s continue worker-2", timer="1s")
@@ -119,40 +121,42 @@ def test_what_a_stopped_worker_sent_keeps_travelling() -> None:
     assert run.result["points"] == 4000
 
 
-def test_who_leaves_says_so_and_nothing_of_it_is_lost() -> None:
+def test_a_worker_that_leaves_loses_no_points() -> None:
     run = happen("500ms leave worker-0")
     left = run.lines("left")[0]
     assert (left["name"], left["reason"]) == ("worker-0", "told-to-leave")
-    assert 0.5 < left["at_s"] < 0.55, "after the round that it was in"
+    assert 0.5 < left["at_s"] < 0.55, "after the round in which it was told to leave"
     assert run.result["points"] == run.weight() == 4000
 
 
-def test_who_is_told_to_leave_does_not_wait_for_the_slow() -> None:
+def test_a_leaving_worker_waits_for_a_slow_round_only_until_its_deadline() -> None:
     run = happen("500ms slow worker-1 600", "520ms leave worker-0")
     left = run.lines("left")[0]
     assert left["name"] == "worker-0"
     settled_s = 0.52 + SETTLE_NS / 1e9
-    assert left["at_s"] == pytest.approx(settled_s, abs=0.05), "what it sent has had its time"
+    assert left["at_s"] == pytest.approx(settled_s, abs=0.05), (
+        "the deadline of its unacknowledged contribution"
+    )
     assert run.result["points"] == run.weight() == 4000
 
 
-def test_who_is_told_to_leave_goes_when_its_last_contribution_is_acknowledged() -> None:
+def test_a_leaving_worker_leaves_when_its_last_contribution_is_acknowledged() -> None:
     run = happen("500ms slow worker-1 100", "520ms leave worker-0")
     left = run.lines("left")[0]
     folded_s = next(line["at_s"] for line in run.lines("rounds") if line["at_s"] > 0.53)
-    assert 0.5 < left["at_s"] - 0.52 < SETTLE_NS / 1e9, "the round was a long one"
-    assert left["at_s"] == pytest.approx(folded_s, abs=0.01), "it is over when that is"
+    assert 0.5 < left["at_s"] - 0.52 < SETTLE_NS / 1e9, "the round ends before the deadline"
+    assert left["at_s"] == pytest.approx(folded_s, abs=0.01), "it leaves when the round is folded"
     assert run.result["points"] == run.weight() == 4000
 
 
-def test_who_has_not_begun_leaves_at_once() -> None:
+def test_a_worker_that_has_not_begun_leaves_at_once() -> None:
     run = happen("3ms leave worker-0")
     (left,) = (line for line in run.lines("left") if line["name"] == "worker-0")
     assert left["at_s"] == pytest.approx(0.004, abs=1e-4)
     assert run.result["points"] == 4000
 
 
-def test_slow_changes_steps_from_the_next_one_on() -> None:
+def test_the_event_slow_makes_later_steps_longer() -> None:
     plain, slowed = happen(), happen("300ms slow worker-1 4.0")
     compute_s = slowed.result["per_worker"]["worker-1"]["compute_s"]
     assert compute_s > 2 * plain.result["per_worker"]["worker-1"]["compute_s"]
@@ -168,14 +172,14 @@ def test_a_late_worker_joins_and_takes_its_share() -> None:
     assert run.result["points"] == run.weight() == 4000
 
 
-def test_who_died_comes_back_under_its_name() -> None:
+def test_a_dead_worker_rejoins_under_its_name() -> None:
     run = happen("300ms crash worker-1", "400ms join worker-1")
     assert [line["name"] for line in run.lines("rejoined")] == ["worker-1"]
     assert run.result["points"] == 4000
     assert run.simulation.workers["worker-1"].machine.incarnation > 3
 
 
-def test_a_name_in_use_is_refused_and_its_worker_goes_on() -> None:
+def test_a_second_worker_with_a_name_in_use_is_refused() -> None:
     run = happen("300ms join worker-1")
     (refused,) = run.lines("refused")
     assert (refused["reason"], refused["fields"]) == ("name-taken", {"name": "worker-1"})
@@ -183,17 +187,17 @@ def test_a_name_in_use_is_refused_and_its_worker_goes_on() -> None:
     assert run.simulation.workers["worker-1"].failure is None
 
 
-def test_when_all_are_dead_the_job_has_failed() -> None:
+def test_a_job_whose_workers_are_all_dead_fails() -> None:
     run = happen(*(f"500ms crash worker-{number}" for number in range(3)))
     assert run.end.failed
     assert run.end.reason.code == "deserted"
 
 
-def test_one_who_is_silent_for_too_long_is_evicted_and_joins_again() -> None:
+def test_a_worker_that_is_silent_for_too_long_is_evicted_and_rejoins() -> None:
     run = happen("1s stop worker-2", "12s continue worker-2", heartbeat="100ms", points=30_000)
     (evicted,) = run.lines("evicted")
     assert evicted["name"] == "worker-2"
-    assert 1.3 < evicted["at_s"] < 2.5, "three beats and half a second for the way, about"
+    assert 1.3 < evicted["at_s"] < 2.5, "about three heartbeats, and half a second for the network"
     (rejoined,) = run.lines("rejoined")
     assert rejoined["name"] == "worker-2"
     assert rejoined["at_s"] > 12
@@ -203,7 +207,7 @@ def test_one_who_is_silent_for_too_long_is_evicted_and_joins_again() -> None:
     assert worker.machine.incarnation > 3
 
 
-def test_a_short_silence_is_no_reason_to_evict() -> None:
+def test_a_short_silence_does_not_evict_a_worker() -> None:
     run = happen("1s stop worker-2", "1.2s continue worker-2", heartbeat="100ms", points=30_000)
     assert not run.lines("evicted")
     assert run.result["points"] == run.weight() == 60_000
@@ -244,8 +248,8 @@ def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop
     assert not run.end.failed
     assert [run.lines(what) for what in ("evicted", "server-lost", "server-silent")] == [[], [], []]
     if stop_s > 1:
-        (away,) = run.lines("lead-paused")
-        assert away["seconds"] == pytest.approx(stop_s, abs=0.5)
+        (paused,) = run.lines("lead-paused")
+        assert paused["seconds"] == pytest.approx(stop_s, abs=0.5)
 
 
 @pytest.mark.guarantee("worker-killed", k=(0,))
@@ -302,14 +306,14 @@ def test_many_faults_at_once(sync: str, seed: int) -> None:
     assert run.result["points"] == 3000
 
 
-def test_what_had_reached_a_stopped_server_is_read_though_its_sender_is_dead() -> None:
+def test_a_stopped_server_reads_the_messages_of_a_dead_worker_when_it_continues() -> None:
     text = JOB.format(timer="off", heartbeat="30s", points=2000).replace('"10ms"', '"100ms"')
-    for at, what, whom in (
+    for at, what, process in (
         ("350ms", "stop", "server = 1"),
         ("480ms", "crash", 'worker = "worker-1"'),
         ("700ms", "continue", "server = 1"),
     ):
-        text += f'[[events]]\nat = "{at}"\nwhat = "{what}"\n{whom}\n'
+        text += f'[[events]]\nat = "{at}"\nwhat = "{what}"\n{process}\n'
     run = Run(text)
     found = [
         {slice_: sum(given[0] == 1 for given in contents) for slice_, contents in held.items()}

@@ -13,15 +13,13 @@ import torch
 
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
-from polyrhythm.errors import UsageError
+from polyrhythm.learn.attachment import Attachment
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.wire.messages import ChunkProgress
-
-_MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 
 
 class Visits(Protocol):
@@ -62,12 +60,6 @@ class Exchange(torch.optim.Optimizer):
         self._flat = flat
         self._visits = visits
         self._pacer = pacer
-        self._seats = [
-            (table, key, tensor)
-            for module in model.modules()
-            for table in (module._parameters, module._buffers)
-            for key, tensor in table.items()
-        ]
         self._kind = KINDS[job.kind]
         self.cadence = choose_cadence(job)
         self.traits = traits_of(job.sync)
@@ -76,9 +68,8 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = 0
         self._gathered = 0.0
         self._on_its_way = False
-        """Under a policy whose workers train while their contribution is in flight
-        (`trains_through`): whether the version that answers the last contribution has not arrived
-        yet."""
+        """Whether this worker trains although the version that contains its last contribution has
+        not arrived yet. Only a policy with the trait `trains_through` permits that."""
         self._objective: list[tuple[float, float]] = []
         """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
@@ -91,17 +82,8 @@ class Exchange(torch.optim.Optimizer):
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
-        self._frozen = [
-            parameter
-            for group in self.param_groups
-            for parameter in group["params"]
-            if not parameter.requires_grad
-        ]
         self._kind.remember(self._flat)
-        self._numbers = [
-            [(key, value) for key, value in group.items() if key not in _MAY_CHANGE]
-            for group in self.param_groups
-        ]
+        self._attachment = Attachment(model, inner)
 
     def step(
         self,
@@ -299,13 +281,14 @@ class Exchange(torch.optim.Optimizer):
 
     def _contribute(self) -> None:
         began_ns = time.monotonic_ns()
-        self._check_seats()
+        self._attachment.check_tensors()
         self._flat.check_homes()
         visited, progress, lease = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
         self._points = None
-        self._check_numbers()
-        self._check_frozen()
+        if self._kind.steps_on_servers:
+            self._attachment.check_options(self.param_groups)
+        self._attachment.check_frozen()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = self._mean_objective()
         if self._on_its_way:
@@ -375,39 +358,6 @@ class Exchange(torch.optim.Optimizer):
         if self.probe is not None and self._node.terms.probe[1]:
             self.exclude_time(self.probe.evaluate(*self._node.terms.probe))
         self._node.timesheet.begin_interval()
-
-    def _check_numbers(self) -> None:
-        """Refuse a changed option of the optimizer. Only learning rates are sent, so other changes
-        would not reach the servers."""
-        if not self._kind.steps_on_servers:
-            return
-        for numbers, group in zip(self._numbers, self.param_groups, strict=True):
-            for key, value in numbers:
-                if group[key] is not value and group[key] != value:
-                    raise UsageError(
-                        f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
-                        " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
-                    )
-
-    def _check_frozen(self) -> None:
-        """Refuse a parameter that was frozen when the model was attached and requires gradients
-        now. The servers treat it as a buffer and would not optimize it."""
-        thawed = sum(parameter.requires_grad for parameter in self._frozen)
-        if thawed:
-            raise UsageError(
-                f"{thawed} parameter(s) require gradients that were frozen when the model was"
-                " attached: freeze them only after attach(), or leave them frozen"
-            )
-
-    def _check_seats(self) -> None:
-        """Refuse a model in which an attached tensor was replaced: the new tensor would not be
-        trained."""
-        for table, key, tensor in self._seats:
-            if table.get(key) is not tensor:
-                raise UsageError(
-                    f"the model's {key!r} is not the tensor that was attached any more: something"
-                    " replaced it (load_state_dict(assign=True)?); change it in place"
-                )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._inner.zero_grad(set_to_none=set_to_none)

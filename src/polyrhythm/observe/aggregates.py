@@ -1,7 +1,8 @@
-"""Means and medians over all rounds of a run. Each line of the journal summarises several
-rounds."""
+"""Means and medians of a run: over its rounds, of which each line of the journal summarises several,
+and over its workers."""
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 
 @dataclass(slots=True)
@@ -35,3 +36,18 @@ class MedianOverRounds:
             if seen >= half:
                 return value
         return None
+
+
+@dataclass(slots=True)
+class MeanOfLatest:
+    """The mean of the last values of all workers. The sum is exact, so the mean of equal values is
+    that value."""
+
+    _sum: Fraction = Fraction(0)
+    _latest: dict[int, float] = field(default_factory=dict)
+
+    def take(self, worker: int, value: float) -> float:
+        """Replace the worker's last value. Returns the new mean."""
+        self._sum += Fraction(value) - Fraction(self._latest.get(worker, 0.0))
+        self._latest[worker] = value
+        return float(self._sum / len(self._latest))

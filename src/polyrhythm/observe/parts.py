@@ -1,6 +1,7 @@
 """Parts of a run's state: a wait, the end, a data point of the curve, and the loss of a server."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -19,6 +20,24 @@ class WaitingState:
     """The workers that are waiting, if the lead names them."""
     seen_s: float
     """When the lead last reported this wait."""
+
+    @classmethod
+    def read(cls, line: dict[str, Any], at_s: float) -> "WaitingState":
+        """Read a `waiting` line of the journal. `at_s`: when it was written."""
+        until_s, fields = line.get("until_s"), line.get("fields") or {}
+        return cls(
+            Reason(line["reason"], fields),
+            at_s - line.get("since_s", 0.0),
+            None if until_s is None else at_s + until_s,
+            tuple(fields.get("missing") or ()),
+            tuple(fields.get("held") or ()),
+            at_s,
+        )
+
+    def without(self, worker: int, at_s: float) -> "WaitingState | None":
+        """The wait after this worker has left; None if no other worker is missing."""
+        missing = tuple(other for other in self.missing if other != worker)
+        return replace(self, missing=missing, seen_s=at_s) if missing else None
 
 
 @dataclass(frozen=True, slots=True)

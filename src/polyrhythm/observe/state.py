@@ -11,12 +11,11 @@ a timer will end it (`until_s`, or None). The state holds both as times on the c
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import Finding, LearningState
-from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
+from polyrhythm.observe.aggregates import MeanOfLatest, MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.worker import Fields, WorkerState
 from polyrhythm.wire.messages.reasons import FAILED, Reason
@@ -86,9 +85,7 @@ class RunState:
     curve: list[Point] = field(default_factory=list)
     accuracies: list[tuple[float, float]] = field(default_factory=list)
     """The mean of the last accuracies that workers reported: (time of the change, new mean)."""
-    _accuracy_sum: Fraction = Fraction(0)
-    """An exact sum, so that the mean of equal values is that value."""
-    _accuracy_count: int = 0
+    _accuracy: MeanOfLatest = field(default_factory=MeanOfLatest)
     _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
     _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
     _rtt_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
@@ -244,10 +241,7 @@ class RunState:
             self.members -= 1
         if self.waiting is not None and worker in self.waiting.missing:
             self._wait_on(self.waiting, self.at_s)
-            missing = tuple(w for w in self.waiting.missing if w != worker)
-            self.waiting = (
-                replace(self.waiting, missing=missing, seen_s=self.at_s) if missing else None
-            )
+            self.waiting = self.waiting.without(worker, self.at_s)
 
     def _rounds(self, line: dict[str, Any]) -> None:
         if self.opened_s is None:
@@ -291,15 +285,7 @@ class RunState:
             state.clock = fields.get("clock", state.clock)
 
     def _waiting(self, line: dict[str, Any]) -> None:
-        until_s, fields = line.get("until_s"), line.get("fields") or {}
-        now = WaitingState(
-            Reason(line["reason"], fields),
-            self.at_s - line.get("since_s", 0.0),
-            None if until_s is None else self.at_s + until_s,
-            tuple(fields.get("missing") or ()),
-            tuple(fields.get("held") or ()),
-            self.at_s,
-        )
+        now = WaitingState.read(line, self.at_s)
         self._wait_on(now, self.at_s)
         self.waiting = now
 
@@ -321,10 +307,8 @@ class RunState:
         # The journal has null for a value that is not finite.
         metrics = {name: value for name, value in line["metrics"].items() if _is_number(value)}
         if "accuracy" in metrics:
-            before = worker.reports.get("accuracy")
-            self._accuracy_count += before is None
-            self._accuracy_sum += Fraction(metrics["accuracy"]) - Fraction(before or 0.0)
-            self.accuracies.append((self.at_s, float(self._accuracy_sum / self._accuracy_count)))
+            mean = self._accuracy.take(worker.worker, metrics["accuracy"])
+            self.accuracies.append((self.at_s, mean))
         worker.reports.update(metrics)
 
     def _refused(self, line: dict[str, Any]) -> None:

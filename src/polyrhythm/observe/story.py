@@ -4,12 +4,13 @@ before the next unusual event, and every ten seconds. A wait is told when it has
 seconds, and not again until a different wait begins."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.reasons import LINK_ENDED, in_words, limit_derivation, noticed_by, parting
+from polyrhythm.observe.sentence import NO_WORKERS, Sentence
 from polyrhythm.observe.state import RunState, reason_of
 from polyrhythm.observe.words import counted, listed, number, percent, size
 from polyrhythm.observe.worker import Totals
@@ -21,27 +22,6 @@ _LONG_WAIT_S = 3.0
 _FEW = 8
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
 """Codes of reasons for an end whose sentences already begin with "the job"."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    at_s: float
-    text: str
-    about: frozenset[int] | None = None
-    """The workers that the sentence is about; None: all workers."""
-    routine: bool = False
-    own: bool = False
-    """Whether the sentence is told only in the story of that worker."""
-    shown: bool = False
-    """Whether the command that runs the job has already shown the sentence."""
-    urgent: bool = False
-    """Whether the sentence is shown while the job runs, even with `--quiet`."""
-
-    def __str__(self) -> str:
-        return f"{self.at_s:6.1f} s  {self.text}"
-
-
-_NOBODY: frozenset[int] = frozenset()
 
 
 class Teller:
@@ -91,7 +71,7 @@ class Teller:
         span = f"round {last} is" if first == last else f"rounds {first} to {last} are"
         passes = f", pass {state.passes}" if state.passes else ""
         objective = "" if state.objective is None else f", objective {state.objective:.4f}"
-        yield Sentence(at_s, f"{span} folded{passes}{objective}", _NOBODY, routine=True)
+        yield Sentence(at_s, f"{span} folded{passes}{objective}", NO_WORKERS, routine=True)
         for worker in state.workers.values():
             done = worker.totals.since(self._told.get(worker.worker, Totals()))
             if not done.contributions:
@@ -347,7 +327,7 @@ class Teller:
             for worker in gave
         )
         text = f"contributions, and the share of the time computing: {counts}"
-        return [Sentence(self.state.at_s, text, _NOBODY)]
+        return [Sentence(self.state.at_s, text, NO_WORKERS)]
 
     _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {
         "server-joined": _server_joined,
@@ -399,11 +379,5 @@ def sentences(lines: Iterable[dict[str, Any]]) -> Iterator[Sentence]:
 def tell(lines: Iterable[dict[str, Any]], worker: int | None = None) -> Iterator[str]:
     """The story of a run, or of one worker in it."""
     for sentence in sentences(lines):
-        if _concerns(sentence, worker):
+        if sentence.concerns(worker):
             yield str(sentence)
-
-
-def _concerns(sentence: Sentence, worker: int | None) -> bool:
-    if worker is None:
-        return not sentence.own
-    return sentence.about is None or worker in sentence.about

@@ -53,3 +53,9 @@ def _number(text: object, units: Mapping[str, float], what: str, examples: str) 
     if not math.isfinite(number):
         raise ValueError(f"{text!r} is not {what}: it is too large")
     return number
+
+
+def check_factor(factor: float) -> None:
+    """Refuse a factor by which steps cannot be slowed down."""
+    if not 0 < factor < float("inf"):
+        raise ValueError(f"factor is {factor}: it must be a positive number")

@@ -4,17 +4,17 @@ A scenario that cannot work is refused here. The error is one line and names the
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.kinds import steps_on_workers
-from polyrhythm.core.peers import SEAT
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.errors import UsageError
-from polyrhythm.sim.quantities import Duration, Rate, Size
+from polyrhythm.sim.happening import Happening
+from polyrhythm.sim.quantities import Duration, Rate, Size, check_factor
 from polyrhythm.wire.messages import JobSpec
 
 _ITEM_NBYTES = 4
@@ -167,7 +167,7 @@ class Slowing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     factor: float
 
     def __post_init__(self) -> None:
-        _check_factor(self.factor)
+        check_factor(self.factor)
 
 
 class Stall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -190,7 +190,7 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     factor: float
 
     def __post_init__(self) -> None:
-        _check_factor(self.factor)
+        check_factor(self.factor)
         if not self.on or not self.off:
             raise ValueError("on and off must be longer than 0s")
 
@@ -240,44 +240,6 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             raise ValueError("give one of step_noise, step_lognormal and step_pareto")
         if [change.at for change in self.slows] != sorted(change.at for change in self.slows):
             raise ValueError("slows must come in the order of time")
-
-
-class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fault of a worker or server, or another event at a given time. `cut` breaks the link
-    between a server and another process. `end` stops the job in order, as Ctrl-C or `polyrhythm
-    stop` does."""
-
-    at: Duration
-    what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
-    worker: str | None = None
-    server: int | None = None
-    factor: float | None = None
-    """For slow: from then on, steps take this many times as long."""
-    peer: int | None = None
-    """For cut: the server at the other end of the link."""
-    operator: str | None = None
-    """For end: the name of the operator that asks for the stop. None: the job gets a signal, as
-    from Ctrl-C."""
-
-    def __post_init__(self) -> None:
-        if self.what == "cut":
-            if self.server is None or (self.worker is None) == (self.peer is None):
-                raise ValueError("cut needs a server, and a worker or a peer that it is linked to")
-        elif self.what == "end":
-            if self.worker is not None or self.server is not None:
-                raise ValueError("end stops the whole job: give no worker and no server")
-        elif (self.worker is None) == (self.server is None):
-            raise ValueError(f"{self.what} befalls a worker or a server: give one of the two")
-        elif self.server is not None and self.what in ("leave", "slow"):
-            raise ValueError(f"{self.what} befalls workers only")
-        if self.what == "crash" and self.server == SEAT.server:
-            raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
-        if self.operator is not None and self.what != "end":
-            raise ValueError("the field operator can be given only with what = 'end'")
-        if (self.factor is not None) != (self.what == "slow"):
-            raise ValueError("the field factor must be given with what = 'slow', and only then")
-        if self.factor is not None:
-            _check_factor(self.factor)
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -388,11 +350,6 @@ def with_policy(scenario: Scenario, sync: str) -> Scenario:
     changed = msgspec.structs.replace(scenario, job=job)
     choose_policy(changed.job_spec("simulated"))
     return changed
-
-
-def _check_factor(factor: float) -> None:
-    if not 0 < factor < float("inf"):
-        raise ValueError(f"factor is {factor}: it must be a positive number")
 
 
 def _parse_quantity(kind: type[Any], value: object) -> object:

@@ -17,11 +17,12 @@ from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.happening import Happening
 from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.operator import OperatorProcess
-from polyrhythm.sim.scenario import Happening, LinkTable, Scenario, WorkerSpec
+from polyrhythm.sim.scenario import LinkTable, Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
 from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire import messages as m
@@ -167,9 +168,9 @@ class Simulation:
         elif event.what == "end":
             self.servers[SEAT.server].post(fx.LEAD, ev.StopAsked())
         elif event.server is not None:
-            self._befall_server(event.server, event.what)
+            self._change_server(event.server, event.what)
         elif event.worker is not None:
-            self._befall_worker(event, event.worker)
+            self._change_worker(event, event.worker)
 
     def _operate(self, name: str) -> None:
         """An operator connects to the lead and asks it to stop the job."""
@@ -181,14 +182,14 @@ class Simulation:
         )
         operator.ask(link_to_lead)
 
-    def _befall_server(self, number: int, what: str) -> None:
+    def _change_server(self, number: int, what: str) -> None:
         server = self.servers[number]
         if what == "join":
             if not server.alive:
                 server = self.servers[number] = self._make_server(number)
                 server.say_hello(self._link(server, self.servers[SEAT.server], self.scenario.link))
         elif server.alive:
-            _BEFALLS_SERVER[what](server)
+            _SERVER_EVENTS[what](server)
 
     def _cut(self, event: Happening) -> None:
         """Break a link for both sides."""
@@ -200,7 +201,7 @@ class Simulation:
         elif event.worker in self.workers:
             self.workers[event.worker].cut(event.server)
 
-    def _befall_worker(self, event: Happening, name: str) -> None:
+    def _change_worker(self, event: Happening, name: str) -> None:
         if event.what == "join":
             self._start(self._cast[name])
             return
@@ -210,15 +211,15 @@ class Simulation:
         if event.factor is not None:
             worker.pace.slowness = event.factor
         else:
-            _BEFALLS[event.what](worker)
+            _WORKER_EVENTS[event.what](worker)
 
 
-_BEFALLS_SERVER: dict[str, Callable[[ServerProcess], None]] = {
+_SERVER_EVENTS: dict[str, Callable[[ServerProcess], None]] = {
     "crash": ServerProcess.crash,
     "stop": ServerProcess.freeze,
     "continue": ServerProcess.thaw,
 }
-_BEFALLS: dict[str, Callable[[WorkerProcess], None]] = {
+_WORKER_EVENTS: dict[str, Callable[[WorkerProcess], None]] = {
     "crash": WorkerProcess.crash,
     "stop": WorkerProcess.freeze,
     "continue": WorkerProcess.thaw,

@@ -1,0 +1,46 @@
+"""One event of a scenario: a fault of a process, or another event at a given time."""
+
+from typing import Literal
+
+import msgspec
+
+from polyrhythm.core.peers import SEAT
+from polyrhythm.sim.quantities import Duration, check_factor
+
+
+class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A fault of a worker or server, or another event at a given time. `cut` breaks the link
+    between a server and another process. `end` stops the job in order, as Ctrl-C or `polyrhythm
+    stop` does."""
+
+    at: Duration
+    what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
+    worker: str | None = None
+    server: int | None = None
+    factor: float | None = None
+    """For slow: from then on, steps take this many times as long."""
+    peer: int | None = None
+    """For cut: the server at the other end of the link."""
+    operator: str | None = None
+    """For end: the name of the operator that asks for the stop. None: the job gets a signal, as
+    from Ctrl-C."""
+
+    def __post_init__(self) -> None:
+        if self.what == "cut":
+            if self.server is None or (self.worker is None) == (self.peer is None):
+                raise ValueError("cut needs a server, and a worker or a peer that it is linked to")
+        elif self.what == "end":
+            if self.worker is not None or self.server is not None:
+                raise ValueError("end stops the whole job: give no worker and no server")
+        elif (self.worker is None) == (self.server is None):
+            raise ValueError(f"{self.what} happens to a worker or a server: give one of the two")
+        elif self.server is not None and self.what in ("leave", "slow"):
+            raise ValueError(f"{self.what} happens to workers only")
+        if self.what == "crash" and self.server == SEAT.server:
+            raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
+        if self.operator is not None and self.what != "end":
+            raise ValueError("the field operator can be given only with what = 'end'")
+        if (self.factor is not None) != (self.what == "slow"):
+            raise ValueError("the field factor must be given with what = 'slow', and only then")
+        if self.factor is not None:
+            check_factor(self.factor)
