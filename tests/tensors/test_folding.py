@@ -15,8 +15,8 @@ SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
 
 
 class Stage:
-    """A server with slices of this many bytes that only folds. `polls`: the polling thread starts
-    the fold."""
+    """The folding of a server whose slices have `nbytes` bytes, without the rest of the server.
+    `polls`: the polling thread starts the fold."""
 
     def __init__(
         self, nbytes: int, *, rounds: bool = True, polls: bool = True, cores: int = CORES

@@ -59,7 +59,7 @@ def nonsense(spec: ModelSpec) -> str | None:
     if not spec.tensors:
         return "it has no tensors"
     if any(entry.tensor >= len(spec.tensors) for entry in spec.state):
-        return "its state_dict names tensors that it does not have"
+        return "an entry of its state_dict refers to a tensor that is not in the list of tensors"
     if len({entry.name for entry in spec.state}) != len(spec.state):
         return "its state_dict has a name twice"
     if (nbytes := max(nbytes_of(spec), _nbytes_saved(spec))) > _MOST_NBYTES:

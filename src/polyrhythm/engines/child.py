@@ -178,8 +178,9 @@ def _serve_at(
 
 
 def _resumed(job: JobSpec) -> ResumeAsked | None:
-    """The event with which the lead resumes: the record and the model of the checkpoint. None: the
-    job does not resume."""
+    """The event that makes the lead continue from a checkpoint. It contains what the checkpoint
+    stores about the lead (`core/record.py`) and the description of the model. None: the job does
+    not continue from a checkpoint."""
     if not job.resume:
         return None
     store = open_store(job.resume)

@@ -81,7 +81,8 @@ class Worker:
     """One worker of a running job, as the user's code sees it."""
 
     def __init__(self, node: WorkerNode, job: JobSpec, stage: Stage | None = None) -> None:
-        """`stage`: how this worker is slowed down. It replaces the job's staging."""
+        """`stage`: by how much this worker is slowed down on purpose (`learn/staging.py`). None: by
+        as much as the job's options (`--slow` and others) say."""
         self._node = node
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)

@@ -49,7 +49,9 @@ RULES = {
 _SPEEDS = (f"let fast workers run further ahead: a larger bound in --sync ssp:N, {COMPARE}",)
 _REMEDIES = {
     "placing": ("look for a server that is short of memory or stopped",),
-    "seeding": ("look at that worker: it sends the whole model once",),
+    "seeding": (
+        "check that this worker still runs: it must send the initial parameters of the whole model",
+    ),
     "gathering": (
         "start the missing workers: polyrhythm worker --connect {listening}",
         "or wait: at the start timeout, training begins with the workers that are present",

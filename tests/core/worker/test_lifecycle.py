@@ -61,9 +61,8 @@ def test_a_transition_that_is_not_in_the_table_is_refused() -> None:
     worker.handle(ev.LeadHeard(), 1)
     worker.check()
     worker._state.enter(Phase.COMPUTING, 1)
-    with pytest.raises(
-        InvariantBroken, match="LeadHeard moved a worker from phase joining to computing"
-    ):
+    moved = "LeadHeard changed the worker's phase from joining to computing"
+    with pytest.raises(InvariantBroken, match=moved):
         worker.check()
 
 

@@ -1,4 +1,4 @@
-"""The data plan of a job as members join, enrol and leave (`data.py`)."""
+"""Shares the points of the data set among the members (`data.py` has the plan)."""
 
 from collections.abc import Collection, Iterable
 
@@ -12,11 +12,11 @@ from polyrhythm.wire.messages import Leased, Trailer
 
 
 class Sharing:
-    """The data plan as members join, enrol and leave.
+    """The data plan of the job. It changes when members join, announce their data set, or leave.
 
-    *The first data set that is enrolled makes the plan; the data sets of all members must have the
-    same length. The chunks of a member that left are leased to others when every server knows that
-    it left, because its contributions may count until then.*
+    *The first member that announces its data set (message `Enrol`) makes the plan; the data sets of
+    all members must have the same length. The chunks of a member that left are leased to others when
+    every server knows that it left, because its contributions may count until then.*
     """
 
     def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
@@ -32,7 +32,7 @@ class Sharing:
         """The chunks that are moving from one member to another."""
 
     def resume(self, record: Record) -> None:
-        """When the first member enrols, continue with the data plan of this record."""
+        """Continue with the data plan of this record, as soon as a member announces its data set."""
         self._seed = record.seed
         self._record = record if record.points else None
 
@@ -42,7 +42,7 @@ class Sharing:
 
     @property
     def points(self) -> int:
-        """The number of points in the data set; 0 until a worker enrols one."""
+        """The number of points in the data set; 0 until a worker announces one."""
         return self._plan.points if self._plan is not None else 0
 
     @property
@@ -51,12 +51,12 @@ class Sharing:
 
     @property
     def begun(self) -> bool:
-        """Whether a worker has enrolled a data set."""
+        """Whether a worker has announced a data set."""
         return self._plan is not None
 
     def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | Reason:
-        """The member's lease, or the reason why its data set is refused. `batch`: the batch size of
-        the member's training loop; 0 if unknown."""
+        """A member announces a data set of this many points. Returns its lease, or the reason why
+        the data set is refused. `batch`: the batch size of its training loop; 0 if unknown."""
         if points < 1:
             return Reason("data-empty", {"name": member.name})
         if too_few(points, self._min_batch):

@@ -100,8 +100,8 @@ class WorkerMachine:
             raise InvariantBroken("computing on a mixture of versions")
         before, event = self._before, self._event
         if state.phase is not before and state.phase not in TABLE[before].get(event, ()):
-            moved = f"from phase {before.value} to {state.phase.value}"
-            raise InvariantBroken(f"{event.__name__} moved a worker {moved}: TABLE forbids that")
+            change = f"changed the worker's phase from {before.value} to {state.phase.value}"
+            raise InvariantBroken(f"the event {event.__name__} {change}: TABLE forbids that")
 
     # -- what its process asks -----------------------------------------------------------------
 

@@ -80,8 +80,9 @@ class Primary:
         self.slots = Slots((), (), allocate)
         self.slots.at(self._slot)
         self.changed: dict[int, set[int]] = {}
-        """Per slice of buffers, the parts that may differ from the seed. If a slice was taken over
-        from another server, these are all its parts."""
+        """For each slice that holds the model's buffers (tensors without gradients): the parts that
+        may differ from the initial parameters. If the slice came from another server, these are
+        all of its parts."""
         self._updaters: dict[bool, tuple[Updater, list[Held]]] = {}
         """The updater of the parameters (False) and that of the buffers (True), each with its
         slices."""
