@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from polyrhythm.cli.main import app
+from polyrhythm.cli.main import make_app
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 _WIDTH = 100
@@ -23,7 +23,7 @@ This page is made from the program: `make docs` writes it, and a test fails when
 
 def page() -> str:
     parts = [_TOP]
-    for words, command in _commands(["polyrhythm"], get_command(app)):
+    for words, command in _commands(["polyrhythm"], get_command(make_app())):
         parts.append(f"## {words}\n\n```text\n{_help(words, command)}\n```\n")
     return "\n".join(parts)
 

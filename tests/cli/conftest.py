@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from polyrhythm.cli.main import app
+from polyrhythm.cli.main import make_app
 from polyrhythm.observe import runs
 from polyrhythm.wire.messages import JobSpec
 
@@ -21,7 +21,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     monkeypatch.chdir(tmp_path)
 
     def run(*args: object, env: dict[str, str] | None = None) -> Result:
-        return CliRunner().invoke(app, [str(arg) for arg in args], env=env)
+        return CliRunner().invoke(make_app(), [str(arg) for arg in args], env=env)
 
     return run
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from polyrhythm.cli.main import app
+from polyrhythm.cli.main import make_app
+from polyrhythm.core.sync.registry import POLICIES
 from tools.newcomer import PAGES, ROOT, blocks
 
 KNOWN = {"cd", "sleep", "wait", "kill", "cat", "ls", "python", "head", "echo", "export"}
@@ -26,7 +27,7 @@ COMMANDS = [
 
 def parse(words: list[str]) -> None:
     """Parse the command as the program would, without running it."""
-    command: Any = get_command(app)
+    command: Any = get_command(make_app())
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     if words != ["--help"]:
@@ -49,6 +50,12 @@ def test_every_command_in_the_documents_is_valid(where: str, command: str) -> No
         assert set(rest) <= set(TARGET.findall((ROOT / "Makefile").read_text()))
     else:
         assert program in KNOWN, where
+
+
+def test_every_policy_that_a_message_names_is_described() -> None:
+    described = (ROOT / "docs" / "sync.md").read_text()
+    for entry in POLICIES.values():
+        assert f"`{entry.name}" in described, entry.name
 
 
 def test_an_unknown_flag_in_a_document_is_found() -> None:

@@ -28,16 +28,18 @@ def main(worker):
         optimizer.step(points=2)
 """
 SGD = "SGD(model.parameters(), lr=0.01)"
+STARTING = re.compile(r"polyrhythm: importing torch, then starting \d+ servers? and \d+ workers?")
 
 
 def lines_of(tmp_path: Path, *args: object) -> list[str]:
-    """Return the lines on stderr of a command that must fail."""
+    """Return the lines on stderr of a command that must fail. The line that it prints when its
+    processes start is not among them."""
     done = call("train", *args, cwd=tmp_path)
     assert done.returncode not in (0, 124), done.stdout
     assert "Traceback" not in done.stderr
     lines = done.stderr.strip().splitlines()
     assert all(line.startswith("polyrhythm: ") for line in lines), done.stderr
-    return lines
+    return [line for line in lines if not STARTING.fullmatch(line)]
 
 
 def refused(tmp_path: Path, *args: object) -> str:
@@ -51,6 +53,11 @@ def refused(tmp_path: Path, *args: object) -> str:
     ("flags", "words"),
     [
         (["--sync", "bps"], ["--sync 'bps'", "bsp"]),
+        (["--sync", "ssp"], ["--sync ssp needs a whole number", "ssp:8"]),
+        (["--sync", "bsp:3"], ["--sync 'bsp:3'", "bsp takes no number"]),
+        (["--workers", "99999999"], ["--workers is 99999999", "--local-workers"]),
+        (["--servers", "99999999"], ["--servers is 99999999", "--local-servers"]),
+        (["--set", "rats=3"], ["--set rats=3", "rate and batch"]),
         (["--kind", "gradients"], ["--kind 'gradients'", "gradient, local"]),
         (["--kind", "statistics"], ["statistics"]),
         (
@@ -129,6 +136,17 @@ def test_a_port_in_use_is_reported(tmp_path: Path, long_job: Path) -> None:
         line = refused(tmp_path, long_job, "--rounds", 5, "--port", port)
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
     assert "--port" in line
+    assert not (tmp_path / "runs").exists(), "a job that could not start leaves no folder"
+
+
+def test_a_command_says_what_it_does_before_its_processes_report(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD.format(inputs=4, optimizer=SGD))
+    flags = ("--rounds", 2, "--workers", 1, "--servers", 1)
+    loud = call("train", "good.py", *flags, cwd=tmp_path)
+    first = loud.stderr.splitlines()[0]
+    assert first == "polyrhythm: importing torch, then starting 1 server and 1 worker"
+    quiet = call("train", "good.py", *flags, "--quiet", cwd=tmp_path)
+    assert quiet.stderr == ""
 
 
 def test_an_optimizer_that_cannot_run_on_slices_is_refused(tmp_path: Path) -> None:
@@ -317,7 +335,8 @@ def test_a_port_without_a_listener(
         port = bound.getsockname()[1]
         done = call(role, "--connect", f"127.0.0.1:{port}", cwd=tmp_path)
     assert done.returncode == 1
-    (line,) = done.stderr.strip().splitlines()
+    first, line = done.stderr.strip().splitlines()
+    assert first == f"importing torch, then connecting to 127.0.0.1:{port}"
     assert line.startswith(f"polyrhythm: could not reach lead at 127.0.0.1:{port}: Connection ref")
     assert "the port" in line and "--host" in line
 

@@ -77,8 +77,9 @@ def joining(job: Command, *flags: object, **env: str) -> subprocess.CompletedPro
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    (line,) = done.stderr.splitlines()
+    *before, line = done.stderr.splitlines()
     assert done.returncode == 1
+    assert all(other.startswith("importing torch, then connecting ") for other in before), before
     return line
 
 

@@ -179,11 +179,12 @@ def _warm_up() -> None:
     thread."""
     import torch
 
-    import polyrhythm.cli.main
     import polyrhythm.engines.child
     import polyrhythm.engines.standalone_server
     import polyrhythm.engines.standalone_worker  # noqa: F401
+    from polyrhythm.cli.main import make_app
 
+    make_app()  # imports the modules of all commands
     # The first optimizer of a process imports a large part of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from polyrhythm.cli.main import app
+from polyrhythm.cli.main import make_app
 from polyrhythm.errors import DataError
 from polyrhythm.learn.data.catalogue import SETS, Archive, DataSet, File, Form
 from polyrhythm.learn.data.checksums import is_right
@@ -204,7 +204,7 @@ def test_data_fetch_list_and_check(
     monkeypatch.setitem(SETS, "toys", toys)
 
     def call(*args: str) -> Any:
-        done = CliRunner().invoke(app, ["data", *args])
+        done = CliRunner().invoke(make_app(), ["data", *args])
         assert done.exit_code == 0, done.output
         return done
 

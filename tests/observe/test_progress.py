@@ -77,5 +77,19 @@ def test_the_live_table_fits_a_terminal(clock: int | None) -> None:
     text = out.getvalue()
     assert "…" not in text
     assert "round 5 waits for worker-1, for 2.5 s" in text
-    assert [word in text for word in ("computing", "25%", "50%")] == [True] * 3
+    assert [word in text for word in ("comp.", "25%", "50%")] == [True] * 3
     assert ("clock" in text) == (clock is not None)
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_no_line_of_the_live_table_is_longer_than_60_columns(width: int) -> None:
+    """A terminal that becomes narrower, but not narrower than 60 columns, breaks no line."""
+    many = {str(worker): totals(123_456, 1.0, 2.0, 1.0, clock=123_456) for worker in (0, 1)}
+    long = joined(1.0, 2) | {"name": "a-worker-with-a-very-long-host-name.example.org-12345"}
+    lines = [*opened(0, 1), long, rounds(3.0, 4, many), waiting(5.0, 2.0, [1])]
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False).print(tables.live(fold(lines), JOB, 5.5))
+    drawn = out.getvalue().splitlines()
+    assert max(map(len, drawn)) <= 60, drawn
+    (row,) = (each for each in drawn if each.startswith("worker-0"))
+    assert row.split()[:3] == ["worker-0", "123456", "123456"], "numbers are not cut"

@@ -18,6 +18,9 @@ from polyrhythm.wire.messages import Address, JobSpec
 _FAR_AWAY = ("192.0.2.1", 9)
 """An address that no host has. To connect a UDP socket to it sends nothing, but shows which local
 address would be used."""
+_MOST_HERE = 1000
+"""The most servers, and the most workers, that one command starts. Every one of them is a process
+that has imported torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,12 @@ class Here:
             raise UsageError(
                 f"--local-workers is {here.workers}: give 0 to {job.workers} (--workers)"
             )
+        for flag, count in (("--servers", here.servers), ("--workers", here.workers)):
+            if count > _MOST_HERE:
+                raise UsageError(
+                    f"{flag} is {count}: one machine starts at most {_MOST_HERE} of them; start the"
+                    f" others elsewhere (--local-{flag[2:]})"
+                )
         return here
 
     def invitation(self, job: JobSpec, address: Address, secret_file: Path) -> list[str]:

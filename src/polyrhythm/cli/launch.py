@@ -3,7 +3,9 @@ progress and the result."""
 
 import contextlib
 import json
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ def launch(
     its processes (`child_requests`)."""
     resuming, first_dir = Resuming(spec), run_dir
     while True:
-        run, progress = _run(spec, here, run_dir, quiet, how)
+        with _discarded_if_not_started(run_dir):
+            run, progress = _run(spec, here, run_dir, quiet, how)
         result = result_of(run, spec, progress.state)
         if run.failed is None:
             with writing(run_dir):
@@ -61,6 +64,20 @@ def launch(
     else:
         progress.finish(result, run_dir)
     end_with(run, result)
+
+
+@contextlib.contextmanager
+def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
+    """Delete the folder of a run if the body raises an error before the job had a journal: no
+    process of the job has done anything then."""
+    try:
+        yield
+    except PolyrhythmError:
+        if not (run_dir / JOURNAL).exists():
+            shutil.rmtree(run_dir, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the folder of runs is not empty
+                run_dir.parent.rmdir()
+        raise
 
 
 def _run(

@@ -1,43 +1,68 @@
 """The command `polyrhythm`: its subcommands. An error of any subcommand becomes one line of output
-here."""
+here.
 
+Only the module of the subcommand that was called is imported, so that a command can print its first
+line at once.
+"""
+
+import importlib
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.cli.bench import bench
-from polyrhythm.cli.checkpoint import checkpoint
-from polyrhythm.cli.checkpoints import checkpoints
-from polyrhythm.cli.config import ConfiguredCommand
-from polyrhythm.cli.data import data
-from polyrhythm.cli.export import export
-from polyrhythm.cli.new import new
-from polyrhythm.cli.resume import resume
-from polyrhythm.cli.server import server
-from polyrhythm.cli.simulate import simulate
-from polyrhythm.cli.status import runs, status, story, why
-from polyrhythm.cli.stop import stop
-from polyrhythm.cli.train import train
-from polyrhythm.cli.worker import worker
 from polyrhythm.core.text import shown
 from polyrhythm.errors import PolyrhythmError
 
-app = typer.Typer(
-    name="polyrhythm",
-    help="A parameter server for machines that keep different time.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command(cls=ConfiguredCommand)(train)
-app.command()(resume)
-for command in (worker, server, stop, checkpoint, export, simulate, status, why, story, runs, new):
-    app.command()(command)
-app.add_typer(bench, name="bench")
-app.add_typer(checkpoints, name="checkpoints")
-app.add_typer(data, name="data")
+COMMANDS = {
+    "train": "train",
+    "resume": "resume",
+    "worker": "worker",
+    "server": "server",
+    "stop": "stop",
+    "checkpoint": "checkpoint",
+    "export": "export",
+    "simulate": "simulate",
+    "status": "status",
+    "why": "status",
+    "story": "status",
+    "runs": "status",
+    "new": "new",
+    "bench": "bench",
+    "checkpoints": "checkpoints",
+    "data": "data",
+}
+"""The subcommands in the order of the help, each with its module in `polyrhythm.cli`. The function,
+or the group of further subcommands, has the name of the subcommand."""
+
+
+def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
+    """The program with these subcommands."""
+    app = typer.Typer(
+        name="polyrhythm",
+        help="A parameter server for machines that keep different time.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        callback=_main,
+    )
+    for name in names:
+        command = getattr(importlib.import_module(f"polyrhythm.cli.{COMMANDS[name]}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, cls=_class_of(name))(command)
+    return app
+
+
+def _class_of(name: str) -> type | None:
+    if name != "train":
+        return None
+    from polyrhythm.cli.config import ConfiguredCommand
+
+    return ConfiguredCommand
 
 
 def _version(asked: bool) -> None:
@@ -46,7 +71,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
@@ -55,10 +79,17 @@ def _main(
     pass
 
 
+def called(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The subcommands that are needed for these arguments: the one that is called, or all for the
+    help and for messages that name them."""
+    first = arguments[0] if arguments else ""
+    return (first,) if first in COMMANDS else tuple(COMMANDS)
+
+
 def run() -> None:
     """The entry point of the program."""
     try:
-        app()
+        make_app(called(sys.argv[1:]))()
     except PolyrhythmError as error:
         if "--debug" in sys.argv:
             raise

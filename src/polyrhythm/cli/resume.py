@@ -12,7 +12,7 @@ from polyrhythm.cli.checks import check_host, check_port, check_spec, check_thre
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir
 from polyrhythm.cli.hosts import Here
-from polyrhythm.cli.launch import launch
+from polyrhythm.cli.saying import say_starting
 from polyrhythm.cli.stores import check_unused, url_of
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
@@ -120,10 +120,15 @@ def resume(
     target = opened.url if store is None else store
     check_checkpoints(spec, target, here)
     fetch_for(spec.name, defaults_of(job), spec.options.get(DATA_DIR), quiet=quiet or json_)
+    run_dir = make_run_dir(runs_dir, name, job)
+    say_starting(here, quiet=quiet or json_)
+    # Import this only now, so that the line above appears at once.
+    from polyrhythm.cli.launch import launch
+
     launch(
         with_store(spec, target, runs_dir),
         here,
-        make_run_dir(runs_dir, name, job),
+        run_dir,
         as_json=json_,
         quiet=quiet or json_,
         link=link,

@@ -7,8 +7,8 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_host, check_port, check_way_in
+from polyrhythm.cli.saying import say
 from polyrhythm.cli.secret import find_secret
-from polyrhythm.core.text import shown
 from polyrhythm.engines.environment import rest_at_once
 
 
@@ -48,13 +48,14 @@ def server(
         check_host(host, insecure)
     known = find_secret(lead_host, lead_port, secret_file)
     rest_at_once()
+    say(f"importing torch, then connecting to {lead_host}:{lead_port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.standalone_server import serve_remote
 
     status = serve_remote(
         lead_host,
         lead_port,
-        say=lambda line: print(shown(line), file=sys.stderr, flush=True),
+        say=say,
         check_host=lambda address: check_host(address, insecure),
         listen_on=(host, port),
         secret=known.secret,

@@ -13,7 +13,7 @@ from polyrhythm.cli.config import print_config, read_config
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir
 from polyrhythm.cli.hosts import Here
-from polyrhythm.cli.launch import launch
+from polyrhythm.cli.saying import say_starting
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
@@ -330,6 +330,10 @@ def train(
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, job)
+    say_starting(here, quiet=quiet or json_)
+    # Import this only now, so that the line above appears at once.
+    from polyrhythm.cli.launch import launch
+
     launch(
         in_run_folder(spec, here, run_dir),
         here,

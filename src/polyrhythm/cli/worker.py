@@ -10,8 +10,9 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_threads, check_way_in
+from polyrhythm.cli.saying import say
 from polyrhythm.cli.secret import find_secret
-from polyrhythm.core.text import name_fault, shown
+from polyrhythm.core.text import name_fault
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
@@ -89,6 +90,7 @@ def worker(
     staging = {flag: text for flag, text in flags_given.items() if text is not None}
     Stage().amended(staging)
     known = find_secret(host, port, secret_file)
+    say(f"importing torch, then connecting to {host}:{port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.standalone_worker import run_remote
 
@@ -96,7 +98,7 @@ def worker(
         host,
         port,
         name or f"{socket.gethostname()}-{os.getpid()}",
-        say=lambda line: print(shown(line), file=sys.stderr, flush=True),
+        say=say,
         secret=known.secret,
         job=job_id or known.job,
         file=job or (known.path if Path(known.path).is_file() else ""),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,13 @@ _COLUMNS = (
     *("contributions", "per s", "points/s"),
     *("computing", "waiting", "transferring"),
 )
+_SHORT = (*("sent", "per s", "points/s"), *("comp.", "wait", "link"))
+"""The titles of the live table: the same columns in less space."""
+_SHORT_NAME = 11
+"""The longest name of a worker in the live table; the rest of a longer name is cut."""
+_LIVE_WIDTH = 60
+"""The live table is never wider, so that a terminal that becomes narrower does not break its
+lines: the table is redrawn in place by the number of its lines."""
 _SHOWN = 24
 """The most workers in a live table, so that it fits the screen."""
 
@@ -80,7 +88,7 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
     rows: list[RenderableType] = [Text(headline(state, job, now_s), style="bold")]
     workers = state.present
     if workers:
-        rows.append(workers_table(workers[:_SHOWN], state))
+        rows.append(workers_table(workers[:_SHOWN], state, short=True))
     if len(workers) > _SHOWN:
         rows.append(Text(f"and {len(workers) - _SHOWN} more workers", style="dim"))
     if is_fault(state.finding):
@@ -90,30 +98,33 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
         rows.append(
             Text(shown(f"{text}, for {duration(now_s - state.waiting.since_s)}"), style="yellow")
         )
-    return Group(*rows)
+    return Constrain(Group(*rows), _LIVE_WIDTH)
 
 
-def workers_table(workers: Iterable[WorkerState], state: RunState) -> Table:
+def workers_table(workers: Iterable[WorkerState], state: RunState, *, short: bool = False) -> Table:
     """The table of workers. Speeds and shares of time are those of the last seconds; contributions
-    are counted from the beginning."""
+    are counted from the beginning. `short`: use short titles, and cut long names."""
     shown = list(workers)
     clocks = any(worker.clock is not None for worker in shown)
-    table = _table("worker")
-    for title in (*(("clock",) if clocks else ()), *_COLUMNS):
-        table.add_column(title, justify="right")
-    table.add_column("")
+    table = _table()
+    most = _SHORT_NAME if short else None
+    table.add_column("worker", no_wrap=short, max_width=most, overflow="ellipsis")
+    for title in (*(("clock",) if clocks else ()), *(_SHORT if short else _COLUMNS)):
+        table.add_column(title, justify="right", no_wrap=short)
+    if not short:
+        table.add_column("")
     for worker in shown:
         shares = worker.recent.shares or worker.totals.shares
         here = worker.present
         _add_row(
             table,
             worker.name,
-            *((str(worker.clock),) if clocks else ()),
+            *(("-" if worker.clock is None else str(worker.clock),) if clocks else ()),
             str(worker.totals.contributions),
             f"{worker.contributions_per_s:.1f}" if here else "-",
             f"{worker.points_per_s:.0f}" if here else "-",
             *(map(percent, shares) if shares else ("-", "-", "-")),
-            _gone(worker, state),
+            *(() if short else (_gone(worker, state),)),
         )
     return table
 

@@ -31,8 +31,15 @@ def find_policy(sync: str) -> PolicyEntry:
     """The entry of the policy that the text of `--sync` names."""
     name, _ = split_sync(sync)
     entry = POLICIES.get(name)
-    if entry is None or bool(entry.argument) != (":" in sync):
-        raise UsageError(f"--sync {sync!r} is not known: choose one of {sync_help()}")
+    if entry is None:
+        known = ", ".join(entry.syntax for entry in POLICIES.values())
+        raise UsageError(f"--sync {sync!r} is not known: choose one of {known}")
+    if entry.argument and ":" not in sync:
+        raise UsageError(
+            f"--sync {sync} needs a whole number {entry.argument}, such as {name}:8 ({entry.help})"
+        )
+    if ":" in sync and not entry.argument:
+        raise UsageError(f"--sync {sync!r} is not known: {name} takes no number")
     return entry
 
 

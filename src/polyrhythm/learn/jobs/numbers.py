@@ -21,6 +21,13 @@ def said_batch(options: Mapping[str, str]) -> int | None:
 
 
 def check_numbers(options: Mapping[str, str]) -> None:
+    """Raise an error if a built-in job does not know an option, or cannot use its value."""
+    for name in options:
+        if name not in (_RATE, _BATCH):
+            raise UsageError(
+                f"--set {name}={options[name]} is not known to this job: built-in jobs take"
+                f" {_RATE} and {_BATCH}"
+            )
     said_rate(options)
     said_batch(options)
 

@@ -1,0 +1,18 @@
+"""Lines that a command prints for the user on stderr while it works."""
+
+import sys
+
+from polyrhythm.cli.hosts import Here
+from polyrhythm.core.text import shown
+from polyrhythm.observe.words import counted
+
+
+def say(line: str) -> None:
+    print(shown(line), file=sys.stderr, flush=True)
+
+
+def say_starting(here: Here, *, quiet: bool) -> None:
+    """Print what the command does next. Until a process reports something, seconds can pass."""
+    if not quiet:
+        processes = f"{counted(here.servers, 'server')} and {counted(here.workers, 'worker')}"
+        say(f"polyrhythm: importing torch, then starting {processes}")
