@@ -67,9 +67,11 @@ class Command:
     """A running `polyrhythm train ... --name run` in the folder `cwd`. On exit all of its processes
     are killed."""
 
-    def __init__(self, *args: object, cwd: Path, trace: bool = True, fresh: bool = False) -> None:
-        """`trace`: record traces, and replay them unless the test fails. `fresh`: execute the
-        console script, instead of a fork of a process that has imported torch."""
+    def __init__(
+        self, *args: object, cwd: Path, trace: bool = True, fresh: bool = False, spares: int = 0
+    ) -> None:
+        """`trace`: record traces, and replay them unless the test fails. `fresh` and `spares`: see
+        `tests.commands.start.start`."""
         self.cwd = cwd
         self._traces = trace
         self.run_dir = cwd / "runs" / "run"
@@ -90,6 +92,7 @@ class Command:
             stderr=self._stderr,
             start_new_session=True,
             fresh=fresh,
+            spares=spares,
         )
 
     def __enter__(self) -> "Command":

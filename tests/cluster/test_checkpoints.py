@@ -119,7 +119,7 @@ def test_training_goes_on_without_its_store_and_checkpoints_come_back_with_it(
 ) -> None:
     store = tmp_path / "store"
     job = (*VISITS, "--workers", 2, "--servers", 2, "--max-seconds", 60, "--store", store)
-    with Command(*job, "--checkpoint-every", "3rounds", cwd=tmp_path, fresh=True) as command:
+    with Command(*job, "--checkpoint-every", "3rounds", cwd=tmp_path, spares=1) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         away = store.rename(tmp_path / "away")
         failed = wait_until(lambda: command.journal("checkpoint-failed"), "a cut is given up")
@@ -145,7 +145,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_message(tmp_path: Path) -> None:
     content[-3] ^= 1
     tensors.write_bytes(content)
     again = run(
-        *("resume", "run", "--epochs", 2, "--name", "resumed", "--quiet"), cwd=tmp_path, fresh=True
+        *("resume", "run", "--epochs", 2, "--name", "resumed", "--quiet"), cwd=tmp_path, spares=1
     )
     assert again.returncode == 0, again.stderr
     assert f"checkpoint {checkpoint.number} is not used: " in again.stderr

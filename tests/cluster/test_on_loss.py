@@ -20,9 +20,7 @@ def test_a_job_goes_on_from_its_newest_checkpoint(
     flags = [*FLAGS, "--on-loss", "resume", "--epochs", 8, "--json"]
     flags += ["--respawn"] if respawn else []
     checkpoints = tmp_path / "runs" / "run" / "checkpoints"
-    # `fresh` is needed because the command opens the store before it forks, and a forked process
-    # cannot use a store that its parent has opened
-    with Command("digits", *flags, cwd=tmp_path, trace=False, fresh=True) as command:
+    with Command("digits", *flags, cwd=tmp_path, trace=False, spares=2) as command:
         wait_until(lambda: list(checkpoints.glob("*/manifest.json")), "there is a checkpoint")
         os.kill(command.servers()[victim], signal.SIGKILL)
         assert command.wait(90) == 0, command.stderr()

@@ -35,9 +35,8 @@ def resume(cwd: Path, *args: object, name: str = "resumed") -> dict[str, Any]:
 
 
 def call_resume(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run `polyrhythm resume`. `fresh`: the command reads the store before it starts processes, and
-    a process that was forked from it could not use the store."""
-    return run("resume", "run", *args, cwd=cwd, timeout_s=90, fresh=True)
+    """Run `polyrhythm resume`. The command reads the store before it starts the job."""
+    return run("resume", "run", *args, cwd=cwd, timeout_s=90, spares=1)
 
 
 def kill_whole(command: Command) -> None:

@@ -63,7 +63,9 @@ def main(worker):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step(points=1)
 """
-WAYS = pytest.mark.parametrize("fresh", [False, True], ids=["forked", "executed"])
+WAYS = pytest.mark.parametrize(
+    "way", [{}, {"spares": 1}, {"fresh": True}], ids=["forked", "with a spare", "executed"]
+)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +110,10 @@ def test_a_worker_has_the_same_environment(tmp_path: Path, monkeypatch: pytest.M
 
 @WAYS
 def test_a_killed_command_reports_it_and_ends_its_processes(
-    tmp_path: Path, long_job: Path, fresh: bool
+    tmp_path: Path, long_job: Path, way: dict[str, Any]
 ) -> None:
     flags = ("--rounds", 1_000_000, "--workers", 2, "--servers", 1)
-    with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
+    with Command(long_job, *flags, cwd=tmp_path, **way) as command:
         command.await_round(1)
         pid = command.process.pid
         assert os.getsid(pid) == os.getpgid(pid) == pid
@@ -132,13 +134,13 @@ def opened_by(pid: int) -> set[str]:
 
 @WAYS
 def test_a_command_has_only_the_descriptors_that_it_was_given(
-    tmp_path: Path, long_job: Path, fresh: bool
+    tmp_path: Path, long_job: Path, way: dict[str, Any]
 ) -> None:
     """The command has none of the test's descriptors. It opens only what every command opens: its
     journal and sockets."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
     before = opened_by(os.getpid()) | opened_by(warm_server().process.pid)
-    with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
+    with Command(long_job, *flags, cwd=tmp_path, **way) as command:
         command.address()
         folder = Path(f"/proc/{command.process.pid}/fd")
         opened = {int(entry.name): os.readlink(entry) for entry in folder.iterdir()}

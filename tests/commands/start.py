@@ -77,6 +77,7 @@ class WarmCommand:
         stderr: Stream,
         start_new_session: bool,
         network: str | None,
+        spares: int,
     ) -> None:
         self.args = argv
         self.returncode: int | None = None
@@ -94,6 +95,7 @@ class WarmCommand:
                 "limits": {n: resource.getrlimit(getattr(resource, n)) for n in _LIMITS},
                 "new_session": start_new_session,
                 "network": network,
+                "spares": spares,
             }
             body = json.dumps(request).encode()
             assert len(body) < MOST_NBYTES
@@ -198,9 +200,11 @@ def start(
     start_new_session: bool = False,
     network: str | None = None,
     fresh: bool = False,
+    spares: int = 0,
 ) -> Process:
     """Start `polyrhythm ARGS`. If the name of a network namespace is given, the command runs in it.
-    `fresh`: execute the console script in place of a fork."""
+    `fresh`: execute the console script in place of a fork. `spares`: the number of jobs that the
+    command starts after it has opened a store (see `warm_server.Spare`)."""
     argv = [str(CLI), *(str(arg) for arg in args)]
     env = os.environ if env is None else env
     if fresh or _read_when_loaded(env) != warm_server().loaded:
@@ -224,6 +228,7 @@ def start(
         stderr=stderr,
         start_new_session=start_new_session,
         network=network,
+        spares=spares,
     )
 
 
@@ -233,10 +238,11 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 90.0,
     fresh: bool = False,
+    spares: int = 0,
 ) -> subprocess.CompletedProcess[str]:
     """Run `polyrhythm ARGS` to its end."""
     pipe = subprocess.PIPE
-    process = start(*args, cwd=cwd, env=env, stdout=pipe, stderr=pipe, fresh=fresh)
+    process = start(*args, cwd=cwd, env=env, stdout=pipe, stderr=pipe, fresh=fresh, spares=spares)
     try:
         out, err = process.communicate(timeout=timeout_s)
     except BaseException:

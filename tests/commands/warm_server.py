@@ -17,6 +17,7 @@ import json
 import os
 import resource
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -34,28 +35,124 @@ FORK_SERVER = "polyrhythm.engines.fork_server"
 MOST_NBYTES = 1 << 20
 DESCRIPTORS = 4
 """Descriptors of a request: the control socket, stdin, stdout and stderr."""
+MOST_DESCRIPTORS = 16
+"""The most descriptors that a spare child is given."""
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.getenv.restype = ctypes.c_void_p
 
 
+class Spare:
+    """A child that a command forked before it ran any code of polyrhythm. It waits until it is to
+    become the fork server of a job.
+
+    A command that opens a store needs one for each of its jobs: the store starts threads, and a
+    process that is forked afterwards cannot use a store. This class has those methods of
+    `subprocess.Popen` that the engine uses."""
+
+    def __init__(self) -> None:
+        self.returncode: int | None = None
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _wait_as_spare(theirs)
+
+    def become_fork_server(
+        self,
+        arguments: Sequence[str],
+        *,
+        pass_fds: Sequence[int],
+        stdin: int,
+        stdout: int,
+        start_new_session: bool,
+        env: Mapping[str, str],
+    ) -> "Spare":
+        assert stdin == subprocess.DEVNULL
+        request = {
+            "arguments": arguments,
+            "keep": pass_fds,
+            "new_session": start_new_session,
+            "env": dict(env),
+        }
+        with open(os.devnull) as null:
+            given = [*pass_fds, null.fileno(), stdout]
+            socket.send_fds(self._requests, [json.dumps(request).encode()], given)
+        self._requests.close()
+        return self
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            ending = os.pidfd_open(self.pid)
+            try:
+                ready, _, _ = select.select([ending], [], [], timeout)
+            finally:
+                os.close(ending)
+            if not ready:
+                raise subprocess.TimeoutExpired(FORK_SERVER, timeout or 0.0)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+_spares: list[Spare] = []
+"""The spare children of this command that no job has taken yet."""
+
+
+def _wait_as_spare(requests: socket.socket) -> None:
+    """Wait in this forked child for the request to become a fork server. End with the command. This
+    function never returns."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _close_all_but((requests.fileno(),))
+        body, given, _, _ = socket.recv_fds(requests, MOST_NBYTES, MOST_DESCRIPTORS)
+        if not body:
+            os._exit(0)
+        request = json.loads(body)
+        if request["new_session"]:
+            os.setsid()
+        targets = [*request["keep"], 0, 1]
+        above = 1 + max(*given, *targets)
+        for place, fd in enumerate(given, above):  # so that no target is still a source
+            os.dup2(fd, place)
+        for place, target in enumerate(targets, above):
+            os.dup2(place, target)
+        _become_fork_server(request["arguments"], request["env"], request["keep"])
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
 class WarmPopen(subprocess.Popen[Any]):
     """A `Popen` that only forks if its child is to be the fork server of a job: the child executes
-    no new interpreter."""
+    no new interpreter. If the command has a spare child, that child becomes the fork server."""
+
+    def __new__(cls, args: Any, **options: Any) -> Any:
+        if _spares and _starts_fork_server(args):
+            return _spares.pop(0).become_fork_server(args[3:], **options)
+        return super().__new__(cls)
 
     def __init__(self, args: Any, **options: Any) -> None:
-        if not isinstance(args, str) and [str(arg) for arg in args[1:3]] == ["-m", FORK_SERVER]:
+        if _starts_fork_server(args):
             options["preexec_fn"] = functools.partial(
                 _become_fork_server, args[3:], options.get("env"), options.get("pass_fds", ())
             )
         super().__init__(args, **options)
 
 
+def _starts_fork_server(args: Any) -> bool:
+    return not isinstance(args, str) and [str(arg) for arg in args[1:3]] == ["-m", FORK_SERVER]
+
+
 def _become_fork_server(
     arguments: Sequence[str], env: Mapping[str, str] | None, keep: Iterable[int]
 ) -> None:
-    """Run the fork server of a job in this forked child, and never return. `Popen` has set up the
-    descriptors 0, 1 and 2 and the session."""
+    """Run the fork server of a job in this forked child, and never return. The descriptors 0, 1 and
+    2 and the session are set up already."""
     try:
         gc.enable()  # `Popen` switches it off while it runs `preexec_fn`
         _reset_signals()
@@ -139,6 +236,7 @@ def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: i
     _set_environment(request["env"])
     sys.argv = request["argv"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
+    _spares.extend(Spare() for _ in range(request["spares"]))
 
 
 def _enter_network(name: str) -> None:
