@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.order import ordered
+
 TORTURED = "POLYRHYTHM_TORTURE" in os.environ
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 
@@ -26,9 +28,19 @@ settings.register_profile(
 )
 settings.load_profile("polyrhythm")
 
+gc.disable()  # until all tests are collected: imports and collected tests make little garbage
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    if processes > 1:
+        items[:] = ordered(items, processes)
+
 
 def pytest_collection_finish() -> None:
     """Keep garbage collection from searching the modules and tests again and again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

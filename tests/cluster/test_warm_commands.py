@@ -139,7 +139,7 @@ def test_a_command_has_only_the_descriptors_that_it_was_given(
     """The command has none of the test's descriptors. It opens only what every command opens: its
     journal and sockets."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
-    before = opened_by(os.getpid()) | opened_by(warm_server().process.pid)
+    before = opened_by(os.getpid()) | opened_by(warm_server().pid)
     with Command(long_job, *flags, cwd=tmp_path, **way) as command:
         command.address()
         folder = Path(f"/proc/{command.process.pid}/fd")

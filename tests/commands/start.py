@@ -1,14 +1,17 @@
 """Start `polyrhythm` commands as `subprocess` does, but by a fork of a process that has imported
 torch already.
 
-One such process (`warm_server.py`) belongs to each test process. It is started with the first
-command. Some variables of the environment are read only when a process is loaded. A command for
-which one of these differs is executed in the usual way, and so is every command with `fresh=True`.
+One such process (`warm_server.py`) serves all test processes of a test run. It is started with the
+first command, and ends with the last test process that has started a command. Some variables of the
+environment are read only when a process is loaded. A command for which one of these differs is
+executed in the usual way, and so is every command with `fresh=True`.
 """
 
 import atexit
 import contextlib
+import errno
 import functools
+import hashlib
 import json
 import os
 import resource
@@ -19,6 +22,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -29,27 +33,69 @@ from tests.commands.warm_server import MARK, MARK_LENGTH, MOST_NBYTES
 CLI = Path(sys.executable).with_name("polyrhythm")
 _PROGRAM = Path(__file__).with_name("warm_server.py")
 _READ_WHEN_LOADED = ("OMP_", "MKL_", "OPENBLAS_", "LD_", "GLIBC_", "MALLOC_", "PYTHON", "TORCH_")
+_MOST_TEST_PROCESSES = 64
+_START_S = 60.0
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 Stream = int | IO[Any] | None
 
 
 class _WarmServer:
+    """The connection of this test process to the warm server of its test run. The test process that
+    gets the server's address first starts the server."""
+
     def __init__(self) -> None:
         self.loaded = _read_when_loaded(os.environ)
-        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, str(_PROGRAM), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env={**environment([1]), MARK: "-" * MARK_LENGTH},
-                start_new_session=True,
-            )
+        self._process: subprocess.Popen[bytes] | None = None
+        """The server, if this test process has started it."""
+        until_s = time.monotonic() + _START_S
+        while not (told := self._connect(_address(self.loaded))):
+            assert time.monotonic() < until_s, "the warm server does not start"
+            time.sleep(0.01)
+        self.pid: int = json.loads(told)["pid"]
+
+    def _connect(self, address: str) -> bytes:
+        """Connect to the server and return its first message. Return nothing if the server of
+        another test process is just starting or ending."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            try:
+                listener.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                listener.listen(_MOST_TEST_PROCESSES)
+                self._process = _start_server(listener)
+        self.requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.requests.connect(address)
+            return self.requests.recv(MOST_NBYTES)
+        except ConnectionError:
+            self.requests.close()
+            return b""
 
     def close(self) -> None:
+        """Disconnect. The server ends when no test process is connected any more."""
         self.requests.close()
-        self.process.wait(30)
+
+
+def _address(loaded: Mapping[str, str]) -> str:
+    """The address of the warm server, which differs for other values of the variables that are read
+    when a process is loaded, and for another Python. A test process outside xdist has a server of
+    its own."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
+    same = json.dumps([run, sys.executable, sorted(loaded.items())])
+    return f"\0polyrhythm-warm-{hashlib.sha256(same.encode()).hexdigest()}"
+
+
+def _start_server(listener: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(_PROGRAM), str(listener.fileno())],
+        pass_fds=(listener.fileno(),),
+        stdin=subprocess.DEVNULL,
+        env={**environment([1]), MARK: "-" * MARK_LENGTH},
+        start_new_session=True,
+    )
 
 
 @functools.cache

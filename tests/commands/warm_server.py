@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -172,15 +173,17 @@ def _become_fork_server(
         os._exit(1)
 
 
-def serve(requests: socket.socket, mark_address: int) -> None:
-    """Fork a child for every request. Only the children return from this function."""
-    running: dict[int, socket.socket] = {}
+def serve(listener: socket.socket, mark_address: int) -> None:
+    """Fork a child for every request of the test processes that connect. End when the last of them
+    has disconnected. Only the children return from this function."""
+    running: dict[int, Command] = {}
+    clients: set[socket.socket] = set()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     selector = selectors.DefaultSelector()
-    selector.register(requests, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
     selector.register(woken, selectors.EVENT_READ)
     while True:
         for key, _ in selector.select():
@@ -188,11 +191,24 @@ def serve(requests: socket.socket, mark_address: int) -> None:
                 os.read(woken, 4096)
                 _report_exits(running)
                 continue
-            body, descriptors, _, _ = socket.recv_fds(requests, MOST_NBYTES, DESCRIPTORS)
+            if key.fileobj == listener:
+                client, _ = listener.accept()
+                client.send(json.dumps({"pid": os.getpid()}).encode())
+                clients.add(client)
+                selector.register(client, selectors.EVENT_READ)
+                continue
+            client = key.fileobj
+            body, descriptors, _, _ = socket.recv_fds(client, MOST_NBYTES, DESCRIPTORS)
             if not body:  # the test process has ended
-                for pid in running:
-                    os.kill(pid, signal.SIGKILL)
-                os._exit(0)
+                selector.unregister(client)
+                clients.remove(client)
+                client.close()
+                for pid, command in running.items():
+                    if command.client == client:
+                        os.kill(pid, signal.SIGKILL)
+                if not clients:
+                    os._exit(0)
+                continue
             pid = os.fork()
             if pid == 0:
                 _settle(json.loads(body), descriptors, mark_address)
@@ -200,16 +216,24 @@ def serve(requests: socket.socket, mark_address: int) -> None:
             control = socket.socket(fileno=descriptors[0])
             for fd in descriptors[1:]:
                 os.close(fd)
-            running[pid] = control
+            running[pid] = Command(client, control)
             control.send(json.dumps({"pid": pid}).encode())
 
 
-def _report_exits(running: dict[int, socket.socket]) -> None:
+@dataclass(frozen=True)
+class Command:
+    client: socket.socket
+    """The connection of the test process that asked for the command."""
+    control: socket.socket
+    """Tells the test process the command's process and its exit status."""
+
+
+def _report_exits(running: dict[int, Command]) -> None:
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        with running.pop(pid) as control:
+        with running.pop(pid).control as control:
             try:
                 control.send(json.dumps({"returncode": os.waitstatus_to_exitcode(status)}).encode())
             except OSError:

@@ -29,6 +29,7 @@ def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatc
     assert environment([1])[POLICY] == "active"
 
 
+@pytest.mark.slow
 def test_idle_threads_of_a_standalone_server_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment variable must be set before torch is imported, because OpenMP reads it only
     once."""

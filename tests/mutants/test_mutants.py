@@ -159,6 +159,7 @@ def test_only_the_bodies_of_functions_are_patched(
     assert (found is not None) == fits
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_quick_mutants_are_killed() -> None:
     """The mutants run in separate processes. `--unverified` does not check that the tests pass

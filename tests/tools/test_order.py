@@ -1,0 +1,54 @@
+"""The order of the tests for several test processes (`tests/order.py`)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.order import ordered
+
+
+@dataclass(frozen=True)
+class Item:
+    number: int
+    mark: str = ""
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return self.mark if self.mark == name else None
+
+
+def items(slow: int, waiting: int, computing: int) -> list[Any]:
+    marks = ["cluster"] * waiting + [""] * computing + ["slow"] * slow
+    return [Item(number, mark) for number, mark in enumerate(marks)]
+
+
+def parts(found: list[Any], processes: int) -> list[list[Any]]:
+    """Cut the list as `--dist worksteal` does."""
+    cut, left = [], list(found)
+    for number in range(processes, 0, -1):
+        size = len(left) // number
+        cut.append(left[:size])
+        left = left[size:]
+    return cut
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4, 7])
+@pytest.mark.parametrize(
+    "counts", [(0, 0, 0), (2, 30, 301), (1, 0, 5), (0, 40, 0), (0, 40, 3), (5, 0, 0)]
+)
+def test_every_test_is_run_once(counts: tuple[int, int, int], processes: int) -> None:
+    before = items(*counts)
+    found = ordered(before, processes)
+    assert len(found) == len(before) and set(found) == set(before)
+
+
+def test_all_processes_but_one_begin_with_tests_that_take_long_and_then_wait() -> None:
+    *first, last = parts(ordered(items(slow=4, waiting=31, computing=300), 4), 4)
+    for part in first:
+        marks = [item.mark for item in part]
+        long, waiting = marks.count("slow"), marks.count("cluster")
+        assert long in (1, 2) and waiting in (10, 11)
+        assert marks == ["slow"] * long + ["cluster"] * waiting + [""] * (
+            len(marks) - long - waiting
+        )
+    assert {item.mark for item in last} == {""}
