@@ -139,6 +139,7 @@ def test_points_that_were_put_back_are_visited_again(batch: int) -> None:
         assert straight.next(batch)[1] == progress
         found += indices.tolist()
     assert sorted(found) == sorted([*range(100)] * 2)
+    points.keep(1)
     points.put_back()
     points.put_back()
     assert points.next(batch)[0].tolist() == indices.tolist()

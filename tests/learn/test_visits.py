@@ -11,7 +11,7 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.probe import NOT_PROBED, Probe
-from polyrhythm.learn.worker import _Visits
+from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import ChunkProgress, JobSpec
 
@@ -93,9 +93,10 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
 
 
 def test_points_that_are_taken_back_are_not_reported() -> None:
-    visits = _Visits()
-    visits.put_back = lambda: None
+    visits = Visits()
+    visits.put_back = lambda batches: None
     visits.note(4, [ChunkProgress(0, 0, 4)])
+    visits.stepped()
     visits.note(8, [ChunkProgress(0, 0, 10), ChunkProgress(1, 0, 2)])
     visits.take_back()
     points, progress, _ = visits.collect()

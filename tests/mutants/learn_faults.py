@@ -72,7 +72,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "abandoned-points-are-counted",
         "The progress over points that were given back is reported.",
-        "learn:_Visits.take_back",
+        "learn:Visits.take_back",
         "self.points, self._progress = self._before",
         "self.points = self._before[0]",
         "tests/learn/test_visits.py::test_points_that_are_taken_back_are_not_reported",
@@ -80,13 +80,13 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "rest-of-the-points-is-forgotten",
         "Points visited since the last contribution are not sent when the data ends.",
-        "learn:Worker.batches",
+        "learn:Worker._leased",
         "if self._visits.pending:\n"
-        "    self._exchange.contribute_rest()\n"
+        "    exchange.contribute_rest()\n"
         "else:\n"
         "    self._node.abstain(lease.number)\n"
-        "    self._exchange.take_version()",
-        "self._node.abstain(lease.number)\nself._exchange.take_version()",
+        "    exchange.take_version()",
+        "self._node.abstain(lease.number)\nexchange.take_version()",
         "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed",
     ),
     mutant(

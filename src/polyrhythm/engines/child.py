@@ -23,6 +23,7 @@ from polyrhythm.core.record import Record
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
+from polyrhythm.io.forked import close_when_forked
 from polyrhythm.io.jobindex import Entry, Index
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
@@ -42,6 +43,7 @@ from polyrhythm.wire.messages import Address, JobSpec
 class _Control:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        close_when_forked(sock)
         self._lock = threading.Lock()
         self._lines: IO[bytes] = sock.makefile("rb")
 

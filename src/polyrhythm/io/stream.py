@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.carrier import ALL, NOW, SOME, Carrier, Wrapped
+from polyrhythm.io.forked import close_when_forked
 from polyrhythm.io.link import Payload, PollableLink, Sendable
 from polyrhythm.io.outgoing import Descriptor, Outgoing, fingerprint_of
 from polyrhythm.wire.digests import Buffer, Digest
@@ -50,6 +51,7 @@ class StreamLink:
         self.by_reference = carrier.by_reference
         self._carrier = carrier
         self._sock = carrier.sock
+        close_when_forked(self._sock)
         self._decoder = Decoder(Digest.XXH3, STRANGER, hello=True)
         self._digest = Digest.XXH3
         self._hello = True

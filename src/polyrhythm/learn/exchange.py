@@ -6,41 +6,20 @@ the user's optimizer, so the learning rates that a scheduler sets are sent with 
 """
 
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
+from polyrhythm.core.worker.cadence import Due, Standing, after_step, choose_cadence, decide
 from polyrhythm.learn.attachment import Attachment
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS
-from polyrhythm.wire.messages import ChunkProgress
-
-
-class Visits(Protocol):
-    """The points visited since the last contribution."""
-
-    @property
-    def points(self) -> float: ...
-
-    @property
-    def everything(self) -> int:
-        """The number of points in this worker's lease; 0 if it is not known."""
-
-    def drop(self) -> None:
-        """Forget these points: they will never count."""
-
-    def take_back(self) -> None:
-        """Return the points of the last batch, so that they are visited again."""
-
-    def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
-        """Return the number of points, the progress through chunks, and the number of the lease
-        under which the first point was visited. Then begin at zero."""
 
 
 class Exchange(torch.optim.Optimizer):
@@ -74,6 +53,8 @@ class Exchange(torch.optim.Optimizer):
         """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
         """The number of points between the last contribution and the last step."""
+        self._batch = 0
+        """The number of points that were asked for as the present batch."""
         self._fresh: tuple[float | None, int, int] = NOT_PROBED
         """With kind local and rounds that end by the clock: the loss before the first local step of
         this round."""
@@ -126,6 +107,7 @@ class Exchange(torch.optim.Optimizer):
             self._look()
         elif self.cadence.looks(in_flight=self._on_its_way):
             self._node.look()
+        self._visits.stepped()
         if self._due() is not Due.NO:
             self._contribute()
         self._drop_gradients()
@@ -158,9 +140,27 @@ class Exchange(torch.optim.Optimizer):
             self._node.interval_left_ns(),
         )
 
-    def next_points(self) -> int:
-        """Return the number of points of the next batch."""
-        return self.cadence.next_points(self._standing(), self._node.terms)
+    def next_points(self, ahead: Sequence[int] = ()) -> int:
+        """Return the number of points of the next batch. `ahead`: the points of batches that are
+        loaded and come before it. Batches whose gradients the user accumulates have the same
+        number of points, so that the mean of their gradients is the mean over their points."""
+        if self._visits.unstepped and not ahead:
+            return self._batch
+        standing = self._standing()
+        for points in ahead:
+            standing = after_step(self.cadence, standing, self._node.terms, points)
+        return self.cadence.next_points(standing, self._node.terms)
+
+    def fits(self, points: int) -> bool:
+        """Whether a batch that was loaded ahead, and planned with this many points, may be the next
+        one."""
+        if self._visits.unstepped:
+            return points == self._batch
+        return self.cadence.fits(points, self._standing(), self._node.terms)
+
+    def begin_batch(self, points: int) -> None:
+        """The training loop gets a batch for which this many points were asked."""
+        self._batch = points
 
     def _due(self) -> Due:
         node = self._node
@@ -175,7 +175,7 @@ class Exchange(torch.optim.Optimizer):
     def _abandons(self) -> bool:
         """Whether to abandon the step that was just computed because it took too long. Only points
         from `worker.batches` are abandoned, because only these can be visited again."""
-        if self._points is not None:
+        if self._points is not None or not self._visits.returnable:
             return False
         return self.cadence.abandons(-self._node.interval_left_ns(), self._gathered)
 

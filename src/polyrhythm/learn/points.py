@@ -6,6 +6,8 @@ chunk has points of all labels. A contribution carries the ChunkProgress of its 
 progress takes effect when the contribution is counted.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,12 +15,13 @@ from polyrhythm.core.batches import take
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 Indices = npt.NDArray[np.int64]
+Ranks = Callable[[int], Indices]
+"""Gives the rank of every point in the order of a pass: points with lower ranks come first."""
 
 
 class Points:
     def __init__(self, lease: Leased, least: int = 1) -> None:
-        """`least`: the fewest points of a batch."""
-        self._least = least
+        self.begin(least)
         self._permutation: Indices = np.random.default_rng(lease.seed).permutation(lease.points)
         self._seed = lease.seed
         self._epochs = lease.epochs
@@ -28,11 +31,25 @@ class Points:
         """This worker's position in every chunk that it has visited. Chunks that are no longer
         leased to it are included."""
         self._lease: Leased | None = None
-        self._before: dict[int, tuple[int, int]] = {}
-        """The positions before the last call of `next`, in the chunks that it used."""
+        self._log: list[dict[int, tuple[int, int]]] = []
+        """Per call of `next` that may be taken back: the positions before it, in the chunks that it
+        used."""
         self._ranks: tuple[int, int, Indices] | None = None
         self._last_shuffled: tuple[ChunkLease, int, Indices] | None = None
+        self._last_ranked: tuple[Leased, int, dict[int, Indices], Indices] | None = None
         self.take(lease)
+
+    def begin(self, least: int, whole: int = 0, ranks: Ranks | None = None) -> None:
+        """Set how points are divided into batches. `least`: the fewest points of a batch. `whole`:
+        if positive, all batches have this many points, and the remainder of a pass is skipped.
+        `ranks`: the order in which the points of the lease are visited."""
+        self._least = 1 if whole else least
+        self._whole = whole
+        self._ranks_of = ranks
+
+    def holds(self, lease: Leased) -> bool:
+        """Whether this is the present lease."""
+        return lease is self._lease
 
     def take(self, lease: Leased) -> bool:
         """Take a new lease. Each chunk continues at the position in the lease, or at this worker's
@@ -43,6 +60,7 @@ class Points:
         anew = self._lease is not None and lease.incarnation != self._lease.incarnation
         if anew:
             self._been.clear()
+            self._log.clear()
         self._lease = lease
         self._chunks = {chunk.chunk: chunk for chunk in lease.chunks}
         self._at = {
@@ -51,19 +69,83 @@ class Points:
         }
         return anew
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether the lease has no points left to visit."""
+        return not self._at or (self._epochs is not None and self._this_pass() >= self._epochs)
+
     def next(self, count: int) -> tuple[Indices, tuple[ChunkProgress, ...]]:
         """Return a batch of about `count` points of one pass, and the progress through chunks. The
         batch has fewer points at the end of a pass, and a few more if the remainder would be too
         small for a batch. It is empty after the last pass."""
-        if not self._at:
+        if self.exhausted:
             return np.empty(0, np.int64), ()
-        this_pass = min(passes for passes, _ in self._at.values())
-        if self._epochs is not None and this_pass >= self._epochs:
-            return np.empty(0, np.int64), ()
+        before: dict[int, tuple[int, int]] = {}
+        self._log.append(before)
+        if self._whole and self._left(self._this_pass()) < self._whole and self._may_skip():
+            self._skip_pass(before)
+        this_pass = self._this_pass()
         count = max(count, self._least)
+        if self._ranks_of is None:
+            points = self._next_of_chunks(count, this_pass, before)
+        else:
+            points = self._next_of_lease(count, this_pass, before)
+        if self._whole and 0 < self._left(this_pass) < self._whole:
+            self._skip_pass(before)
+        return points, tuple(ChunkProgress(number, *self._at[number]) for number in before)
+
+    def put_back(self, batches: int = 1) -> None:
+        """Return the points of the last `batches` calls of `next`, so that the next calls give them
+        again."""
+        for _ in range(min(batches, len(self._log))):
+            for number, at in self._log.pop().items():
+                self._been[number] = at
+                if number in self._at:
+                    self._at[number] = at
+
+    def keep(self, batches: int) -> None:
+        """Only the last `batches` calls of `next` may still be taken back."""
+        del self._log[: max(0, len(self._log) - batches)]
+
+    def _this_pass(self) -> int:
+        return min(passes for passes, _ in self._at.values())
+
+    def _left(self, this_pass: int) -> int:
+        """The number of points of this pass that are left."""
+        return sum(
+            self._chunks[number].last - self._chunks[number].first - cursor
+            for number, (passes, cursor) in self._at.items()
+            if passes == this_pass
+        )
+
+    def _may_skip(self) -> bool:
+        """Whether a remainder may be skipped although no batch of its pass precedes it. It may not
+        if it is the last that this worker visits: progress is reported with a batch."""
+        everything = sum(chunk.last - chunk.first for chunk in self._chunks.values())
+        last = self._epochs is not None and self._this_pass() + 1 >= self._epochs
+        return everything >= self._whole and not last
+
+    def _skip_pass(self, before: dict[int, tuple[int, int]]) -> None:
+        this_pass = self._this_pass()
+        for number, at in self._at.items():
+            if at[0] == this_pass:
+                before.setdefault(number, at)
+                self._at[number] = self._been[number] = (this_pass + 1, 0)
+
+    def _advance(self, number: int, points: int, before: dict[int, tuple[int, int]]) -> None:
+        passes, cursor = self._at[number]
+        before.setdefault(number, (passes, cursor))
+        chunk = self._chunks[number]
+        cursor += points
+        if cursor >= chunk.last - chunk.first:
+            passes, cursor = passes + 1, 0
+        self._at[number] = self._been[number] = (passes, cursor)
+
+    def _next_of_chunks(
+        self, count: int, this_pass: int, before: dict[int, tuple[int, int]]
+    ) -> Indices:
+        """The next points, one chunk after the other."""
         parts: list[Indices] = []
-        progress: list[ChunkProgress] = []
-        self._before = {}
         for number in self._order(this_pass):
             if count <= 0:
                 break
@@ -75,21 +157,42 @@ class Points:
             points = self._shuffled(chunk, passes)[cursor : cursor + taken]
             count -= len(points)
             parts.append(points)
-            cursor += len(points)
-            self._before[number] = self._at[number]
-            if cursor >= chunk.last - chunk.first:
-                passes, cursor = passes + 1, 0
-            self._at[number] = self._been[number] = (passes, cursor)
-            progress.append(ChunkProgress(number, passes, cursor))
-        return np.concatenate(parts), tuple(progress)
+            self._advance(number, len(points), before)
+        return np.concatenate(parts)
 
-    def put_back(self) -> None:
-        """Return the points of the last call of `next`, so that the next call gives them again."""
-        for number, at in self._before.items():
-            self._been[number] = at
-            if number in self._at:
-                self._at[number] = at
-        self._before = {}
+    def _next_of_lease(
+        self, count: int, this_pass: int, before: dict[int, tuple[int, int]]
+    ) -> Indices:
+        """The points with the lowest ranks of all chunks. In every chunk points are visited in the
+        order of their ranks, so that a position still says which points were visited."""
+        left = self._left(this_pass)
+        count = take(min(count, left), left, self._least)
+        ordered, ranks = self._ranked(this_pass)
+        heads: dict[int, Indices] = {
+            number: ordered[number][cursor : cursor + count]
+            for number, (passes, cursor) in self._at.items()
+            if passes == this_pass
+        }
+        points = np.concatenate(list(heads.values()))
+        points = points[np.argsort(ranks[points])][:count]
+        last = ranks[points[-1]]
+        for number, head in heads.items():
+            if taken := int(np.count_nonzero(ranks[head] <= last)):
+                self._advance(number, taken, before)
+        return points
+
+    def _ranked(self, this_pass: int) -> tuple[dict[int, Indices], Indices]:
+        """The points of every chunk in the order of their ranks, and the ranks of all points."""
+        assert self._ranks_of is not None and self._lease is not None
+        kept = self._last_ranked
+        if kept is None or kept[0] is not self._lease or kept[1] != this_pass:
+            ranks = self._ranks_of(this_pass)
+            ordered = {}
+            for number, chunk in self._chunks.items():
+                points = self._permutation[chunk.first : chunk.last]
+                ordered[number] = points[np.argsort(ranks[points])]
+            self._last_ranked = kept = (self._lease, this_pass, ordered, ranks)
+        return kept[2], kept[3]
 
     def _order(self, this_pass: int) -> list[int]:
         """The chunks of this pass in order: first a chunk that is partly visited, then the others

@@ -3,13 +3,13 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-import numpy as np
 import torch
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -20,61 +20,20 @@ from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
 from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.points import Indices, Points
+from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of, ranks_of
+from polyrhythm.learn.lookahead import Lookahead
+from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
+from polyrhythm.learn.streams import stream
+from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_read import load_into
-from polyrhythm.wire.messages import MOST_NUMBER, ChunkProgress, JobSpec
+from polyrhythm.wire.messages import MOST_NUMBER, JobSpec
 
 _EVALUATOR = "worker-0"
 """The worker that evaluates for all workers. It is the first one, because its name is the same
 after a restart."""
-
-
-class _Visits:
-    """The points visited since the last contribution, and the lease under which the first of them
-    was visited."""
-
-    def __init__(self) -> None:
-        self.points = 0.0
-        self.everything = 0
-        self._progress: dict[int, ChunkProgress] = {}
-        self._lease = 0
-        self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
-        self.put_back: Callable[[], None] | None = None
-        """Returns the points of the last batch, so that they are visited again."""
-
-    def begin(self, lease: int) -> None:
-        """Note the lease of the points that follow. If points were visited since the last
-        contribution, the lease of the first one counts."""
-        if not self.pending:
-            self._lease = lease
-
-    def note(self, points: int, progress: Sequence[ChunkProgress]) -> None:
-        if self.put_back is not None:
-            self._before = (self.points, dict(self._progress))
-        self.points += points
-        self._progress.update({step.chunk: step for step in progress})
-
-    def take_back(self) -> None:
-        assert self.put_back is not None
-        self.points, self._progress = self._before
-        self.put_back()
-
-    def drop(self) -> None:
-        """Forget the points. The worker was evicted, so they will never count."""
-        self.points, self._progress = 0.0, {}
-
-    @property
-    def pending(self) -> bool:
-        """Whether points were visited since the last contribution."""
-        return self.points > 0
-
-    def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
-        points, progress = self.points, tuple(self._progress.values())
-        self.drop()
-        return points, progress, self._lease
 
 
 class Worker:
@@ -86,7 +45,7 @@ class Worker:
         self._node = node
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
-        self._visits = _Visits()
+        self._visits = Visits()
         self._attached = False
         self._exchange: Exchange | None = None
         self._pacer: Pacer | None = None
@@ -162,7 +121,7 @@ class Worker:
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.probe()")
         sample, seed = self._job.probe_points, self._job.seed
-        self._exchange.probe = Probe(_count(dataset), sample, seed, _fetcher(dataset), loss_of)
+        self._exchange.probe = Probe(count_of(dataset), sample, seed, fetcher(dataset), loss_of)
         self._exchange.begin_round()
 
     def finish(self) -> None:
@@ -172,47 +131,135 @@ class Worker:
             self._exchange.contribute_rest()
 
     def batches(
-        self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int
+        self,
+        dataset: Dataset[Any] | Sequence[Any] | DataLoader[Any],
+        batch_size: int | None = None,
+        *,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+        sampler: Iterable[int] | None = None,
     ) -> Iterator[Any]:
         """Yield batches of the points leased to this worker, until the job ends. `dataset` is a
         map-style data set, or tensors that are indexed together. No batch is smaller than
-        `--min-batch`: a smaller remainder becomes part of the batch before it."""
+        `--min-batch`: a smaller remainder becomes part of the batch before it.
+
+        `num_workers`, `collate_fn` and `pin_memory` mean the same as for a `DataLoader`. With
+        `drop_last`, all batches have `batch_size` points, and the remainder of a pass is skipped.
+        `sampler` gives the order in which the points of the lease are visited.
+
+        A `DataLoader` takes the place of all these arguments. Passes are not counted if it has a
+        sampler of its own, or if the data set is an `IterableDataset`."""
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.batches()")
-        if batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
-        least = least_of(self._job.min_batch, batch_size)
-        fetch = _fetcher(dataset)
-        self._exchange.cadence.begin(batch_size, least)
-        lease = self._node.enrol(_count(dataset), batch_size)
-        if not self._exchange.pending:
-            self._exchange.take_version()
-        points = self._points = self._points or Points(lease, least)
-        self._visits.put_back = points.put_back if self._job.abandon != OFF else None
-        self._node.timesheet.begin_interval()
-        while not self.stopped:
-            lease = self._node.lease or lease
-            if points.take(lease):
-                self._visits.drop()
-            self._visits.begin(lease.number)
-            self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
-            indices, progress = points.next(self._exchange.next_points())
-            if not len(indices):
-                self._exchange.settle()
-                if self._visits.pending:
-                    self._exchange.contribute_rest()
-                else:
-                    self._node.abstain(lease.number)
-                    self._exchange.take_version()
-                continue
-            self._visits.note(len(indices), progress)
+        loading = loading_of(
+            dataset,
+            batch_size,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            pin_memory=pin_memory,
+            sampler=sampler,
+        )
+        least = least_of(self._job.min_batch, loading.batch_size)
+        self._exchange.cadence.begin(loading.batch_size, least)
+        found = self._streamed(loading) if loading.uncounted else self._leased(loading, least)
+        for points, batch in found:
             if self._pacer is not None:
-                self._pacer.share = (
-                    len(indices) / batch_size if self._exchange.traits.timed else 1.0
-                )
-            yield fetch(indices)
+                timed = self._exchange.traits.timed
+                self._pacer.share = points / loading.batch_size if timed else 1.0
+            yield batch
         if self._visits.pending:
             self._exchange.contribute_rest()
+
+    def _leased(self, loading: Loading, least: int) -> Iterator[tuple[int, Any]]:
+        """Yield batches of leased points, each with its number of points."""
+        exchange, job = self._exchange, self._job
+        assert exchange is not None
+        count = len(loading.dataset)
+        lease = self._node.enrol(count, loading.batch_size)
+        if not exchange.pending:
+            exchange.take_version()
+        points = self._points = self._points or Points(lease, least)
+        ranks = None
+        if loading.sampler is not None:
+            ranks = ranks_of(loading.sampler, count, lease.seed)
+        whole = loading.batch_size if loading.drop_last else 0
+        if whole and exchange.traits.gathers:
+            self._say("drop_last has no effect: under this policy the lead chooses the batch size")
+            whole = 0
+        points.begin(least, whole, ranks)
+        ahead = Lookahead(points, loading, self._own_seed(), exchange.next_points, exchange.fits)
+        self._visits.put_back = ahead.put_back if job.abandon != OFF else None
+        self._node.timesheet.begin_interval()
+        try:
+            while not self.stopped:
+                lease = self._node.lease or lease
+                if ahead.take(lease):
+                    self._visits.drop()
+                self._visits.begin(lease.number)
+                self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
+                found = ahead.next(self._visits.unstepped if self._visits.returnable else 0)
+                if found is None:
+                    exchange.settle()
+                    if self._visits.pending:
+                        exchange.contribute_rest()
+                    else:
+                        self._node.abstain(lease.number)
+                        exchange.take_version()
+                    continue
+                drawn, batch = found
+                exchange.begin_batch(drawn.asked)
+                self._visits.note(drawn.points, drawn.progress)
+                yield drawn.points, batch
+        finally:
+            ahead.close()
+
+    def _streamed(self, loading: Loading) -> Iterator[tuple[int, Any]]:
+        """Yield batches of a source whose passes are not counted, each with its number of
+        points."""
+        exchange, job = self._exchange, self._job
+        assert exchange is not None
+        if job.rounds is None and (job.epochs is not None or job.target_change is not None):
+            raise UsageError(
+                f"passes are not counted, because {loading.uncounted}: --epochs and --target-change"
+                " cannot end the job; give --rounds, --max-seconds or another goal"
+            )
+        count = max(1, job.workers)
+        self._say(
+            f"passes are not counted, because {loading.uncounted}; each of {count} workers takes its"
+            " share of the points"
+        )
+        self._visits.put_back = None
+        self._visits.everything = 0
+        self._node.timesheet.begin_interval()
+        incarnation = self.incarnation
+        found = stream(loading, self._number() % count, count, self._own_seed())
+        while not self.stopped:
+            points, batch = next(found)
+            if incarnation != self.incarnation:
+                incarnation = self.incarnation
+                self._visits.drop()
+            self._visits.begin(0)
+            self._visits.note(points, ())
+            yield points, batch
+
+    def _number(self) -> int:
+        """The number in the name of a worker that the job itself started: it is the same after a
+        restart. For any other worker, a number that differs from those of the others."""
+        prefix, _, number = self.name.rpartition("-")
+        return int(number) if prefix == "worker" and number.isdecimal() else self._node.number
+
+    def _own_seed(self) -> int:
+        """A seed that differs between workers."""
+        return crc32(f"{self.seed} {self.name}".encode())
+
+    def _say(self, message: str) -> None:
+        """Print a message that concerns all workers of the job. Of the workers that one command
+        starts, the first one prints it."""
+        if self.name == _EVALUATOR or not self.name.startswith("worker-"):
+            print(f"polyrhythm: {message}", file=sys.stderr, flush=True)
 
     def data(self, name: str) -> Path:
         """Return the folder of a data set of the catalogue (`polyrhythm data list`). It is searched
@@ -253,32 +300,3 @@ class Worker:
         self._evaluations.done(began_ns, now_ns)
         if self._exchange is not None:
             self._exchange.exclude_time(now_ns - began_ns)
-
-
-def _count(dataset: Any) -> int:
-    if isinstance(dataset, TensorDataset):
-        return len(dataset)
-    if isinstance(dataset, tuple | list):
-        return len(dataset[0])
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise UsageError(
-            "worker.batches needs a map-style data set (with __len__ and __getitem__),"
-            " because points are leased by their number"
-        )
-    return len(dataset)
-
-
-def _fetcher(dataset: Any) -> Any:
-    tensors = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
-    if isinstance(tensors, tuple | list):
-        columns = tuple(
-            torch.as_tensor(np.asarray(t)) if not isinstance(t, torch.Tensor) else t
-            for t in tensors
-        )
-
-        def fetch_tensors(indices: Indices) -> tuple[torch.Tensor, ...]:
-            index = torch.from_numpy(indices)
-            return tuple(column[index] for column in columns)
-
-        return fetch_tensors
-    return lambda indices: default_collate([dataset[int(index)] for index in indices])

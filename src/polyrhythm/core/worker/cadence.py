@@ -74,6 +74,13 @@ class Cadence(Protocol):
     def next_points(self, standing: Standing, terms: Resume) -> int:
         """The number of points of the next step."""
 
+    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+        """Whether a batch that was planned with this many points, and loaded ahead, may be the next
+        one."""
+
+    def takes_ns(self, points: float) -> float:
+        """How long a step of this many points takes; 0 if the cadence does not depend on time."""
+
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         """The next steps, if no message changes the plan."""
 
@@ -109,6 +116,17 @@ def decide(
     return cadence.due(standing, terms)
 
 
+def after_step(cadence: Cadence, standing: Standing, terms: Resume, points: float) -> Standing:
+    """What the worker will have done after one more step of this many points, if no message changes
+    the plan. Batches that are loaded ahead are planned with this."""
+    left_ns = standing.left_ns - round(cadence.takes_ns(points))
+    everything, in_flight = standing.everything, standing.in_flight
+    after = Standing(standing.steps + 1, standing.points + points, everything, in_flight, left_ns)
+    if cadence.due(after, terms) is NO:
+        return after
+    return Standing(0, 0.0, everything, in_flight, terms.interval_ns)
+
+
 def missing(standing: Standing, terms: Resume) -> float:
     """How many points the worker still visits before it contributes, under policies in which the
     lead asks for a number of points. A negative number in `terms` asks for the whole lease."""
@@ -128,6 +146,12 @@ class _Untimed:
 
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return self._batch
+
+    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+        return True
+
+    def takes_ns(self, points: float) -> float:
+        return 0.0
 
     def due_in_ns(self, left_ns: int) -> int | None:
         return None
@@ -185,6 +209,9 @@ class ByPoints(_Untimed):
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return wanted(self._batch, missing(standing, terms), self._least)
 
+    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+        return points == self.next_points(standing, terms)
+
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         points = int(missing(standing, terms)) if standing.everything else self._batch
         return NextSteps(max(self._least, points), self._batch)
@@ -220,6 +247,15 @@ class ByClock:
     def next_points(self, standing: Standing, terms: Resume) -> int:
         assert self._micro is not None
         return self._micro.size(standing.left_ns)
+
+    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+        """A micro-batch that was planned some micro-batches ago fits unless it would end more than
+        the time of one micro-batch after the interval."""
+        usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
+        return self.takes_ns(points) <= max(0, standing.left_ns) + usual_ns
+
+    def takes_ns(self, points: float) -> float:
+        return 0.0 if self._micro is None else self._micro.takes_ns(points)
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         assert self._micro is not None

@@ -62,6 +62,10 @@ class MicroBatch:
         points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
         return max(1, round(self._takes(max(1.0, points))))
 
+    def takes_ns(self, points: float) -> float:
+        """The expected time of a micro-batch of this many points; 0 if unknown."""
+        return self._takes(points) if self._weight else 0.0
+
     def size(self, left_ns: int) -> int:
         """The points of the next micro-batch when `left_ns` of the interval are left."""
         parts, points = self._divide(left_ns)

@@ -139,6 +139,11 @@ class WorkerNode:
         return self.lease
 
     @property
+    def number(self) -> int:
+        """The number of this worker in the job."""
+        return self._machine.worker
+
+    @property
     def incarnation(self) -> int:
         return self._machine.incarnation
 

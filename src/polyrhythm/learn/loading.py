@@ -1,0 +1,282 @@
+"""What `worker.batches` loads, and how: a data set with options, or the user's own `DataLoader`.
+
+*Passes are counted only for a data set with numbered points that are visited once each. With a
+sampler of the user's own, or a stream, each worker takes its share of what the source yields, and
+passes are not counted.*
+"""
+
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.points import Indices, Ranks
+
+_OF_THE_LOADER = (
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "generator",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A source of batches, with the options of `worker.batches`."""
+
+    dataset: Any
+    batch_size: int
+    num_workers: int = 0
+    collate_fn: Callable[[Any], Any] | None = None
+    drop_last: bool = False
+    pin_memory: bool = False
+    sampler: Iterable[int] | None = None
+    """The order of points. It must give every point once."""
+    uncounted: str = ""
+    """Why passes are not counted; empty if they are."""
+    loader: DataLoader[Any] | None = None
+    """The user's own loader, if passes are not counted because of it."""
+    further: dict[str, Any] = field(default_factory=dict)
+    """Other arguments of the user's own `DataLoader`, which are passed on."""
+
+
+def loading_of(
+    source: Any,
+    batch_size: int | None,
+    *,
+    num_workers: int = 0,
+    collate_fn: Callable[[Any], Any] | None = None,
+    drop_last: bool = False,
+    pin_memory: bool = False,
+    sampler: Iterable[int] | None = None,
+) -> Loading:
+    if isinstance(source, DataLoader):
+        given = (batch_size, num_workers, collate_fn, drop_last, pin_memory, sampler)
+        if given != (None, 0, None, False, False, None):
+            raise UsageError(
+                "worker.batches got a DataLoader and further options: give these options to the"
+                " DataLoader"
+            )
+        return _of_loader(source)
+    if batch_size is None:
+        raise UsageError("worker.batches needs a batch_size, unless it gets a DataLoader")
+    if batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
+    if num_workers < 0:
+        raise UsageError(f"num_workers is {num_workers}: it must be at least 0")
+    stream = isinstance(source, IterableDataset)
+    if stream and sampler is not None:
+        raise UsageError(
+            "a sampler orders points by their numbers, and an IterableDataset has none"
+        )
+    return Loading(
+        source if stream else _map_style(source),
+        batch_size,
+        num_workers,
+        collate_fn,
+        drop_last,
+        pin_memory,
+        sampler,
+        _STREAM if stream else "",
+    )
+
+
+_STREAM = "the data set is an IterableDataset, whose points have no numbers"
+
+
+def _of_loader(loader: DataLoader[Any]) -> Loading:
+    further = {name: getattr(loader, name) for name in _OF_THE_LOADER}
+    if loader.num_workers == 0:
+        further["prefetch_factor"] = None
+    dataset, order, uncounted = loader.dataset, None, ""
+    if isinstance(dataset, IterableDataset):
+        uncounted = _STREAM
+    elif loader.batch_size is None and loader.batch_sampler is None:
+        uncounted = "batch_size of the DataLoader is None"
+    elif not _default_order(loader):
+        uncounted = "the DataLoader has a sampler of its own"
+    elif isinstance(loader.sampler, SequentialSampler):
+        order = loader.sampler
+    return Loading(
+        dataset,
+        loader.batch_size or 1,
+        loader.num_workers,
+        loader.collate_fn,
+        loader.drop_last,
+        loader.pin_memory,
+        order,
+        uncounted,
+        loader if uncounted else None,
+        further,
+    )
+
+
+def _default_order(loader: DataLoader[Any]) -> bool:
+    """Whether the loader has a sampler that `DataLoader` itself makes for `shuffle`."""
+    sampler = loader.sampler
+    if type(loader.batch_sampler) is not BatchSampler:
+        return False
+    if type(sampler) is SequentialSampler:
+        return True
+    if type(sampler) is not RandomSampler or sampler.replacement:
+        return False
+    return sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+
+
+# -- data sets with numbered points ------------------------------------------------------------
+
+
+class Columns(Dataset[Any]):
+    """Tensors or arrays that are indexed together."""
+
+    def __init__(self, columns: Iterable[Any]) -> None:
+        self.columns = tuple(
+            column if isinstance(column, torch.Tensor) else torch.as_tensor(np.asarray(column))
+            for column in columns
+        )
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(column[index] for column in self.columns)
+
+
+def _map_style(source: Any) -> Any:
+    if isinstance(source, tuple | list):
+        return Columns(source)
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+        raise UsageError(
+            "worker.batches needs a map-style data set (with __len__ and __getitem__),"
+            " because points are leased by their number; an IterableDataset or a DataLoader works"
+            " too, without that"
+        )
+    return source
+
+
+def count_of(source: Any) -> int:
+    return len(_map_style(source))
+
+
+def fetcher(
+    source: Any, collate_fn: Callable[[Any], Any] | None = None
+) -> Callable[[Indices], Any]:
+    """Return a function that gives the batch of these points."""
+    dataset = _map_style(source)
+    if collate_fn in (None, default_collate):
+        tensors = _tensors_of(dataset)
+        if tensors is not None:
+            return lambda indices: _together(tensors, indices)
+    collate = collate_fn or default_collate
+    if hasattr(dataset, "__getitems__"):
+        return lambda indices: collate(dataset.__getitems__(indices.tolist()))
+    return lambda indices: collate([dataset[index] for index in indices.tolist()])
+
+
+def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
+    """The tensors of a data set that consists of tensors; None for any other."""
+    if isinstance(dataset, Columns):
+        return dataset.columns
+    return dataset.tensors if type(dataset) is TensorDataset else None
+
+
+def _together(columns: Iterable[torch.Tensor], indices: Indices) -> tuple[torch.Tensor, ...]:
+    index = torch.from_numpy(indices)
+    return tuple(column[index] for column in columns)
+
+
+class _Whole(Dataset[Any]):
+    """Tensors that are indexed together. The loader gets whole batches from it, and collates
+    nothing."""
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor[index] for tensor in self._tensors)
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
+        return _together(self._tensors, np.asarray(indices, np.int64))
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+class _Begin:
+    """Begins a process of a loader. Ctrl-C in the terminal reaches this process too: the worker
+    decides when it ends."""
+
+    def __init__(self, init_fn: Callable[[int], None] | None) -> None:
+        self._init_fn = init_fn
+
+    def __call__(self, number: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if self._init_fn is not None:
+            self._init_fn(number)
+
+
+def loader_of(
+    loading: Loading, seed: int, dataset: Any = None, **arguments: Any
+) -> DataLoader[Any]:
+    """Return the `DataLoader` that loads batches. `seed`: seeds its processes, unless the user's own
+    loader has a generator. `dataset`: replaces the data set. `arguments`: further arguments."""
+    dataset = loading.dataset if dataset is None else dataset
+    arguments = {"collate_fn": loading.collate_fn, **loading.further, **arguments}
+    if loading.collate_fn in (None, default_collate) and "batch_sampler" in arguments:
+        tensors = _tensors_of(dataset)
+        if tensors is not None:
+            dataset, arguments["collate_fn"] = _Whole(tensors), _as_is
+    if arguments.get("generator") is None:
+        arguments["generator"] = torch.Generator().manual_seed(seed)
+    arguments["worker_init_fn"] = _Begin(arguments.get("worker_init_fn"))
+    return DataLoader(
+        dataset,
+        num_workers=loading.num_workers,
+        # without an accelerator there is no memory to pin, and torch would warn
+        pin_memory=loading.pin_memory and torch.accelerator.is_available(),
+        persistent_workers=loading.num_workers > 0,
+        **arguments,
+    )
+
+
+def ranks_of(sampler: Iterable[int], points: int, seed: int) -> Ranks:
+    """Return a function that gives the rank of every point in the sampler's order of a pass. All
+    workers must find the same order, because a chunk may move between them in the middle of a pass.
+    So torch's random numbers are seeded for each pass."""
+
+    def ranks(this_pass: int) -> Indices:
+        number = int(np.random.SeedSequence((seed, this_pass, 4)).generate_state(1)[0])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number)
+            if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
+                generator.manual_seed(number)
+            if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+                set_epoch(this_pass)
+            order = np.fromiter((int(index) for index in sampler), np.int64)
+        if not np.array_equal(np.sort(order), np.arange(points)):
+            raise UsageError(
+                f"the sampler gave {len(order)} points, but a sampler of worker.batches must give each"
+                f" of the {points} points of the data set once; any other sampler belongs into a"
+                " DataLoader, and passes are not counted then"
+            )
+        found = np.empty(points, np.int64)
+        found[order] = np.arange(points)
+        return found
+
+    return ranks

@@ -1,0 +1,109 @@
+"""Loads batches of leased points, ahead of the training loop if the loader has processes of its own.
+
+*Points that were given to the loader are not visited yet. They are visited when the training loop
+gets their batch. Before that they can be returned: when the lease changes, when the policy asks for
+another batch size, and when the loop ends. So no point is lost or visited twice.*
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader
+
+from polyrhythm.learn.loading import Loading, fetcher, loader_of
+from polyrhythm.learn.points import Points
+from polyrhythm.wire.messages import ChunkProgress, Leased
+
+
+class Drawn(NamedTuple):
+    """The points of one batch. They are not visited yet."""
+
+    asked: int
+    """The number of points that were asked for."""
+    points: int
+    progress: tuple[ChunkProgress, ...]
+
+
+class Lookahead:
+    def __init__(
+        self,
+        points: Points,
+        loading: Loading,
+        seed: int,
+        plan: Callable[[Sequence[int]], int],
+        fits: Callable[[int], bool],
+    ) -> None:
+        """`plan` gives the number of points of the batch that follows batches of these numbers of
+        points. `fits` says whether a batch that was planned with this number is still wanted."""
+        self._points = points
+        self._plan, self._fits = plan, fits
+        self._ahead: deque[Drawn] = deque()
+        self._iterator: Iterator[Any] | None = None
+        self._loader: DataLoader[Any] | None = None
+        self._processes = loading.num_workers
+        self._fetch = fetcher(loading.dataset, loading.collate_fn)
+        if loading.num_workers or loading.pin_memory:
+            self._loader = loader_of(loading, seed, batch_sampler=_Draws(self._draw))
+
+    def take(self, lease: Leased) -> bool:
+        """Take a new lease; see `Points.take`."""
+        if not self._points.holds(lease):
+            self._flush()
+        return self._points.take(lease)
+
+    def next(self, keep: int) -> tuple[Drawn, Any] | None:
+        """Return the next batch; None if no points are left. `keep`: how many batches before it may
+        still be put back."""
+        self._points.keep(len(self._ahead) + keep)
+        if self._loader is None:
+            indices = self._draw()
+            return None if indices is None else (self._ahead.popleft(), self._fetch(indices))
+        if self._ahead and not self._fits(self._ahead[0].asked):
+            self._flush()
+        if self._iterator is None or not self._ahead:
+            if self._points.exhausted:
+                return None
+            # ends what the loader's processes still load of an earlier iteration
+            self._iterator = iter(self._loader)
+        batch = next(self._iterator)
+        return self._ahead.popleft(), batch
+
+    def put_back(self, batches: int) -> None:
+        """Return the points of the last batches that `next` returned."""
+        self._flush()
+        self._points.put_back(batches)
+
+    def close(self) -> None:
+        """Return the points that are loaded ahead, and end the loader's processes."""
+        self._flush()
+        self._loader = None
+
+    def _flush(self) -> None:
+        self._points.put_back(len(self._ahead))
+        self._ahead.clear()
+        self._iterator = None
+
+    def _draw(self) -> Any:
+        asked = self._plan([drawn.points for drawn in self._ahead])
+        indices, progress = self._points.next(asked)
+        if not len(indices):
+            return None
+        self._ahead.append(Drawn(asked, len(indices), progress))
+        return indices
+
+
+class _Draws:
+    """A batch sampler that draws points when the loader asks for them."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self._draw = draw
+
+    def __iter__(self) -> "_Draws":
+        return self
+
+    def __next__(self) -> list[int]:
+        indices = self._draw()
+        if indices is None:
+            raise StopIteration
+        return indices.tolist()  # type: ignore[no-any-return]

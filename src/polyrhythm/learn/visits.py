@@ -1,0 +1,69 @@
+"""The points that a training loop has visited since its last contribution."""
+
+from collections.abc import Callable, Sequence
+
+from polyrhythm.wire.messages import ChunkProgress
+
+
+class Visits:
+    """The points visited since the last contribution, and the lease under which the first of them
+    was visited."""
+
+    def __init__(self) -> None:
+        self.points = 0.0
+        self.everything = 0
+        """The number of points in this worker's lease; 0 if it is not known."""
+        self.unstepped = 0
+        """The number of batches since the last step."""
+        self._progress: dict[int, ChunkProgress] = {}
+        self._lease = 0
+        self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
+        self.put_back: Callable[[int], None] | None = None
+        """Returns the points of the last batches, so that they are visited again. None if that is
+        not possible."""
+
+    def begin(self, lease: int) -> None:
+        """Note the lease of the points that follow. If points were visited since the last
+        contribution, the lease of the first one counts."""
+        if not self.pending:
+            self._lease = lease
+
+    def note(self, points: int, progress: Sequence[ChunkProgress]) -> None:
+        """The training loop gets a batch of this many points."""
+        if self.put_back is not None and not self.unstepped:
+            self._before = (self.points, dict(self._progress))
+        self.unstepped += 1
+        self.points += points
+        self._progress.update({step.chunk: step for step in progress})
+
+    def stepped(self) -> None:
+        """A step was made with the points of all batches so far."""
+        self.unstepped = 0
+
+    @property
+    def returnable(self) -> bool:
+        """Whether `take_back` is possible."""
+        return self.put_back is not None
+
+    def take_back(self) -> None:
+        """Return the points of the batches since the last step, so that they are visited again."""
+        assert self.put_back is not None
+        self.points, self._progress = self._before
+        self.put_back(self.unstepped)
+        self.unstepped = 0
+
+    def drop(self) -> None:
+        """Forget the points: they will never count."""
+        self.points, self._progress, self.unstepped = 0.0, {}, 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether points were visited since the last contribution."""
+        return self.points > 0
+
+    def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
+        """Return the number of points, the progress through chunks, and the number of the lease
+        under which the first point was visited. Then begin at zero."""
+        points, progress = self.points, tuple(self._progress.values())
+        self.drop()
+        return points, progress, self._lease

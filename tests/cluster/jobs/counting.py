@@ -1,0 +1,42 @@
+"""Counts in the model how often every point was visited. A point counts when its contribution does.
+
+Every worker also writes the points that its loop got to a file. `--set loaders=2` loads batches
+with two processes, and `--set local=1` is needed with kind local.
+"""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from polyrhythm import Worker
+
+POINTS = 301
+BATCH = 8
+
+
+class Numbers(Dataset[int]):
+    """The numbers of its points, and the process that loaded each of them."""
+
+    def __len__(self) -> int:
+        return POINTS
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, os.getpid()
+
+
+def main(worker: Worker) -> None:
+    counts = nn.Parameter(torch.zeros(POINTS))
+    model = nn.ParameterList([counts])
+    optimizer = worker.attach(model, torch.optim.SGD([counts], lr=1.0))
+    # the updater `addition` adds gradients, but a local step of SGD subtracts them
+    one = -1.0 if "local" in worker.options else 1.0
+    loaders = int(worker.options["loaders"])
+    with Path(f"seen-{worker.name}-{os.getpid()}").open("w") as seen:
+        for numbers, pids in worker.batches(Numbers(), batch_size=BATCH, num_workers=loaders):
+            assert (os.getpid() in pids) == (loaders == 0)
+            print(*numbers.tolist(), file=seen, flush=True)
+            counts.grad = torch.zeros(POINTS).index_add(0, numbers, torch.full(numbers.shape, one))
+            optimizer.step()
