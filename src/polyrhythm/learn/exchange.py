@@ -274,8 +274,21 @@ class Exchange(torch.optim.Optimizer):
             return
         if not self._node.asked:
             self.settle()
+        if self._visits.unstepped:
+            self._finish_accumulation()
         self._contribute()
         self._drop_gradients()
+
+    def _finish_accumulation(self) -> None:
+        """Make a step with the gradients that the user's code has accumulated since its last step.
+        Otherwise their points would count, but not their gradients."""
+        if not self._kind.steps_on_servers:
+            self._shorten_step()
+            self._inner.step()
+        self._step += 1
+        if self.traits.gathers:
+            self._end_micro_batch()
+        self._visits.stepped()
 
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
 
