@@ -2,20 +2,33 @@
 
 from typing import TYPE_CHECKING, Any
 
-from polyrhythm import release
+from polyrhythm import errors, release
 
 __version__ = release.VERSION
 
-__all__ = ["Worker", "__version__"]
+__all__ = ["Result", "Worker", "__version__", "errors", "train"]
 
 if TYPE_CHECKING:
+    from polyrhythm.api.result import Result
+    from polyrhythm.api.training import train
     from polyrhythm.learn.worker import Worker
+
+_MODULES = {
+    "Result": "polyrhythm.api.result",
+    "Worker": "polyrhythm.learn.worker",
+    "train": "polyrhythm.api.training",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`Worker` needs torch, which takes seconds to import: only when it is asked for."""
-    if name == "Worker":
-        from polyrhythm.learn.worker import Worker
+    """Import a public name when it is used for the first time: `Worker` needs torch, which takes
+    seconds to import."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'polyrhythm' has no attribute {name!r}")
+    from importlib import import_module
 
-        return Worker
-    raise AttributeError(f"module 'polyrhythm' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,5 +1,7 @@
 """Every error a user can meet, in one hierarchy. Each says what happened, to whom, and what to do."""
 
+from typing import Any
+
 
 class PolyrhythmError(Exception):
     """The root: the command line prints its text as one line and exits non-zero."""
@@ -50,11 +52,24 @@ class ToldToLeave(PolyrhythmError):
 
 
 class JobFailed(PolyrhythmError):
-    """The job ended before its goal."""
+    """The job ended before its goal. `result`: the result of the job, if `polyrhythm.train` ran it;
+    None if the job did not start."""
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class LeadLost(JobFailed):
     """The lead has sent nothing for too long, so this process ended by itself."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A second Ctrl-C or SIGTERM ended a job at once. `result`: the result of the job."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("the job was ended at once")
+        self.result = result
 
 
 class NotFinite(PolyrhythmError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from polyrhythm.cli.secret import find_secret
+from polyrhythm.api.secret import find_secret
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import UsageError
 from polyrhythm.io.jobindex import Entry, Index

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from polyrhythm.cli.hosts import child_requests
+from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.choice import ENGINES, choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.errors import UsageError

@@ -4,7 +4,7 @@ is busy at that moment."""
 import signal
 from pathlib import Path
 
-from polyrhythm.cli.hosts import child_requests
+from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.choice import choose_engine
 from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.wire.messages import JobSpec

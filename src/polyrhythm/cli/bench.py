@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.checks import check_spec
-from polyrhythm.cli.hosts import child_requests
+from polyrhythm.api import flags
+from polyrhythm.api.checks import check_spec
+from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.choice import choose_engine
 from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.environment import environment

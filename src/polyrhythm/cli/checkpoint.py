@@ -1,7 +1,7 @@
 """`polyrhythm checkpoint`: make a checkpoint of a running job now."""
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.flags import RUNS, RunsDir
+from polyrhythm.api import flags
+from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.cli.lead import check_running, find_lead
 from polyrhythm.cli.stop import operator_name
 from polyrhythm.core.text import plain_reason, shown

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrhythm.cli.flags import RUNS, Debug, RunsDir
+from polyrhythm.api.flags import RUNS, Debug, RunsDir
+from polyrhythm.api.stores import url_of
 from polyrhythm.cli.status import Json
-from polyrhythm.cli.stores import url_of
 from polyrhythm.core.text import shown
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
 from polyrhythm.store.checkpoints import Listed, listing, verify

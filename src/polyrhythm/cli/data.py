@@ -2,20 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.flags import Debug
-from polyrhythm.errors import DataError, UsageError
-from polyrhythm.learn.data.catalogue import SETS, DataSet, File, known
+from polyrhythm.api import flags
+from polyrhythm.api.fetching import Bars
+from polyrhythm.api.flags import Debug
+from polyrhythm.errors import DataError
+from polyrhythm.learn.data.catalogue import SETS, DataSet, known
 from polyrhythm.learn.data.checksums import is_right
 from polyrhythm.learn.data.fetch import fetch as fetch_set
-from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import find, home, places
 
 data = typer.Typer(no_args_is_help=True)
@@ -41,39 +38,6 @@ def _data() -> None:
 
       polyrhythm data check mnist --data-dir ~/datasets
     """
-
-
-class _Bars:
-    """One progress bar on stderr for each file that is downloaded."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-        self._bars = Progress(*columns, console=Console(stderr=True), disable=quiet)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> "_Bars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._tasks:
-            self._bars.stop()
-
-    def __call__(self, file: File, done_nbytes: int) -> None:
-        if not self._tasks:
-            self._bars.start()
-        if file.name not in self._tasks:
-            self._tasks[file.name] = self._bars.add_task(escape(file.name), total=file.nbytes)
-        self._bars.update(self._tasks[file.name], completed=done_nbytes)
-
-
-def fetch_for(job: str, defaults: dict[str, Any], data_dir: str | None, *, quiet: bool) -> None:
-    """Download the data sets that a job names in its DEFAULTS, before any process is started."""
-    names = defaults.get("data", [])
-    if not isinstance(names, list | tuple):
-        raise UsageError(f'{job}: DEFAULTS["data"] must be a list of names, such as ["mnist"]')
-    for name in names:
-        with _Bars(quiet=quiet) as bars:
-            obtain(known(name), data_dir, os.environ, bars)
 
 
 @data.command("list")
@@ -114,7 +78,7 @@ def fetch(
     """
     into = home(places(data_dir, os.environ))
     for dataset in [known(name) for name in names]:
-        with _Bars(quiet=quiet) as bars:
+        with Bars(quiet=quiet) as bars:
             folder = fetch_set(dataset, into, bars)
         print(f"{dataset.name}: {folder}")
 

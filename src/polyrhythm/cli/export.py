@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.flags import RUNS, RunsDir
-from polyrhythm.cli.stores import url_of
+from polyrhythm.api import flags
+from polyrhythm.api.flags import RUNS, RunsDir
+from polyrhythm.api.stores import url_of
 from polyrhythm.core.lead.saving import BEST, MODEL
 from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.observe.runs import find_run

@@ -1,155 +1,42 @@
-"""Runs the job of `polyrhythm train`: makes its folder, starts its processes, and shows the
-progress and the result."""
+"""Runs the job of `polyrhythm train` or `polyrhythm resume`, prints its result, and ends the command
+with its status."""
 
-import contextlib
 import json
-import shutil
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
-from polyrhythm.cli.checkpointing import continued
-from polyrhythm.cli.folders import next_run_dir, writing
-from polyrhythm.cli.hosts import Here, child_requests
-from polyrhythm.cli.secret import SECRET
-from polyrhythm.core.resuming import Found, Loss, Resuming
-from polyrhythm.engines.choice import choose_engine
-from polyrhythm.engines.engine import EngineRun, EngineWatch
-from polyrhythm.errors import PolyrhythmError, StoreError
-from polyrhythm.io.secretfile import create_secret
-from polyrhythm.observe.progress import ProgressDisplay
-from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
-from polyrhythm.observe.state import RunState
-from polyrhythm.observe.summary import described
-from polyrhythm.observe.summary import result as result_of_state
-from polyrhythm.store.checkpoints import newest
-from polyrhythm.store.objects import open_store
-from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.core.text import shown
+from polyrhythm.errors import Interrupted, JobFailed
+
+if TYPE_CHECKING:
+    from polyrhythm.api.result import Result
 
 WORKERS_FAILED = 3
 """The exit status of a job that reached its goal although a worker failed and was not started
 again."""
 
 
-def launch(
-    spec: JobSpec, here: Here, run_dir: Path, *, as_json: bool, quiet: bool, **how: Any
-) -> None:
-    """Run the job in its folder, show its progress and its result, and exit with its status. If the
-    job loses parameters, it may continue from a checkpoint in another folder. `how`: the options of
-    its processes (`child_requests`)."""
-    resuming, first_dir = Resuming(spec), run_dir
-    while True:
-        with _discarded_if_not_started(run_dir):
-            run, progress = _run(spec, here, run_dir, quiet, how)
-        result = result_of(run, spec, progress.state)
-        if run.failed is None:
-            with writing(run_dir):
-                write_result(run_dir, result)
-        else:
-            # if this fails too, the job's own failure is reported
-            with contextlib.suppress(OSError):
-                write_result(run_dir, result)
-        again = _resumed(resuming, spec, run, progress)
-        if again is None:
-            break
-        spec, here = again, _remaining(here, spec, again)
-        run_dir = next_run_dir(first_dir)
-        progress.say(f"the job continues as run {run_dir.name}")
-    if as_json:
-        print(json.dumps(result))
-    else:
-        progress.finish(result, run_dir)
-    end_with(run, result)
-
-
-@contextlib.contextmanager
-def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
-    """Delete the folder of a run if the body raises an error before the job had a journal: no
-    process of the job has done anything then."""
+def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
+    """Call `run`, print the result of the job, and end the command. If the job did not reach its
+    goal, the error or the status of the signal ends the command. The status also tells that the
+    goal was reached although workers failed."""
+    failure: JobFailed | None = None
     try:
-        yield
-    except PolyrhythmError:
-        if not (run_dir / JOURNAL).exists():
-            shutil.rmtree(run_dir, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the folder of runs is not empty
-                run_dir.parent.rmdir()
-        raise
-
-
-def _run(
-    spec: JobSpec, here: Here, run_dir: Path, quiet: bool, how: dict[str, Any]
-) -> tuple[EngineRun, ProgressDisplay]:
-    """Run the job once, until it ends or parameters are lost."""
-    with writing(run_dir):
-        write_process(run_dir)
-        write_job(run_dir, spec)
-        create_secret(run_dir / SECRET)
-    requests = child_requests(spec, run_dir, here=here, secret_file=run_dir / SECRET, **how)
-    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec)
-
-    def invite(address: Address) -> None:
-        for line in () if quiet else here.invitation(spec, address, run_dir / SECRET):
-            progress.say(line)
-
-    with progress:
-        watch = EngineWatch(say=progress.say, tick=progress.tick, listening=invite)
-        run = choose_engine().run(requests, watch)
-    progress.tick()
-    return run, progress
-
-
-def _resumed(
-    resuming: Resuming, spec: JobSpec, run: EngineRun, progress: ProgressDisplay
-) -> JobSpec | None:
-    """The job that continues after a loss of parameters; None if the job does not continue."""
-    ended = progress.state.ended
-    if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
-        return None
-    reason = None if run.lead_lost or ended is None else ended.reason.code
-    loss = Loss(reason, run.lost, progress.state.round)
-    if not resuming.applies(loss):
-        return None
-    progress.say(run.failed)
-    try:
-        found = newest(open_store(spec.store), progress.say)
-    except StoreError as error:
-        progress.say(f"the job cannot be resumed: {error}")
-        return None
-    at = Found(found.number, found.manifest.round)
-    again, why = resuming.decide(loss, at, spec)
-    progress.say(in_words(why))
-    return None if again is None else continued(again, spec.store, found)
-
-
-def _remaining(here: Here, before: JobSpec, now: JobSpec) -> Here:
-    return Here(max(1, here.servers - (before.servers - now.servers)), here.workers)
-
-
-def result_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
-    """The result that `--json` prints: the state of the run from its journal, and how its processes
-    ended."""
-    return {
-        **described(spec),
-        **result_of_state(state, spec),
-        "failed": run.failed,
-        "worker_failures": {**state.failed_workers, **run.worker_failures},
-        "respawned": run.respawned,
-    }
-
-
-def end_with(run: EngineRun, result: dict[str, Any]) -> None:
-    """End the command. If the job did not reach its goal, print one line and exit with a non-zero
-    status. The status also tells that the goal was reached although workers failed."""
-    if run.interrupted:
+        result = run()
+    except Interrupted as error:
+        result = error.result
+    except JobFailed as error:
+        if error.result is None:
+            raise  # the job did not start
+        result, failure = error.result, error
+    print(json.dumps(result.summary) if as_json else shown(str(result)))
+    if result.signal:
         typer.echo("polyrhythm: stopped on request", err=True)
-        sys.exit(128 + run.interrupted)
-    if run.failed is not None or run.ended is None:
-        raise PolyrhythmError(
-            run.failed or "the job ended before its goal, and no process reported why"
-        )
-    if result["worker_failures"]:
+        sys.exit(128 + result.signal)
+    if failure is not None:
+        raise failure
+    if result.worker_failures:
         sys.exit(WORKERS_FAILED)

@@ -6,8 +6,8 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyrhythm.cli.checks import parse_address
-from polyrhythm.cli.secret import SECRET, find_secret
+from polyrhythm.api.checks import parse_address
+from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.io.tcp import ANY_HOST, is_loopback

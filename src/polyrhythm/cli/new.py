@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.cli.flags import Debug
+from polyrhythm.api.flags import Debug
 from polyrhythm.errors import UsageError
 
 _JOB = '''"""Three clouds of points in the plane, told apart by a small network."""

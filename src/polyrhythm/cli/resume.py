@@ -1,19 +1,21 @@
 """`polyrhythm resume`: continues a job from its newest checkpoint that is whole."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.checkpointing import check_checkpoints, continued, with_store
-from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
-from polyrhythm.cli.data import fetch_for
-from polyrhythm.cli.folders import make_run_dir
-from polyrhythm.cli.hosts import Here
-from polyrhythm.cli.saying import say_starting
-from polyrhythm.cli.stores import check_unused, url_of
+from polyrhythm.api import flags
+from polyrhythm.api.checkpointing import check_checkpoints, continued, with_store
+from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
+from polyrhythm.api.fetching import fetch_for
+from polyrhythm.api.folders import make_run_dir
+from polyrhythm.api.hosts import Here
+from polyrhythm.api.saying import say_starting
+from polyrhythm.api.stores import check_unused, url_of
+from polyrhythm.cli.launch import launch
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import UsageError
@@ -110,6 +112,11 @@ def resume(
     )
     _check_goal(spec, read_record(opened, found, Record).passes)
     job = spec.path or spec.name
+    if not spec.path and ":" in spec.name:
+        raise UsageError(
+            f"{job} is a function that was passed to polyrhythm.train, and not a file: only the jobs"
+            " of files can be resumed; to use the model, give its file to polyrhythm.train as init"
+        )
     check_job(job)
     spec = msgspec.structs.replace(spec, name=job)
     check_spec(spec, link, digest)
@@ -123,13 +130,13 @@ def resume(
     run_dir = make_run_dir(runs_dir, name, job)
     say_starting(here, quiet=quiet or json_)
     # Import this only now, so that the line above appears at once.
-    from polyrhythm.cli.launch import launch
+    from polyrhythm.api.running import run_job
 
-    launch(
+    run = partial(
+        run_job,
         with_store(spec, target, runs_dir),
         here,
         run_dir,
-        as_json=json_,
         quiet=quiet or json_,
         link=link,
         digest=digest,
@@ -140,6 +147,7 @@ def resume(
         check=check,
         debug=debug,
     )
+    launch(run, as_json=json_)
 
 
 def _store_of(source: str, runs_dir: Path) -> Store:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.checks import check_host, check_port, check_way_in
-from polyrhythm.cli.saying import say
-from polyrhythm.cli.secret import find_secret
+from polyrhythm.api import flags
+from polyrhythm.api.checks import check_host, check_port, check_way_in
+from polyrhythm.api.saying import say
+from polyrhythm.api.secret import find_secret
 from polyrhythm.engines.environment import rest_at_once
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.folders import make_run_dir, writing
+from polyrhythm.api import flags
+from polyrhythm.api.folders import make_run_dir, writing
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal, read_journal

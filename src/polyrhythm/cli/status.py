@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from polyrhythm.cli.flags import RUNS, RunsDir
+from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.core.text import shown
 from polyrhythm.errors import UsageError
 from polyrhythm.observe import tables

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.cli import flags
-from polyrhythm.cli.flags import RUNS, RunsDir
+from polyrhythm.api import flags
+from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.cli.lead import Lead, check_running, find_lead
 from polyrhythm.core.text import name_fault, plain_reason, shown
 from polyrhythm.errors import LinkError, PolyrhythmError, UsageError

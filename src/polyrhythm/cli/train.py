@@ -1,237 +1,45 @@
-"""`polyrhythm train`: the flags of a job. `cli/launch.py` runs it."""
+"""`polyrhythm train`: every keyword of `polyrhythm.train` is a flag of this command."""
 
-import uuid
+import inspect
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from polyrhythm.cli import flags, policies, staging
-from polyrhythm.cli.checkpointing import check_checkpoints, in_run_folder, with_store
-from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
+from polyrhythm.api import flags
+from polyrhythm.api.training import train as run_train
 from polyrhythm.cli.config import print_config, read_config
-from polyrhythm.cli.data import fetch_for
-from polyrhythm.cli.folders import make_run_dir
-from polyrhythm.cli.hosts import Here
-from polyrhythm.cli.saying import say_starting
-from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
-from polyrhythm.errors import UsageError
-from polyrhythm.learn.data.places import DATA_DIR
-from polyrhythm.learn.defaults import defaults_of
-from polyrhythm.learn.jobs.numbers import check_numbers
-from polyrhythm.learn.load import HIDDEN, JOBS, check_job
-from polyrhythm.store.model_open import check_readable
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.cli.launch import launch
+
+_Job = Annotated[
+    str,
+    typer.Argument(
+        help="A FILE.py with main(worker), or a job's name: digits, mnist-lr, mnist-cnn,"
+        " fashion-mnist-lenet, cifar10-vgg11."
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        callback=read_config,
+        is_eager=True,
+        help="A TOML file with any of these settings, such as workers = 4;"
+        " default: polyrhythm.toml, if it is there.",
+    ),
+]
+_ShowConfig = Annotated[
+    bool, typer.Option("--show-config", help="Print every setting and its source, and exit.")
+]
 
 
 def train(
     ctx: typer.Context,
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="A FILE.py with main(worker), or a job's name: digits, mnist-lr, mnist-cnn,"
-            " fashion-mnist-lenet, cifar10-vgg11."
-        ),
-    ] = "digits",
-    workers: Annotated[int, typer.Option(help="Workers of the job, each a process.")] = 3,
-    servers: Annotated[int, typer.Option(help="Servers of the job, each a process.")] = 2,
-    replicas: Annotated[
-        int,
-        typer.Option(
-            help="Copies of every slice on other servers: this many servers may die at once without"
-            " loss of acknowledged contributions. The first server, which runs the lead, may not."
-        ),
-    ] = 0,
-    local_workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Workers to start on this machine; the rest join with 'polyrhythm worker'."
-            " Default: all."
-        ),
-    ] = None,
-    local_servers: Annotated[
-        int | None,
-        typer.Option(
-            help="Servers to start on this machine; the rest join with 'polyrhythm server'."
-            " Default: all."
-        ),
-    ] = None,
-    sync: Annotated[
-        str,
-        typer.Option(help=f"Sync policy: {sync_help()}."),
-    ] = "bsp",
-    interval: policies.Interval = "auto",
-    coordination: policies.Coordination = "semi",
-    abandon: policies.Abandon = "off",
-    most_steps: policies.MostSteps = 64,
-    probe_points: policies.ProbePoints = 2048,
-    min_batch: Annotated[
-        int,
-        typer.Option(
-            help="The least number of points in a batch; a smaller remainder joins the batch before it."
-        ),
-    ] = 2,
-    async_scale: policies.AsyncScale = "members",
-    async_momentum: policies.AsyncMomentum = "round",
-    read_ahead: policies.ReadAhead = False,
-    deterministic: policies.Deterministic = False,
-    timer: Annotated[
-        str,
-        typer.Option(
-            help="How long a round waits for missing workers: auto (3x the longest of 20 rounds,"
-            " at least 10 s; 120 s at first), off, or seconds such as 120s."
-        ),
-    ] = "auto",
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="What workers send: gradient, local (changes after local steps), or auto: local under"
-            " psp and fsp, gradient otherwise."
-        ),
-    ] = AUTO,
-    local_steps: Annotated[
-        int, typer.Option(help="Kind local: steps between two contributions.")
-    ] = 1,
-    updater: Annotated[
-        str,
-        typer.Option(
-            help="What servers do with contributions: optimizer (a step of the job's own; kind"
-            " local: the average), or addition (summed as they are: for counting, sums, tests)."
-        ),
-    ] = "optimizer",
-    link: flags.Links = "auto",
-    digest: flags.Digest = "auto",
-    wire_dtype: Annotated[
-        str, typer.Option(help="How float32 parameters travel: same, or bf16.")
-    ] = "same",
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place",
-            help="Read parameters in the server's memory, without a copy: needs --servers 1,"
-            " kind gradient, a local link, --wire-dtype same.",
-        ),
-    ] = False,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="End after this many rounds; with --epochs, at whichever comes first."),
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            help="End after this many passes over the data; default, without any other goal:"
-            " the job's own."
-        ),
-    ] = None,
-    target_accuracy: Annotated[
-        float | None,
-        typer.Option(help="End when the workers report this accuracy, such as 0.95."),
-    ] = None,
-    target_objective: Annotated[
-        float | None, typer.Option(help="End when the objective is at most this.")
-    ] = None,
-    target_change: Annotated[
-        float | None,
-        typer.Option(help="End when the objective changes by less than this in a full pass."),
-    ] = None,
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="End when this many seconds of training are over and the open round is done."
-        ),
-    ] = None,
-    keep_best: Annotated[
-        str | None,
-        typer.Option(
-            help="accuracy: also keep the model with the highest accuracy that a worker reported, in"
-            " model-best.safetensors."
-        ),
-    ] = None,
-    init: Annotated[
-        Path | None,
-        typer.Option(
-            help="Begin with the parameters of this model, such as runs/NAME/model.safetensors."
-            " Hosts that run workers need the file at the same path."
-        ),
-    ] = None,
-    checkpoint_every: flags.CheckpointEvery = None,
-    store: flags.StoreUrl = None,
-    keep: Annotated[int, typer.Option(help="How many of the newest checkpoints are kept.")] = 3,
-    on_loss: Annotated[
-        str,
-        typer.Option(
-            help="When more servers are lost than there are copies: end, or resume from the newest"
-            " checkpoint, without the dead servers unless --respawn starts them again."
-        ),
-    ] = "end",
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Seed of the order in which the data points are visited; the job can read it too."
-        ),
-    ] = 0,
-    name: flags.NewRunName = None,
-    runs_dir: flags.RunsDir = flags.RUNS,
-    host: flags.Host = "127.0.0.1",
-    port: flags.Port = 0,
-    insecure: flags.Insecure = False,
-    start_timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
-    ] = 60.0,
-    lead_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Workers and servers end after this many seconds without a heartbeat of the lead."
-        ),
-    ] = 120.0,
-    threads: flags.Threads = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="A folder of data sets, searched first: see 'polyrhythm data'."),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="NAME=VALUE for the job's own use (repeatable). Named jobs take rate=0.01, batch=128.",
-        ),
-    ] = None,
-    respawn: Annotated[
-        bool,
-        typer.Option(
-            "--respawn", help="Restart workers and servers that die, under the same name."
-        ),
-    ] = False,
-    on_error: Annotated[
-        str,
-        typer.Option(
-            help="When a worker's code raises: go-on (with the others), or end (the job)."
-        ),
-    ] = "go-on",
-    min_step: staging.MinStep = None,
-    slow: staging.Slow = None,
-    slow_at: staging.SlowAt = None,
-    stall: staging.Stall = None,
-    tenant: staging.Tenant = None,
-    slow_fold: staging.SlowFold = None,
-    trace: flags.Trace = False,
-    check: flags.Check = False,
+    job: _Job = "digits",
+    *,
     json_: flags.JsonAtEnd = False,
-    quiet: flags.Quiet = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            callback=read_config,
-            is_eager=True,
-            help="A TOML file with any of these settings, such as workers = 4;"
-            " default: polyrhythm.toml, if it is there.",
-        ),
-    ] = None,
-    show_config: Annotated[
-        bool,
-        typer.Option("--show-config", help="Print every setting and its source, and exit."),
-    ] = False,
-    debug: flags.Debug = False,
+    config: _Config = None,
+    show_config: _ShowConfig = False,
+    **options: Any,
 ) -> None:
     """Train a model on several worker and server processes of this machine.
 
@@ -262,108 +70,28 @@ def train(
     if show_config:
         print_config(ctx, as_json=json_)
         return
-    check_job(job)
-    if job in HIDDEN:
-        raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
-    goals = (rounds, epochs, target_accuracy, target_objective, target_change, max_seconds)
-    defaults = defaults_of(job)
-    if all(goal is None for goal in goals):
-        epochs = defaults.get("epochs")
-    options = _parse_options(option or [])
-    if job in JOBS:
-        check_numbers(options)
-    if data_dir is not None:
-        options[DATA_DIR] = str(data_dir.expanduser().resolve())
-    spec = JobSpec(
-        job=uuid.uuid4().hex,
-        name=job,
-        workers=workers,
-        servers=servers,
-        replicas=replicas,
-        sync=sync,
-        timer="off" if deterministic and timer == "auto" else timer,
-        deterministic=deterministic,
-        kind=kind,
-        local_steps=local_steps,
-        rounds=rounds,
-        epochs=epochs,
-        seed=seed,
-        start_timeout_s=start_timeout,
-        lead_timeout_s=lead_timeout,
-        wire_dtype=wire_dtype,
-        in_place=in_place,
-        updater=updater,
-        options=options,
-        async_scale=async_scale,
-        async_momentum=async_momentum,
-        read_ahead=read_ahead,
-        interval=interval,
-        coordination=coordination,
-        abandon=abandon,
-        most_steps=most_steps,
-        probe_points=probe_points,
-        min_batch=min_batch,
-        respawn=respawn,
-        on_error=on_error,
-        target_accuracy=target_accuracy,
-        target_objective=target_objective,
-        target_change=target_change,
-        max_seconds=max_seconds,
-        keep_best=keep_best or "",
-        init="" if init is None else str(_checked_init(init)),
-        save_model=True,
-        checkpoint_every=checkpoint_every or "",
-        on_loss=on_loss,
-        keep=keep,
-        path="" if job in JOBS else str(Path(job).resolve()),
-        staging=staging.staged(
-            min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
-        ),
-    )
-    spec = choose_kind(spec)
-    check_spec(spec, link, digest)
-    check_host(host, insecure)
-    check_port(port)
-    check_threads(threads)
-    here = Here.of(spec, local_servers, local_workers)
-    check_checkpoints(spec, store, here)
-    fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
-    spec = with_store(spec, store, runs_dir)
-    run_dir = make_run_dir(runs_dir, name, job)
-    say_starting(here, quiet=quiet or json_)
-    # Import this only now, so that the line above appears at once.
-    from polyrhythm.cli.launch import launch
-
-    launch(
-        in_run_folder(spec, here, run_dir),
-        here,
-        run_dir,
-        as_json=json_,
-        quiet=quiet or json_,
-        link=link,
-        digest=digest,
-        host=host,
-        port=port,
-        threads=threads,
-        trace=trace,
-        check=check,
-        debug=debug,
-    )
+    options["quiet"] = options["quiet"] or json_
+    launch(lambda: run_train(job, **options), as_json=json_)
 
 
-def _checked_init(path: Path) -> Path:
-    """The absolute path of the file given with --init. Raises an error if the file cannot be
-    read."""
-    path = path.expanduser().resolve()
-    check_readable(path)
-    return path
+def _flag(option: inspect.Parameter) -> inspect.Parameter:
+    """A keyword of `polyrhythm.train` as a flag. A keyword that also accepts Python objects is a
+    union; the flag has its annotated member."""
+    if get_origin(option.annotation) is Annotated:
+        return option
+    annotated = [each for each in get_args(option.annotation) if get_origin(each) is Annotated]
+    return option.replace(annotation=annotated[0])
 
 
-def _parse_options(pairs: list[str]) -> dict[str, str]:
-    options = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
-        options[key] = value
-    return options
+def _with_flags() -> None:
+    """Give the command the flags that `polyrhythm.train` defines."""
+    own = inspect.signature(train).parameters
+    keywords = inspect.signature(run_train).parameters.values()
+    options = [_flag(each) for each in keywords if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    shown = [each for name, each in own.items() if name != "options"]
+    parameters = [*shown[:2], *options, *shown[2:]]
+    train.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    train.__annotations__ = {each.name: each.annotation for each in parameters}
+
+
+_with_flags()

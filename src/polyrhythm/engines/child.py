@@ -20,6 +20,7 @@ import torch
 
 from polyrhythm.core.events import ResumeAsked
 from polyrhythm.core.record import Record
+from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
@@ -213,11 +214,12 @@ def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJ
 def _work(request: ChildRequest, control: _Control) -> int:
     assert request.lead is not None
     torch.set_num_threads(request.threads)
+    packed = control.hear().main if request.main_follows else None
     control.watch()
     node = WorkerNode(
         request.name, request.job.job, SocketDialer(request.link), _options(request, control)
     )
     with presence(node, (signal.SIGTERM,)):
-        main = load_main(request.job.name)
+        main = load_main(request.job.name) if packed is None else unpack_main(packed)
         train(main, node, node.join(request.lead))
     return 0

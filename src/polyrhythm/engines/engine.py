@@ -32,6 +32,8 @@ class EngineRun:
     """Whether the lead died or fell silent, so that it could not report how the job ended."""
     interrupted: int = 0
     """The number of the signal that stopped the job; 0 if none did."""
+    at_once: bool = False
+    """Whether a second signal ended the job at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from polyrhythm.core.effects import End
 from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.failures import failure_lines, first_line
+from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
@@ -74,7 +75,7 @@ class InlineEngine:
         run = InlineRun(None, [])
         journal = FileJournal(run_dir / "journal.jsonl")
         try:
-            _run(job, load_main(job.name), options, journal, run, math.inf, watch.tick)
+            _run(job, _main_of(requests), options, journal, run, math.inf, watch.tick)
         finally:
             journal.close()
         outcome = run.outcome
@@ -86,6 +87,11 @@ class InlineEngine:
             },
             interrupted=run.interrupted,
         )
+
+
+def _main_of(requests: Sequence[ChildRequest]) -> Callable[[Worker], None]:
+    packed = requests[-1].main
+    return load_main(requests[-1].job.name) if packed is None else unpack_main(packed)
 
 
 def run_inline(

@@ -3,6 +3,7 @@ them, and ends those that are left over."""
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -321,12 +322,17 @@ class LocalJob:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """Handle signals: Ctrl-C or SIGTERM ends the job in order, and a second one ends it at
-        once."""
+        once. Python handles signals in its main thread only: a job that another thread runs ends by
+        'polyrhythm stop'."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self._cleaning:
                 return  # the job is ending already
             if self._run.interrupted:
+                self._run.at_once = True
                 raise _EndAtOnce
             self._run.interrupted = number
             if not self._processes.begun:

@@ -52,6 +52,15 @@ class Child:
         return ending(self.status)
 
 
+def _stderr() -> int:
+    """The descriptor of stderr. In a notebook `sys.stderr` may have none; then it is that of the
+    process."""
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):
+        return 2
+
+
 class Processes:
     """`told` is called with each message of a child. `exited` is called with each child that has
     ended, after the child's last message."""
@@ -101,7 +110,7 @@ class Processes:
             [*command, preload] if preload else command,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            stdout=_stderr(),
             start_new_session=True,
             env={**environment(threads), "PYTHONUNBUFFERED": "1"},
         )
@@ -120,7 +129,8 @@ class Processes:
     def start(self, request: ChildRequest) -> Child:
         ours, theirs = socket.socketpair()
         assert self._exits is not None
-        body = msgspec.json.encode(request)
+        sent = msgspec.structs.replace(request, main=None, main_follows=request.main is not None)
+        body = msgspec.json.encode(sent)
         socket.send_fds(self._exits.fork_server, [body], [theirs.fileno()])
         theirs.close()
         while (line := self._exits.next()).started is None:
@@ -128,6 +138,8 @@ class Processes:
         child = Child(request, line.started, ours)
         self._children[line.started] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
+        if request.main is not None:
+            self.tell(child, Told(main=request.main))
         return child
 
     # -- messages ------------------------------------------------------------------------------

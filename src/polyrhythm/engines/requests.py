@@ -17,6 +17,15 @@ class ReportLine(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
+class PackedMain(msgspec.Struct, frozen=True):
+    """The function that every worker runs, pickled. It is sent only between processes that one
+    command or Python process has started, over their control sockets, and never over a link."""
+
+    pickled: bytes
+    path: list[str]
+    """The folders from which the function's process imports modules (`sys.path`)."""
+
+
 class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to start one server or worker."""
 
@@ -35,6 +44,11 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False
     debug: bool = False
     lead: Address | None = None
+    main: PackedMain | None = None
+    """The function that the worker runs instead of the job's file. It may be large, so it is sent in
+    a message of its own after this request."""
+    main_follows: bool = False
+    """Whether the engine sends `main` in its first message to the worker."""
     secret: Secret | None = None
     """The secret of the job. It is sent in this request only, over a socket between two processes:
     never in the environment, on a command line, in the job's settings, the journal or a trace."""
@@ -49,7 +63,9 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message of a child to the engine, or of the engine to a child. The engine sends only
-    `lead`, `stop`, `in_order`, `failed` and `note`."""
+    `main`, `lead`, `stop`, `in_order`, `failed` and `note`."""
+
+    main: PackedMain | None = None
 
     address: Address | None = None
     lead: Address | None = None

@@ -2,7 +2,7 @@
 
 import sys
 
-from polyrhythm.cli.hosts import Here
+from polyrhythm.api.hosts import Here
 from polyrhythm.core.text import shown
 from polyrhythm.observe.words import counted
 

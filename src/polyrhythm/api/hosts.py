@@ -8,7 +8,7 @@ from typing import Any
 
 from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.cores import share_of_cores
-from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import fresh_secret, read_secret
 from polyrhythm.io.tcp import ANY_HOST, is_loopback
@@ -90,10 +90,12 @@ def child_requests(
     check: bool = False,
     debug: bool = False,
     secret_file: Path | None = None,
+    main: PackedMain | None = None,
 ) -> list[ChildRequest]:
     """Requests for all processes on this host. `threads`: the threads of each worker; None: an
     equal share of the cores, and 1 in a deterministic job. `secret_file`: the file with the job's
-    secret, for commands that join the job. Without it, no command can join."""
+    secret, for commands that join the job. Without it, no command can join. `main`: the function
+    that workers run instead of the job's file."""
     secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
     share = 1 if spec.deterministic else share_of_cores(here.workers, here.servers)
@@ -114,6 +116,7 @@ def child_requests(
             trace=trace,
             check=check,
             debug=debug,
+            main=main if role == "worker" else None,
             secret=secret,
             secret_file="" if secret_file is None else str(secret_file.resolve()),
         )

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from polyrhythm.cli.checks import check_choice
-from polyrhythm.cli.hosts import Here
-from polyrhythm.cli.stores import check_unused, is_same_store
+from polyrhythm.api.checks import check_choice
+from polyrhythm.api.hosts import Here
+from polyrhythm.api.stores import check_unused, is_same_store
 from polyrhythm.core.resuming import ON_LOSS
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.errors import StoreError, UsageError

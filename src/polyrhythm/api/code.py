@@ -1,0 +1,59 @@
+"""The code that the workers of a job run: a file, a built-in job, or a function of this process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.engines.functions import name_of, pack_main
+from polyrhythm.engines.requests import PackedMain
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.defaults import defaults_of
+from polyrhythm.learn.load import HIDDEN, JOBS, check_job
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    name: str
+    """The name of the job: a file, a built-in job, or `FILE:FUNCTION`."""
+    path: str = ""
+    """The absolute path of the file; empty if there is none."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """The DEFAULTS of the job's module."""
+    main: PackedMain | None = None
+    """The function that workers get instead of a file."""
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the run's name."""
+        return Path(self.name.partition(":")[0] if self.main is not None else self.name).stem
+
+
+def find_code(main: Callable[[Any], None] | str | Path) -> Code:
+    """The code of a job. Raises UsageError if the job cannot be run. A file is not run here."""
+    if isinstance(main, str | Path):
+        return _named(str(main))
+    if not callable(main):
+        raise UsageError(
+            f"main is {main!r}: give a function main(worker), a FILE.py or a job's name"
+        )
+    defaults = getattr(main, "__globals__", {}).get("DEFAULTS", {})
+    if not isinstance(defaults, dict):
+        raise UsageError('DEFAULTS must be a dict, for example DEFAULTS = {"epochs": 10}')
+    return Code(f"{_origin(main)}:{name_of(main)}", defaults=defaults, main=pack_main(main))
+
+
+def _named(job: str) -> Code:
+    check_job(job)
+    if job in HIDDEN:
+        raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
+    path = "" if job in JOBS else str(Path(job).resolve())
+    return Code(job, path, defaults_of(job))
+
+
+def _origin(main: Callable[[Any], None]) -> str:
+    """Where a function is from: the name of its file, or `python` if it is from a notebook or a
+    prompt."""
+    code = getattr(main, "__code__", None)
+    file = Path("" if code is None else code.co_filename)
+    return file.stem if file.suffix == ".py" and file.is_file() else "python"

@@ -1,0 +1,103 @@
+"""The result of a job, for Python programs: the trained model, the metrics and their history."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.errors import StoreError
+from polyrhythm.observe.advice import advise
+from polyrhythm.observe.history import history_of, last_metrics
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.runs import JOURNAL, Run
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.summary import described, summary_text
+from polyrhythm.observe.summary import result as summary_of_state
+from polyrhythm.wire.messages import JobSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MODEL, _BEST = "model.safetensors", "model-best.safetensors"
+
+
+class Result:
+    """The result of a run: of `train`, of `simulate`, or one of the list that `runs` returns."""
+
+    def __init__(
+        self, run: Path, summary: dict[str, Any], state: RunState, job: JobSpec, signal: int = 0
+    ) -> None:
+        self.run: Path = run
+        """The folder of the run. Its name, `result.run.name`, is the name of the run."""
+        self.summary: dict[str, Any] = summary
+        """The object that `polyrhythm train --json` prints."""
+        self.signal: int = signal
+        """The number of the signal that stopped the job, such as that of Ctrl-C; 0 if none did."""
+        self._state = state
+        self._job = job
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the job was stopped on request (Ctrl-C, SIGTERM or `polyrhythm stop`) before it
+        reached its goal."""
+        ended = self._state.ended
+        return bool(self.signal) or (ended is not None and ended.reason.code == STOPPED.code)
+
+    @property
+    def failed(self) -> str | None:
+        """Why the job failed; None if it did not fail."""
+        failed = self.summary.get("failed")
+        return None if failed is None else str(failed)
+
+    @property
+    def worker_failures(self) -> dict[str, str]:
+        """Why workers failed that were not started again, by the names of the workers."""
+        return dict(self.summary.get("worker_failures") or {})
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of the objective and of each value that workers reported or evaluated. If
+        several workers reported a value, it is the mean of their last ones."""
+        return last_metrics(self._state)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Records of the objective and of reported values over time, oldest first, each with
+        `at_s`, `round`, `passes` and `points`. `pandas.DataFrame(result.history)` is a table of
+        them."""
+        journal = self.run / JOURNAL
+        if not journal.is_file():
+            raise StoreError(f"the journal of run {self.run.name} is gone: {journal}")
+        return history_of(read_journal(journal))
+
+    def state_dict(self, *, best: bool = False) -> dict[str, "Tensor"]:
+        """The parameters and buffers of the trained model, for `model.load_state_dict`. `best`:
+        those of the model with the highest accuracy, which a job with `keep_best` keeps."""
+        path = self.run / (_BEST if best else _MODEL)
+        if not path.is_file():
+            reason = (
+                self.summary.get("not_saved") or self.summary.get("ended") or "it has not ended"
+            )
+            raise StoreError(f"run {self.run.name} has no {path.name}: {reason}")
+        from safetensors.torch import load_file  # imports torch, which takes seconds
+
+        return load_file(path)
+
+    def __str__(self) -> str:
+        """The summary that `polyrhythm train` prints."""
+        return summary_text(self.summary, self.run, advise(self._state, self._job))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        return f"<Result of run {self.run.name}: {values or 'no metrics'}>"
+
+
+def result_of_run(run: Run) -> Result:
+    """The result of a recorded run, or the result so far of a run that has not ended."""
+    job = run.job or JobSpec(job="")
+    summary = run.result or {
+        **described(job),
+        **summary_of_state(run.state, job),
+        "failed": run.reason if run.word == "failed" else None,
+        "worker_failures": run.failures,
+    }
+    return Result(run.path, summary, run.state, job)

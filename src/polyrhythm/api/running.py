@@ -1,0 +1,136 @@
+"""Runs a job: writes the files of its folder, starts its processes, shows the progress, and returns
+the result."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.api.checkpointing import continued
+from polyrhythm.api.folders import next_run_dir, writing
+from polyrhythm.api.hosts import Here, child_requests
+from polyrhythm.api.result import Result
+from polyrhythm.api.secret import SECRET
+from polyrhythm.core.resuming import Found, Loss, Resuming
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.errors import Interrupted, JobFailed, PolyrhythmError, StoreError
+from polyrhythm.io.secretfile import create_secret
+from polyrhythm.observe.progress import ProgressDisplay
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.summary import described
+from polyrhythm.observe.summary import result as result_of_state
+from polyrhythm.store.checkpoints import newest
+from polyrhythm.store.objects import open_store
+from polyrhythm.wire.messages import Address, JobSpec
+
+
+def run_job(spec: JobSpec, here: Here, run_dir: Path, *, quiet: bool, **how: Any) -> Result:
+    """Run the job in its folder, show its progress, and return its result. If the job loses
+    parameters, it may continue from a checkpoint in another folder. `how`: the options of its
+    processes (`child_requests`). Raises JobFailed if the job did not reach its goal, and
+    Interrupted if a second signal ended it at once. Both have the result."""
+    resuming, first_dir = Resuming(spec), run_dir
+    while True:
+        with _discarded_if_not_started(run_dir):
+            run, progress = _run(spec, here, run_dir, quiet, how)
+        summary = summary_of(run, spec, progress.state)
+        if run.failed is None:
+            with writing(run_dir):
+                write_result(run_dir, summary)
+        else:
+            # if this fails too, the job's own failure is reported
+            with contextlib.suppress(OSError):
+                write_result(run_dir, summary)
+        again = _resumed(resuming, spec, run, progress)
+        if again is None:
+            break
+        spec, here = again, _remaining(here, spec, again)
+        run_dir = next_run_dir(first_dir)
+        progress.say(f"the job continues as run {run_dir.name}")
+    result = Result(run_dir, summary, progress.state, spec, run.interrupted)
+    if run.at_once:
+        raise Interrupted(result)
+    if not run.interrupted and (run.failed is not None or run.ended is None):
+        raise JobFailed(
+            run.failed or "the job ended before its goal, and no process reported why", result
+        )
+    return result
+
+
+@contextlib.contextmanager
+def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
+    """Delete the folder of a run if the body raises an error before the job had a journal: no
+    process of the job has done anything then."""
+    try:
+        yield
+    except PolyrhythmError:
+        if not (run_dir / JOURNAL).exists():
+            shutil.rmtree(run_dir, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the folder of runs is not empty
+                run_dir.parent.rmdir()
+        raise
+
+
+def _run(
+    spec: JobSpec, here: Here, run_dir: Path, quiet: bool, how: dict[str, Any]
+) -> tuple[EngineRun, ProgressDisplay]:
+    """Run the job once, until it ends or parameters are lost."""
+    with writing(run_dir):
+        write_process(run_dir)
+        write_job(run_dir, spec)
+        create_secret(run_dir / SECRET)
+    requests = child_requests(spec, run_dir, here=here, secret_file=run_dir / SECRET, **how)
+    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec)
+
+    def invite(address: Address) -> None:
+        for line in () if quiet else here.invitation(spec, address, run_dir / SECRET):
+            progress.say(line)
+
+    with progress:
+        watch = EngineWatch(say=progress.say, tick=progress.tick, listening=invite)
+        run = choose_engine().run(requests, watch)
+    progress.tick()
+    return run, progress
+
+
+def _resumed(
+    resuming: Resuming, spec: JobSpec, run: EngineRun, progress: ProgressDisplay
+) -> JobSpec | None:
+    """The job that continues after a loss of parameters; None if the job does not continue."""
+    ended = progress.state.ended
+    if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
+        return None
+    reason = None if run.lead_lost or ended is None else ended.reason.code
+    loss = Loss(reason, run.lost, progress.state.round)
+    if not resuming.applies(loss):
+        return None
+    progress.say(run.failed)
+    try:
+        found = newest(open_store(spec.store), progress.say)
+    except StoreError as error:
+        progress.say(f"the job cannot be resumed: {error}")
+        return None
+    at = Found(found.number, found.manifest.round)
+    again, why = resuming.decide(loss, at, spec)
+    progress.say(in_words(why))
+    return None if again is None else continued(again, spec.store, found)
+
+
+def _remaining(here: Here, before: JobSpec, now: JobSpec) -> Here:
+    return Here(max(1, here.servers - (before.servers - now.servers)), here.workers)
+
+
+def summary_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
+    """The result that `--json` prints: the state of the run from its journal, and how its processes
+    ended."""
+    return {
+        **described(spec),
+        **result_of_state(state, spec),
+        "failed": run.failed,
+        "worker_failures": {**state.failed_workers, **run.worker_failures},
+        "respawned": run.respawned,
+    }

@@ -1,0 +1,55 @@
+"""Wrong options of `polyrhythm.train` are errors of one line, before any process is started."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import polyrhythm as pr
+
+
+def main(worker: pr.Worker) -> None:
+    raise AssertionError("no worker may start")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"worker": 4}, "train has no option 'worker': the nearest is 'workers'"),
+        ({"local_step": 4}, "train has no option 'local_step': the nearest is 'local_steps'"),
+        ({"workers": "4"}, "workers is '4': it must be of type int"),
+        ({"workers": True}, "workers is True: it must be of type int"),
+        ({"set": 3}, "set is 3: it must be of type list or Mapping"),
+        ({"workers": 0}, "--workers is 0: it must be at least 1"),
+    ],
+)
+def test_a_wrong_option_is_named_in_one_line(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(pr.errors.UsageError) as caught:
+        pr.train(main, **{"runs_dir": tmp_path / "runs", **options})  # type: ignore[arg-type]
+    assert str(caught.value) == message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(pr.errors.UsageError, match="there is no job 'digit'"):
+        pr.train("digit", runs_dir=tmp_path)
+    with pytest.raises(pr.errors.UsageError, match="main is 3: give a function"):
+        pr.train(3, runs_dir=tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_function_that_cannot_be_sent_is_refused_with_advice(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def locked(worker: pr.Worker) -> None:
+        lock.acquire()
+
+    with pytest.raises(pr.errors.UsageError, match="locked cannot be sent .* inside the function"):
+        pr.train(locked, runs_dir=tmp_path)
+
+
+def test_dir_shows_only_the_public_names() -> None:
+    assert dir(pr) == sorted(pr.__all__)
+    for name in dir(pr):
+        assert getattr(pr, name).__doc__, name
