@@ -187,6 +187,13 @@ def test_without_rounds_the_cut_waits_until_nothing_is_in_flight() -> None:
     assert len(sent(lead.tell(m.CutTaken(server=1, number=1)), m.Proceed)) == 2
 
 
+def test_without_rounds_the_first_cut_is_due_one_interval_after_the_opening() -> None:
+    """The opening itself is no reason for a cut: it would contain nothing but the start."""
+    lead = stage("900ms", sync="asp")
+    assert not sent(lead.tick(0.5), m.Withhold)
+    assert {message.number for message in sent(lead.tick(0.5), m.Withhold)} == {1}
+
+
 def test_a_worker_that_joins_meanwhile_withholds_its_contributions_too() -> None:
     lead = stage("5s", sync="asp")
     lead.tick(5.1)

@@ -98,13 +98,18 @@ class Cuts:
 
     @property
     def wake_ns(self) -> int | None:
-        if not self._job.store or self._ending.begun or not self._rounds.open:
+        if not self._job.store or self._ending.begun or not self._opened:
             return None
         if self._taken or not self._mode.withholds:
             return None
         if self._cut is not None:
             return self._cut.until_ns if self._cut.phase is _Phase.WITHHOLDING else None
         return self._schedule.wake_ns
+
+    @property
+    def _opened(self) -> bool:
+        """Whether round 1 has opened: every server has the first version."""
+        return self._rounds.open and not self._rounds.opening
 
     def opened(self, now_ns: int) -> None:
         self._schedule.begin(self._mode.done, now_ns)
@@ -159,7 +164,7 @@ class Cuts:
             self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
         if not self._mode.withholds:
             return
-        if self._cut is None and self._rounds.open and self._due(now_ns):
+        if self._cut is None and self._opened and self._due(now_ns):
             begun = self._begin(_Phase.WITHHOLDING, now_ns)
             begun.until_ns = now_ns + _PATIENCE_NS + 2 * self._longest_ns
         cut = self._cut
