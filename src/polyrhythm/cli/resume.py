@@ -22,7 +22,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import check_job
-from polyrhythm.store.checkpoints import Checkpoint, load, newest, numbers, read_record, verify
+from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_record, verify
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire.messages import JobSpec
 
@@ -160,8 +160,6 @@ def _store_of(source: str, runs_dir: Path) -> Store:
 def _find(store: Store, number: int | None) -> Checkpoint:
     if number is None:
         return newest(store, lambda line: typer.echo(f"polyrhythm: {line}", err=True))
-    if number not in numbers(store):
-        raise UsageError(f"there is no checkpoint {number} in {store.url}")
     checkpoint = load(store, number)
     verify(store, checkpoint)
     return checkpoint

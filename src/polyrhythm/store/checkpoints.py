@@ -199,6 +199,8 @@ def load(store: Store, number: int) -> Checkpoint:
     try:
         data = store.get(path)
     except ObjectMissing:
+        if number not in numbers(store):
+            raise StoreError(f"there is no checkpoint {number} in {store.url}") from None
         raise DamagedCheckpoint(
             f"checkpoint {number} in {store.url} is incomplete: it has no manifest"
         ) from None
