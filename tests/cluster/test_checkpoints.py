@@ -99,7 +99,8 @@ def test_a_server_lost_during_a_cut_gives_it_up_and_the_next_one_is_made(
     file = tmp_path / "crash-at"
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(file))
     job = (*VISITS, "--workers", 2, "--servers", 3, "--replicas", 1, "--max-seconds", 60)
-    with Command(*job, "--checkpoint-every", "3rounds", cwd=tmp_path) as command:
+    regular = ("--checkpoint-every", "3rounds", "--keep", 1000)
+    with Command(*job, *regular, cwd=tmp_path) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         file.write_text("s1 puts slices")
         failed = wait_until(lambda: command.journal("checkpoint-failed"), "a cut is given up")
@@ -111,6 +112,8 @@ def test_a_server_lost_during_a_cut_gives_it_up_and_the_next_one_is_made(
         os.kill(command.process.pid, signal.SIGINT)
         assert command.wait(30) == 130
     assert failed[0]["reason"] == "cut-server-lost"
+    left = list(command.run_dir.glob(f"checkpoints/{number:08d}/*"))
+    assert not left, "the other servers delete what they wrote for this cut"
 
 
 @pytest.mark.guarantee("store-fails", policies=("bsp",), k=(0,))

@@ -101,6 +101,15 @@ def write_slices(
     return FileEntry(name, file.nbytes, file.digest, tuple(sorted(slices)))
 
 
+def delete_unused(store: Store, number: int, file: FileEntry) -> None:
+    """Delete this file of a checkpoint if the checkpoint has no manifest. Call this for a file that
+    the caller has written, when the checkpoint is complete or given up."""
+    try:
+        store.nbytes_of(_path(number, MANIFEST))
+    except ObjectMissing:
+        store.delete([_path(number, file.name)])
+
+
 def write_kept(store: Store, number: int, tensors: "Mapping[str, torch.Tensor]") -> FileEntry:
     """Write the tensors that `worker.keep` added. Its other values belong in the record."""
     file = encode(tensors)

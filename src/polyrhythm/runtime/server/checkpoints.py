@@ -18,9 +18,16 @@ from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.server.replica_memory import SliceState
 from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.store.checkpoints import load, prune, read_slices, write_manifest, write_slices
+from polyrhythm.store.checkpoints import (
+    delete_unused,
+    load,
+    prune,
+    read_slices,
+    write_manifest,
+    write_slices,
+)
 from polyrhythm.store.objects import Buffer, Store, open_store
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import FileEntry, JobSpec
 
 _SMALL_NBYTES = 256 * 1024
 """Slices of at most this size are copied on the calling thread, because starting a thread would
@@ -78,6 +85,8 @@ class Checkpoints:
         self._fail = fail
         self._store: Store | None = None
         self._lock = threading.Lock()
+        self._written: dict[int, FileEntry] = {}
+        """By the number of the checkpoint, the files of this server that may be unused."""
 
     def _opened(self) -> Store:
         with self._lock:
@@ -104,12 +113,24 @@ class Checkpoints:
 
     def _write(self, effect: fx.TakeCut, copies: dict[int, SliceState]) -> None:
         try:
-            entry = write_slices(self._opened(), effect.number, self._server, copies)
+            store = self._opened()
+            self._delete_unused(store, effect.number)
+            entry = write_slices(store, effect.number, self._server, copies)
         except PolyrhythmError as error:
             stored = ev.CutStored(effect.number, fault=str(error))
         else:
+            self._written[effect.number] = entry
             stored = ev.CutStored(effect.number, entry)
         self._driver.post(self._name, stored)
+
+    def _delete_unused(self, store: Store, number: int) -> None:
+        """Delete the files that this server wrote for cuts that were given up. Otherwise they would
+        fill a disk that has too little space for a checkpoint. When a cut is taken, every earlier
+        one is complete or given up, because the lead makes one cut at a time."""
+        for earlier, file in list(self._written.items()):
+            if earlier < number:
+                delete_unused(store, earlier, file)
+                self._written.pop(earlier, None)
 
     # -- the lead's part -----------------------------------------------------------------------
 
