@@ -85,7 +85,9 @@ class LeadWatch:
         pulse = self._pulse
         if pulse is None:
             return None
-        self._exclude_pause(pulse, now_ns)
+        look_ns = self._pauses.wake_ns
+        if look_ns is not None and now_ns >= look_ns:
+            self._exclude_pause(pulse, now_ns)
         if self._suspected:
             self._suspected = False
             silent_s = (now_ns - pulse.heard_ns) / 1e9
@@ -97,7 +99,7 @@ class LeadWatch:
             pulse.beat(now_ns)
             self._schedule(pulse)
         else:
-            pulse.hear(now_ns)
+            pulse.heard_ns = now_ns
         return None
 
     def look(self, now_ns: int) -> Note | None:

@@ -32,6 +32,8 @@ class Pulse:
         known."""
         self.beat_ns = beat_ns
         self.heard_ns = heard_ns
+        """When the last message came. A message other than a heartbeat shows that the peer is alive,
+        but does not change its mean gap."""
         self.last_beat_ns: int | None = None
         self.limit_ns = unknown_factor * beat_ns
         """How long the peer may be silent before it becomes suspect."""
@@ -60,11 +62,6 @@ class Pulse:
             mean = self.mean_gap_ns()
             usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())
             self.limit_ns = round(usual_ns) + _NETWORK_NS
-
-    def hear(self, now_ns: int) -> None:
-        """A message other than a heartbeat came: the peer is alive, but its mean gap is not
-        updated."""
-        self.heard_ns = now_ns
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Do not count the time in which the listener was paused as silence."""
@@ -138,7 +135,7 @@ class Suspicion:
     def hear(self, peer: int, now_ns: int) -> None:
         """A message other than a heartbeat came."""
         if (pulse := self._pulses.get(peer)) is not None:
-            pulse.hear(now_ns)
+            pulse.heard_ns = now_ns
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Do not count the time in which this process was paused as silence of any peer."""

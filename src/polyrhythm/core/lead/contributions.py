@@ -130,7 +130,7 @@ class Contributions:
                 return None  # this contribution was counted before, and was sent again
             partial = self._begin(key, sender)
         partial.trailer = message
-        return self._complete_if(key, partial, primary_since)
+        return self._complete_if(key, partial, primary_since) if partial.reports else None
 
     def arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
         """A server reports a contribution. Returns it if it is complete now."""

@@ -63,10 +63,12 @@ class LeadMachine:
             self._pauses.detector,
             self._stopping,
             self._saving,
-            self._best,
-            self._cuts,
+            *((self._best,) if job.keep_best else ()),
+            *((self._cuts,) if job.store else ()),
         )
-        """The parts with a `wake_ns`, besides the policy and the opening of round 1."""
+        """The parts with a `wake_ns` that this job uses, besides the policy and the opening of round
+        1."""
+        self._has_store = bool(job.store)
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -76,7 +78,7 @@ class LeadMachine:
             handler = self._HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
-            if self._cuts.active and not self._ending.over:
+            if self._has_store and self._cuts.active and not self._ending.over:
                 self._cuts.advance(now_ns)
         return effects
 

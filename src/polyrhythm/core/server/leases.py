@@ -116,7 +116,7 @@ class Versions:
         """`reader` has copied `version` and needs no earlier one. Returns True if its slot has no
         other lease. A version that was sent both before and after slices moved has two leases,
         which are released one after the other."""
-        if (slots := self._earlier.get((reader, version))) is not None:
+        if self._earlier and (slots := self._earlier.get((reader, version))) is not None:
             slot = slots.pop(0)
             if not slots:
                 del self._earlier[reader, version]
@@ -124,7 +124,8 @@ class Versions:
         lease = self._leases.get(reader)
         if lease is None or lease[0] > version:
             return False
-        return self.forget(reader)
+        del self._leases[reader]
+        return _drop(self._readers, lease[1])
 
     def forget(self, reader: int) -> bool:
         """End the current lease of this reader. Returns True if its slot has no other lease."""
@@ -320,8 +321,9 @@ def _idle_slots(nbytes: int) -> int:
 
 def _drop(readers: Counter[Key], key: Key) -> bool:
     """Remove one lease of this slot. Returns True if it was the last one."""
-    readers[key] -= 1
-    if readers[key]:
+    count = readers[key]
+    if count != 1:
+        readers[key] = count - 1
         return False
     del readers[key]
     return True

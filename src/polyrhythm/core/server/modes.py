@@ -202,7 +202,7 @@ class RoundsMode(_Mode):
         self._publish(pull.worker, asked=True)
 
     def release(self, worker: int, round_: int) -> None:
-        if self._state.leases.release(worker, round_):
+        if self._state.versions.release(worker, round_):
             self.free()
 
     def forget(self, worker: int) -> None:

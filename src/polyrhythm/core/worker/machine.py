@@ -166,7 +166,8 @@ class WorkerMachine:
         self._note(self._lead.hear(now_ns, beat=True))
 
     def _on_lead_heard(self, event: ev.LeadHeard, now_ns: int) -> None:
-        self._note(self._lead.hear(now_ns))
+        if (note := self._lead.hear(now_ns)) is not None:
+            self._state.outbox.do(note)
 
     def _note(self, note: Note | None) -> None:
         if note is not None:

@@ -65,7 +65,7 @@ class Outstanding:
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
         """A server has acknowledged this contribution and all earlier ones, for the slices whose
         primary it has been since epoch `routing` or longer."""
-        for sent in self.sent[:]:
+        for sent in self.sent[:] if len(self.sent) > 1 else self.sent:
             if sent.sequence > sequence:
                 break
             owed = sent.owed

@@ -14,7 +14,7 @@ from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Event, Machine
 from polyrhythm.core.peers import SEAT
-from polyrhythm.core.senders import is_to_lead
+from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
@@ -35,8 +35,6 @@ from polyrhythm.sim.server.saving import SimModelSaver
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
 from polyrhythm.sim.server.store_modes import SimOnArrivalSliceStore, SimRoundsSliceStore
 from polyrhythm.wire import messages as m
-
-_HELLOS = frozenset({m.WorkerHello, m.ServerHello, m.OperatorHello})
 
 
 class ServerProcess(Process):
@@ -155,33 +153,29 @@ class ServerProcess(Process):
             self.put(self.name, ev.LeadHeard())
         heard = channel.heard  # False if the link ended while this process was stopped
         for message in batch:
-            self._take(channel, message)
+            take = _TAKES.get(type(message))
+            if take is not None:
+                take(self, channel, message)
+            else:
+                self.put(self.name, message)
             if heard and not channel.heard:
                 break  # the message was refused and ended the link
         self.run()
 
-    def _take(self, channel: Channel, message: m.Message) -> None:
-        kind = type(message)
-        if kind is m.Contribution:
-            self._take_contribution(channel, message)  # type: ignore[arg-type]
-        elif kind is m.Collected:
-            self._saver.take(message)  # type: ignore[arg-type]
-        elif is_to_lead(message):
-            self._queue.append((fx.LEAD, message))
-            if self._checker is not None:
-                self._checker.told_lead(message)
-        elif kind in _HELLOS:
-            self._links.hear_hello(channel, message)  # type: ignore[arg-type]
-        elif kind is m.OperatorRequest:
-            self.put(fx.LEAD, ev.OperatorRequested(channel.peer, message))  # type: ignore[arg-type]
-        elif kind is m.Seed:
-            self._take_seed(channel, message)  # type: ignore[arg-type]
-        elif kind is CarriedCopy or kind is CarriedState:
-            self._take_from_primary(message)
-        elif kind is m.HelloReply:
-            self.put(self.name, ev.Linked(message.server, channel.incarnation))
+    def _take_for_lead(self, channel: Channel, message: m.Message) -> None:
+        self._queue.append((fx.LEAD, message))
+        if self._checker is not None:
+            self._checker.told_lead(message)
+
+    def _take_alive(self, channel: Channel, message: m.Alive) -> None:
+        """A heartbeat: of a worker or server to the lead, or of the lead to this server."""
+        if is_to_lead(message):
+            self._take_for_lead(channel, message)
         else:
             self.put(self.name, message)
+
+    def _take_request(self, channel: Channel, message: m.OperatorRequest) -> None:
+        self.put(fx.LEAD, ev.OperatorRequested(channel.peer, message))
 
     def closed(self, channel: Channel, reason: str) -> None:
         if self.frozen:
@@ -216,7 +210,7 @@ class ServerProcess(Process):
         if event is not None:
             self._queue.append((self.name, event))
 
-    def _take_from_primary(self, message: Any) -> None:
+    def _take_from_primary(self, channel: Channel, message: CarriedCopy | CarriedState) -> None:
         memory = self._placed()
         event = memory.copy(message) if isinstance(message, CarriedCopy) else memory.adopt(message)
         if event is not None:
@@ -382,3 +376,23 @@ class ServerProcess(Process):
         fx.TakeCut: lambda process, effect: process._cuts.take(effect),
         fx.CommitCut: lambda process, effect: process._cuts.commit(effect),
     }
+
+
+_TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
+    **dict.fromkeys(TO_LEAD, ServerProcess._take_for_lead),
+    m.Alive: ServerProcess._take_alive,
+    m.Collected: lambda process, channel, message: process._saver.take(message),
+    m.Contribution: ServerProcess._take_contribution,
+    **dict.fromkeys(
+        (m.WorkerHello, m.ServerHello, m.OperatorHello),
+        lambda process, channel, message: process._links.hear_hello(channel, message),
+    ),
+    m.HelloReply: lambda process, channel, message: process.put(
+        process.name, ev.Linked(message.server, channel.incarnation)
+    ),
+    m.OperatorRequest: ServerProcess._take_request,
+    m.Seed: ServerProcess._take_seed,
+    CarriedCopy: ServerProcess._take_from_primary,
+    CarriedState: ServerProcess._take_from_primary,
+}
+"""How a server takes each type of message. All other messages are events of its own machine."""

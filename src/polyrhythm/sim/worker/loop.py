@@ -44,6 +44,45 @@ _FORWARD = 1 / 3
 
 
 class Loop:
+    __slots__ = (  # Python stores more than 30 attributes in a slower way
+        "_abandoned_ns",
+        "_ahead",
+        "_awaiting_ns",
+        "_batch",
+        "_came",
+        "_clock",
+        "_enrolling",
+        "_hurried",
+        "_job",
+        "_least",
+        "_machine",
+        "_model",
+        "_next",
+        "_objective",
+        "_on_its_way",
+        "_points",
+        "_probed",
+        "_process",
+        "_put",
+        "_seen",
+        "_size",
+        "_stopped",
+        "_terms",
+        "_turns",
+        "_unread",
+        "_visits",
+        "asked",
+        "began",
+        "cadence",
+        "computing",
+        "contributions",
+        "looking",
+        "pace",
+        "ready",
+        "time",
+        "traits",
+    )
+
     def __init__(
         self,
         process: Process,
@@ -251,25 +290,30 @@ class Loop:
         points, steps, progress = self._visits.collect()
         if self.contributions:
             self._turns.turn(self._machine.unacknowledged)
-        event = ev.Computed(
+        time, (probe, probe_points, probe_ns) = self.time, self._probed
+        batch, micro_ns = self.cadence.micro_batch() if self.traits.gathers else (0, 0)
+        event = ev.Computed(  # without `*`, which would build two more sequences
             self._turns.lend(),
             float(points or 1),
             _RATES,
             self._seen,
-            now_ns - self.time.resumed_ns - self.time.stopped_ns,
-            self.time.waited_ns,
-            self.time.transferred_ns,
+            now_ns - time.resumed_ns - time.stopped_ns,
+            time.waited_ns,
+            time.transferred_ns,
             progress,
             self._visits.lease_number,
-            max(1, steps),
-            *self._probed,
+            steps or 1,
+            probe,
+            probe_points,
+            probe_ns,
             self._abandoned_ns,
-            *self.cadence.micro_batch(),
+            batch,
+            micro_ns,
         )
         self.contributions += 1
         self._probed = (None, 0, 0)
         self._abandoned_ns = 0
-        self.time.begin_exchange(now_ns)
+        time.begin_exchange(now_ns)
         if self.asked:
             self._on_its_way = self._came = False  # the worker leaves with the next version
         self._put(event)
@@ -311,13 +355,14 @@ class Loop:
     def _computed(self, steps: int, step_ns: int) -> None:
         process = self._process
         whole, points = self._ahead
-        if self._abandons(steps - 1):
-            steps -= 1
-            self._abandoned_ns += step_ns
-        self.cadence.measured(points / whole, step_ns, steps)
+        if self.traits.gathers:
+            if self._abandons(steps - 1):
+                steps -= 1
+                self._abandoned_ns += step_ns
+            self.cadence.measured(points / whole, step_ns, steps)
         self._visits.visit(points if steps == whole else steps * self._size, steps)
         process.unsettled = bool(self._unread)
-        if self.looks:
+        if self.cadence.looks(in_flight=self._on_its_way):
             self.looking = process.unsettled = True
         else:
             self.after_steps()

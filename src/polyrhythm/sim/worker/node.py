@@ -7,7 +7,6 @@ sent all the time. A stopped process does nothing, and messages to it queue up.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
@@ -28,6 +27,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
 _ME = "worker"
+_LEAD_HEARD = ev.LeadHeard()
 
 
 class WorkerProcess(Process):
@@ -67,9 +67,17 @@ class WorkerProcess(Process):
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
-        put = partial(self.put, _ME)
+        queue = self._queue
         self._loop = Loop(
-            self, self.machine, put, self._backlog, model, points, batch, pace, objective
+            self,
+            self.machine,
+            lambda event: queue.append((_ME, event)),
+            self._backlog,
+            model,
+            points,
+            batch,
+            pace,
+            objective,
         )
         self._computing = self._loop.computing
 
@@ -129,7 +137,7 @@ class WorkerProcess(Process):
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if channel.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
-            self.put(_ME, ev.LeadHeard())
+            self._queue.append((_ME, _LEAD_HEARD))
         for message in batch:
             kind = type(message)
             if kind is m.Parameters:
