@@ -73,7 +73,21 @@ class Interrupted(KeyboardInterrupt):
 
 
 class NotFinite(PolyrhythmError):
-    """A contribution holds NaN or infinity; nothing of it was sent."""
+    """A contribution holds NaN or infinity; nothing of it was sent. `what`: whether a gradient, a
+    parameter or a buffer does; `tensor`: its name."""
+
+    def __init__(self, message: str, *, what: str = "", tensor: str = "") -> None:
+        super().__init__(message)
+        self.what = what
+        self.tensor = tensor
+        self.step = 0
+        """The number of the worker's step, counted from 1; 0 if it is not known."""
+
+    def at(self, worker: str, step: int) -> "NotFinite":
+        """The same error with the worker and the number of its step."""
+        error = NotFinite(f"{worker}, step {step}: {self}", what=self.what, tensor=self.tensor)
+        error.step = step
+        return error
 
 
 class InvariantBroken(PolyrhythmError):

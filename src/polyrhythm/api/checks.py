@@ -16,6 +16,7 @@ from polyrhythm.runtime.choices import (
     DIGESTS,
     LINKS,
     ON_ERROR,
+    ON_NAN,
     UPDATERS,
     WIRE_DTYPES,
 )
@@ -50,6 +51,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--async-scale", spec.async_scale, ASYNC_SCALES),
         ("--async-momentum", spec.async_momentum, ASYNC_MOMENTA),
         ("--on-error", spec.on_error, ON_ERROR),
+        ("--on-nan", spec.on_nan, ON_NAN),
         ("--updater", spec.updater, UPDATERS),
     ):
         check_choice(flag, text, known)

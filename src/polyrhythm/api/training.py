@@ -211,6 +211,13 @@ def train(
             help="When a worker's code raises: go-on (with the others), or end (the job)."
         ),
     ] = "go-on",
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            help="When a contribution holds NaN or infinity: refuse (the worker fails), skip (it is"
+            " left out of the round, and counted), or end (the job)."
+        ),
+    ] = "refuse",
     min_step: staging.MinStep = None,
     slow: staging.Slow = None,
     slow_at: staging.SlowAt = None,
@@ -277,6 +284,7 @@ def train(
         min_batch=min_batch,
         respawn=respawn,
         on_error=on_error,
+        on_nan=on_nan,
         target_accuracy=target_accuracy,
         target_objective=target_objective,
         target_change=target_change,

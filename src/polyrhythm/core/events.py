@@ -283,6 +283,7 @@ class Computed(Event, frozen=True):
     abandoned_ns: int = 0
     batch: int = 0
     micro_ns: int = 0
+    skipped: int = 0
 
 
 class PassedAll(Event, frozen=True):
@@ -291,9 +292,13 @@ class PassedAll(Event, frozen=True):
 
 
 class Exhausted(Event, frozen=True):
-    """The worker has no points left to visit, so it abstains from this round."""
+    """The worker has nothing to contribute, so it abstains from this round: it has no points left
+    to visit, or leaves out what it has computed (`skipped` says why, `progress` names the
+    points)."""
 
     lease: int = 0
+    skipped: Reason | None = None
+    progress: tuple[ChunkProgress, ...] = ()
 
 
 class Landed(Event, frozen=True):

@@ -16,7 +16,8 @@ from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.failures import failure_lines, first_line
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest
-from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
+from polyrhythm.engines.work import why_failed
+from polyrhythm.errors import JobFailed, NotFinite, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
@@ -26,7 +27,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-from polyrhythm.wire.messages.reasons import DONE, failed
+from polyrhythm.wire.messages.reasons import DONE
 
 _END_TIMEOUT_S = 10.0
 _TICK_S = 0.2
@@ -202,7 +203,8 @@ def _work(
         main(Worker(node, node.join(hub.address(SEAT.server))))
     except Exception as error:  # kept in the result of the job
         run.errors[name] = error
-        reason, raised = failed(error), not isinstance(error, PolyrhythmError)
+        reason = why_failed(error)
+        raised = isinstance(error, NotFinite) or not isinstance(error, PolyrhythmError)
     finally:
         node.leave(reason, failed=raised)
         node.close()

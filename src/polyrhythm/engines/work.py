@@ -15,14 +15,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave
+from polyrhythm.errors import JobFailed, LinkError, NotFinite, Refused, ToldToLeave
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
-from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, failed
+from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, Reason, failed, not_finite
 
 _SWITCH_INTERVAL_S = 1e-4
 """How often Python switches threads. With the default of 5 ms, a thread that reads a link can wait
@@ -76,7 +76,7 @@ def presence(
         if not node.asked:
             raise  # for a worker that was told to leave, an end of the job is no error
     except BaseException as error:  # reported to the lead, and raised again
-        reason, raised = failed(error), True
+        reason, raised = why_failed(error), True
         raise
     finally:
         for number in signals:
@@ -84,6 +84,13 @@ def presence(
             signal.signal(number, signal.SIG_IGN)
         node.leave(reason, failed=raised)
         node.close()
+
+
+def why_failed(error: BaseException) -> Reason:
+    """The reason that a worker whose code raised this error gives to the lead."""
+    if isinstance(error, NotFinite):
+        return not_finite(error.what, error.tensor, error.step, str(error))
+    return failed(error)
 
 
 def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...], present: Presence) -> None:

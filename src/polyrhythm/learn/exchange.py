@@ -13,13 +13,16 @@ import torch
 
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, after_step, choose_cadence, decide
+from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attachment import Attachment
+from polyrhythm.learn.left_out import LeftOut, reason_of
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS
+from polyrhythm.wire.messages import ChunkProgress
 
 
 class Exchange(torch.optim.Optimizer):
@@ -59,6 +62,7 @@ class Exchange(torch.optim.Optimizer):
         """With kind local and rounds that end by the clock: the loss before the first local step of
         this round."""
         self._points: float | None = None
+        self._left_out = LeftOut(node.name, flat, job.on_nan)
         self.probe: Probe | None = None
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
@@ -85,7 +89,8 @@ class Exchange(torch.optim.Optimizer):
             return result
         if points is not None:
             self._points = (self._points or 0.0) + points
-        if objective is not None:
+        skipped = self._left_out.step(self._visited() - self._stepped)
+        if objective is not None and not skipped:
             if isinstance(objective, torch.Tensor):
                 objective = objective.detach().item()
             new = self._visited() - self._stepped
@@ -93,16 +98,16 @@ class Exchange(torch.optim.Optimizer):
             if not self._kind.steps_on_servers and self.traits.timed and not self._step:
                 self._fresh = (float(objective), round(self._visited()), 0)
         self._stepped = self._visited()
-        if not self._kind.steps_on_servers:
+        if not self._kind.steps_on_servers and not skipped:
             self._shorten_step()
             self._inner.step()
         self._step += 1
         if self._pacer is not None:
             self._pacer.pace(self._visited())
         if self.traits.gathers and self._abandons():
-            self._leave_out(objective is not None)
+            self._leave_out(objective is not None and not skipped)
         elif self.traits.gathers:
-            self._end_micro_batch()
+            self._end_micro_batch(skipped=skipped)
         elif self.traits.trains_through and self._on_its_way:
             self._look()
         elif self.cadence.looks(in_flight=self._on_its_way):
@@ -188,12 +193,14 @@ class Exchange(torch.optim.Optimizer):
         self._abandoned_ns += self._node.timesheet.computed_ns() - self._micro_ns
         self._node.look()
 
-    def _end_micro_batch(self) -> None:
-        """End a micro-batch of a round that ends by the clock: gather the gradients, measure the
-        time, and read whether the lead has asked all workers to contribute."""
+    def _end_micro_batch(self, *, skipped: bool) -> None:
+        """End a micro-batch of a round that ends by the clock: gather the gradients unless the step
+        is `skipped`, measure the time, and read whether the lead has asked all workers to
+        contribute."""
         points = self._visited() - self._gathered
         self._gathered += points
-        self._kind.gather(self._flat, points or 1.0)
+        if not skipped:
+            self._kind.gather(self._flat, points or 1.0)
         now_ns = self._node.timesheet.computed_ns()
         self.cadence.measured(points, now_ns - self._micro_ns)
         self._micro_ns = now_ns
@@ -219,6 +226,7 @@ class Exchange(torch.optim.Optimizer):
 
     def _forget_steps(self) -> None:
         """Forget the steps since the last contribution: they will never count."""
+        self._left_out.take(self._step)
         self._step, self._points = 0, None
         self._objective.clear()
         self._stepped = 0.0
@@ -282,12 +290,13 @@ class Exchange(torch.optim.Optimizer):
     def _finish_accumulation(self) -> None:
         """Make a step with the gradients that the user's code has accumulated since its last step.
         Otherwise their points would count, but not their gradients."""
-        if not self._kind.steps_on_servers:
+        skipped = self._left_out.step(self._visited() - self._stepped)
+        if not self._kind.steps_on_servers and not skipped:
             self._shorten_step()
             self._inner.step()
         self._step += 1
         if self.traits.gathers:
-            self._end_micro_batch()
+            self._end_micro_batch(skipped=skipped)
         self._visits.stepped()
 
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
@@ -299,6 +308,11 @@ class Exchange(torch.optim.Optimizer):
         visited, progress, lease = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
         self._points = None
+        left_out, points, why = self._left_out.take(self._step)
+        weight = weight - points if weight > points else 1.0
+        if why is not None and not self.traits.trains_through:
+            self._abstain(why, progress, lease)
+            return
         if self._kind.steps_on_servers:
             self._attachment.check_options(self.param_groups)
         self._attachment.check_frozen()
@@ -307,7 +321,15 @@ class Exchange(torch.optim.Optimizer):
         if self._on_its_way:
             self._node.set_apart()
         gathered = weight if self.traits.gathers and self._step else None
-        self._kind.fill(self._flat, self._node.push, gathered)
+        try:
+            self._kind.fill(self._flat, self._node.push, gathered)
+        except NotFinite as error:
+            named = self._left_out.named(error)
+            if not self._left_out.skips or self.traits.trains_through:
+                raise named from None
+            self._inner.state.clear()  # it led to these parameters
+            self._abstain(named, progress, lease)
+            return
         steps, self._step = max(1, self._step), 0
         probe = self._probed()
         wait = not self.traits.trains_through or self._node.asked
@@ -323,6 +345,7 @@ class Exchange(torch.optim.Optimizer):
             probe,
             abandoned_ns=abandoned_ns,
             micro=self.cadence.micro_batch(),
+            skipped=left_out,
             wait=wait,
         )
         self._on_its_way = not wait
@@ -330,6 +353,17 @@ class Exchange(torch.optim.Optimizer):
             self.settle()
         if wait:
             self._kind.remember(self._flat)
+        self.resume_pace()
+        self.begin_round()
+
+    def _abstain(self, why: NotFinite, progress: tuple[ChunkProgress, ...], lease: int) -> None:
+        """Leave out what was computed since the last contribution, and continue with the parameters
+        of the next version. The lead counts the contribution as left out."""
+        self._step = 0
+        self._mean_objective()
+        self._flat.restore_buffers()
+        self._node.abstain(lease, reason_of(why), progress)
+        self._kind.remember(self._flat)
         self.resume_pace()
         self.begin_round()
 

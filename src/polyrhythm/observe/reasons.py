@@ -103,6 +103,7 @@ SENTENCES = {
     "done": "it was done",
     "told-to-leave": "it was told to leave",
     "failed": "it failed: {detail}",
+    "not-finite": "it failed: {detail}",
     "evicted": "it was silent for too long",
     "not-woken": "it was evicted, and has not woken",
     "silent-for": "it was silent for {silent_s:.1f} s",
@@ -187,6 +188,9 @@ SENTENCES = {
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
     "worker-failed": "{name} left: {cause}; --on-error end",
     "only-worker-failed": "the job ends with its only worker, {name}",
+    "nan-end": "the job ends: {detail}; --on-nan end",
+    "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"
+    " were not finite: the model has likely diverged; begin again with a lower learning rate",
     "job-failed": "{detail}",
     "deserted": "every worker left before the goal",
     "respawn": "{name} failed: {detail}; it is started again in {after_s:g} s",

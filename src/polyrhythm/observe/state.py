@@ -18,7 +18,7 @@ from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.aggregates import MeanOfLatest, MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.worker import Fields, WorkerState
-from polyrhythm.wire.messages.reasons import FAILED, Reason
+from polyrhythm.wire.messages.reasons import FAILED, NOT_FINITE, Reason
 
 _RECENT_S = 10.0
 """Speeds are measured over the last ten seconds of the journal."""
@@ -138,7 +138,7 @@ class RunState:
         return {
             worker.name: str(worker.left.fields.get("detail", ""))
             for worker in self.workers.values()
-            if worker.left is not None and worker.left.code == FAILED
+            if worker.left is not None and worker.left.code in (FAILED, NOT_FINITE)
         }
 
     def name_of(self, worker: Any) -> str:

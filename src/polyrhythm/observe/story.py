@@ -229,6 +229,12 @@ class Teller:
         text = f"{line['name']} has no points to visit: there are too few for all workers; it rests"
         return [self._say(text, {line["worker"]})]
 
+    def _skipped(self, line: dict[str, Any]) -> list[Sentence]:
+        detail = (line.get("fields") or {}).get("detail", "it is not finite").partition(";")[0]
+        said = f"a contribution of {line['name']} is left out: {detail}"
+        more = "" if line["count"] == 1 else f"; {line['count']} of it were so far"
+        return [self._say(said + more, {line["worker"]})]
+
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
         moved = line.get("moved", 0)
         chunks = counted(moved if isinstance(moved, int) else len(moved), "chunk")
@@ -356,6 +362,7 @@ class Teller:
         "reported": _reported,
         "chunks": _chunks,
         "no-points": _no_points,
+        "skipped": _skipped,
         "refused": _refused,
         "learning": _learning,
         "respawn": _respawn,

@@ -97,6 +97,7 @@ def _of_worker(worker: WorkerState) -> dict[str, Any]:
         "wait_s": totals.wait_s,
         "transfer_s": totals.transfer_s,
         "redone_s": totals.redone_s,
+        "skipped": totals.skipped,
     }
 
 
@@ -250,7 +251,8 @@ def _worker_row(name: str, worker: dict[str, Any]) -> str:
     parts = [worker["compute_s"], worker["wait_s"], worker["transfer_s"]]
     whole = sum(parts)
     computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
+    skipped = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
     return (
-        f"  {name}: {counted(worker['contributions'], 'contribution')},"
+        f"  {name}: {counted(worker['contributions'], 'contribution')}{skipped},"
         f" computing {computing}, waiting {waiting}, transferring {transferring}"
     )

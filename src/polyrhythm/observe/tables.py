@@ -151,6 +151,9 @@ def status(run: Run) -> RenderableType:
         rows.append(Text(f"slices: {slices}; links: {links}"))
     if (learning := learning_in_words(state)) is not None:
         rows.append(Text(shown(learning)))
+    if left_out := [w for w in state.workers.values() if w.totals.skipped]:
+        counts = listed(f"{worker.totals.skipped} of {worker.name}" for worker in left_out)
+        rows.append(Text(shown(f"left out because they were not finite: {counts}")))
     if state.silent:
         rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
     rows += [Text(shown(_failover(failover))) for failover in state.failovers]

@@ -21,6 +21,8 @@ class Totals:
     transfer_s: float = 0.0
     redone_s: float = 0.0
     """The part of `compute_s` that was lost, because other workers visit the same points again."""
+    skipped: int = 0
+    """How many steps and contributions were left out because they were not finite."""
 
     @classmethod
     def of(cls, fields: Fields) -> "Totals":
@@ -31,6 +33,7 @@ class Totals:
             fields.get("wait_ns", 0) / 1e9,
             fields.get("transfer_ns", 0) / 1e9,
             fields.get("redone_ns", 0) / 1e9,
+            fields.get("skipped", 0),
         )
 
     def since(self, before: "Totals") -> "Totals":
@@ -41,6 +44,7 @@ class Totals:
             self.wait_s - before.wait_s,
             self.transfer_s - before.transfer_s,
             self.redone_s - before.redone_s,
+            self.skipped - before.skipped,
         )
 
     @property

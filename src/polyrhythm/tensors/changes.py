@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
-from polyrhythm.errors import LinkError, NotFinite
+from polyrhythm.errors import LinkError
 from polyrhythm.tensors.buffers import parts_length, pieces_of
 from polyrhythm.tensors.dtypes import tensor_over
 from polyrhythm.tensors.finite import all_finite
+from polyrhythm.tensors.not_finite import not_finite
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the size of an element in bytes, the integer type of this size."""
@@ -99,11 +100,7 @@ class BufferChanges:
                 continue
             change = _change(now, base)
             if not all_finite(change):
-                raise NotFinite(
-                    f"the buffer {buffer.place.tensor.name!r} became NaN or infinite in this"
-                    " worker's last steps; nothing was sent: look at what writes to it in forward(),"
-                    " or lower the learning rate"
-                )
+                raise not_finite("buffer", buffer.place.tensor.name)
             for slice_, number, first, last in buffer.parts:
                 end = ends[slice_]
                 ends[slice_] += last - first
@@ -112,6 +109,13 @@ class BufferChanges:
         self.changed = {slice_: tuple(parts) for slice_, parts in numbers.items()}
         for index, left in self._left.items():
             left.copy_(self._flat[index])
+
+    def restore(self) -> None:
+        """Give the buffers that are not finite the values of the last version again."""
+        for buffer in self._all:
+            now = self._of(self._flat, buffer)
+            if now.is_floating_point() and not all_finite(now):
+                now.copy_(self._of(self._base, buffer))
 
     def set_apart(self) -> None:
         """Make the values of the last contribution the base of changes: it is in flight, so its

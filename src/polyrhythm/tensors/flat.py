@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
-from polyrhythm.errors import LinkError, NotFinite, UsageError
+from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.changes import BufferChanges
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
+from polyrhythm.tensors.not_finite import not_finite
 
 _FEW_NBYTES = 1 << 18
 """A slice of at most this size is copied as bytes, without making a tensor."""
@@ -189,8 +190,21 @@ class FlatModel:
             elif gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient.detach() if gradient.requires_grad else gradient)
         for index in self._checked_at_once:
-            self._check(push[index], index)
+            self._check(push[index], index, "gradient")
         self._buffers.fill(push)
+
+    def check_gradients(self) -> None:
+        """Raise NotFinite if a gradient of the model is not finite."""
+        for _, tensor, place, _ in self._trained:
+            if tensor.grad is not None and not all_finite(tensor.grad):
+                raise not_finite("gradient", place.tensor.name)
+
+    def restore_buffers(self, *, sums: bool = True) -> None:
+        """Give the buffers that are not finite the values of the last version again. With `sums`,
+        forget the gradients that `gather` has added."""
+        self._buffers.restore()
+        for gathered in (self._sums or ()) if sums else ():
+            gathered.fill_(NO_GRADIENT)
 
     def gather(self, points: float) -> None:
         """Add the gradients of a micro-batch, multiplied by its number of points, to the sums."""
@@ -209,7 +223,7 @@ class FlatModel:
             if not space.buffers and space.length:
                 torch.div(self._sums[index], points, out=self._sums[index])
                 push[index].copy_(self._sums[index])
-                self._check(push[index], index)
+                self._check(push[index], index, "gradient")
                 self._sums[index].fill_(NO_GRADIENT)
         self._buffers.fill(push)
 
@@ -230,7 +244,7 @@ class FlatModel:
                     torch.sub(self._flat[index], self._base[index], out=change)
                 else:
                     change.copy_(self._flat[index] - self._base[index])
-                self._check(push[index], index)
+                self._check(push[index], index, "parameter")
         self._buffers.fill(push)
 
     @property
@@ -245,11 +259,12 @@ class FlatModel:
         numbers = self._numbers[key]
         return all_finite(change) if numbers is None else few_finite(numbers)
 
-    def _check(self, change: torch.Tensor, space: int) -> None:
+    def _check(self, change: torch.Tensor, space: int, what: str) -> None:
+        """`what`: see `not_finite`."""
         if not self._finite(change):
             for place in self._places:
                 if place.space == space and not all_finite(_view(change, place)):
-                    raise NotFinite(_not_finite(place))
+                    raise not_finite(what, place.tensor.name)
 
     def push_buffers(
         self, allocate: Callable[[int], memoryview]
@@ -303,7 +318,7 @@ def _lay(
         copy(view, gradient.detach())
         finite = all_finite(view)
     if not finite:
-        raise NotFinite(_not_finite(place))
+        raise not_finite("gradient", place.tensor.name)
 
 
 def _as_it_is(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
@@ -323,10 +338,3 @@ def _lay_hot(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> 
             return False
         copy(flat[at : at + _HOT], piece)
     return True
-
-
-def _not_finite(place: TensorPlace) -> str:
-    return (
-        f"the gradient of {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
-        " lower the learning rate or clip the gradients"
-    )

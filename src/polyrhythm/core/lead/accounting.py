@@ -34,6 +34,8 @@ class WorkerTotals:
     wait_ns: int = 0
     transfer_ns: int = 0
     redone_ns: int = 0
+    skipped: int = 0
+    """How many of its steps and contributions were left out because they were not finite."""
 
     def fields(self) -> dict[str, int]:
         return {
@@ -43,6 +45,7 @@ class WorkerTotals:
             "wait_ns": min(_MOST, self.wait_ns),
             "transfer_ns": min(_MOST, self.transfer_ns),
             "redone_ns": min(_MOST, self.redone_ns),
+            **({"skipped": min(_MOST, self.skipped)} if self.skipped else {}),
         }
 
 
@@ -101,6 +104,7 @@ class Accounting:
         if points < trailer.weight:
             redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
         totals.redone_ns += redone_ns
+        totals.skipped += trailer.skipped
         self._computed_ns.append(trailer.compute_ns)
         span = self._span
         self._last = trailer.worker
@@ -113,6 +117,17 @@ class Accounting:
         if trailer.objective is not None:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
+
+    def skip(self, worker: int) -> int:
+        """A contribution of this worker is left out. Returns how many were so far."""
+        totals = self.workers.setdefault(worker, WorkerTotals())
+        totals.skipped += 1
+        return totals.skipped
+
+    @property
+    def made(self) -> int:
+        """The number of contributions of the whole job, with those that were left out."""
+        return self.contributions + sum(totals.skipped for totals in self.workers.values())
 
     @property
     def contributions(self) -> int:

@@ -9,6 +9,7 @@ from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.text import plain_reason
 from polyrhythm.wire import messages as m
 
 
@@ -22,6 +23,7 @@ class Counting:
         self._sharing = parts.sharing
         self._outbox = parts.outbox
         self._progress = parts.progress
+        self._ending = parts.ending
         self._noted: set[int] = set()
         """Workers of which the journal says already that they have no point to visit."""
 
@@ -60,19 +62,43 @@ class Counting:
         self._mode.counted(now_ns)
 
     def abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
-        """A member has no points to visit, so it contributes nothing to this round."""
+        """A member has no points to visit, or leaves its contribution out, so it contributes
+        nothing to this round."""
         member.resting = True
-        self._rounds.abstained(message.worker)
+        if message.skipped is None:
+            self._rounds.abstained(message.worker)
+        elif not self._skip(message, member, now_ns):
+            return
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
         if self._contributions.incomplete(*member.key):
             # to be confirmed when its earlier contributions are complete
             member.confirms = message.lease
         else:
-            self._note_without_points(member)
+            if message.skipped is None:
+                self._note_without_points(member)
             self._confirm_lease(member, message.lease, now_ns)
-        if self._sharing.outdated(member, message.lease):
+        if message.skipped is not None:
+            self._mode.call_back(member, now_ns)
+            self._mode.counted(now_ns)
+        elif self._sharing.outdated(member, message.lease):
             self._mode.call_back(member, now_ns)
         self._mode.end_if_idle(now_ns)
+
+    def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
+        """A member leaves its contribution out. The member counts as one without a contribution in
+        this round only, and the others do not take smaller steps for it. Returns False if the job
+        ends."""
+        assert message.skipped is not None
+        ahead = self._rounds.folding and message.round > self._rounds.round
+        count, in_vain = self._progress.skip(message, ahead=ahead)
+        if str(count).strip("0") == "1":  # the first, the tenth, the hundredth
+            fields = plain_reason(message.skipped).fields
+            self._outbox.note(
+                "skipped", worker=member.worker, name=member.name, count=count, fields=dict(fields)
+            )
+        if in_vain is not None:
+            self._ending.finish(in_vain, self._mode.done, now_ns, failed=True)
+        return in_vain is None
 
     def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
         self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)

@@ -15,6 +15,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages import reasons as messages
 from polyrhythm.wire.messages.operator import STOP
 from polyrhythm.wire.messages.reasons import Field
 
@@ -170,6 +171,8 @@ class Lifecycle:
         """Why the failure of this member ends the job; None if the job goes on. *With --on-error
         end every failure does, and in a job with one worker that worker's failure does, unless it
         is started again.*"""
+        if reason.code == messages.NOT_FINITE and self._job.on_nan == "end":
+            return Reason("nan-end", {"name": member.name}).because(reason)
         alone = self._job.workers == 1 and len(self._view) == 1 and not self._job.respawn
         if self._job.on_error == "end":
             return Reason("worker-failed", {"name": member.name}).because(reason)

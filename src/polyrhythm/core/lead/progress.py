@@ -8,7 +8,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Reason
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import Abstained, JobSpec, Trailer
 from polyrhythm.wire.messages.reasons import Field
 
 NOT_FINITE = "goal-not-finite"
@@ -18,6 +18,9 @@ STOPPED = Reason("stopped")
 IDLE_ROUNDS = 3
 """After this many rounds without a contribution the job ends: in that time, sharing the chunks
 again would have given workers points to visit."""
+MOST_SKIPPED = 100
+"""After this many contributions in a row that were left out because they were not finite, the job
+ends: the model itself is likely not finite."""
 
 
 def stopped(by: str) -> Reason:
@@ -37,6 +40,8 @@ class JobProgress:
         self._outbox = outbox
         self._counted = 0
         self._idle = 0
+        self._skipped = 0
+        """How many contributions were left out since the last one that counts."""
 
     @property
     def no_batches(self) -> bool:
@@ -49,10 +54,28 @@ class JobProgress:
         """A contribution is complete. `ahead`: it belongs to the next fold, and not to the one
         under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
+        self._skipped = 0
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)
         if trailer.objective is not None:
             self.learning.count(trailer.worker, trailer.objective, trailer.weight)
+
+    def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
+        """A member leaves a contribution out, because it is not finite. Its points count as
+        visited, or a pass would never end. Returns how many contributions of this member were left
+        out, and why the job must end: None if it goes on."""
+        trailer = Trailer(
+            worker=message.worker,
+            incarnation=message.incarnation,
+            progress=message.progress,
+            lease=message.lease,
+        )
+        if message.progress:
+            self._sharing.commit(trailer, ahead=ahead)
+        self._skipped += 1
+        count = self.accounting.skip(message.worker)
+        in_vain = Reason("all-skipped", {"contributions": self._skipped})
+        return count, in_vain if self._skipped >= MOST_SKIPPED else None
 
     def folded(self, rounds: int, why: Reason, now_ns: int) -> Reason | None:
         """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
@@ -107,7 +130,7 @@ class JobProgress:
         round, which was ordered for the reason `why`."""
         if round_ == 0 or self._job.rounds is not None:
             return None
-        before, self._counted = self._counted, self.accounting.contributions
+        before, self._counted = self._counted, self.accounting.made
         contributed = self._counted > before
         if contributed and self.no_batches:
             return Reason("no-batches")

@@ -210,7 +210,7 @@ class Pushes:
             steps=computed.steps,
         )
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
-        if probed or computed.abandoned_ns or computed.batch:
+        if probed or computed.abandoned_ns or computed.batch or computed.skipped:
             trailer = replace(
                 trailer,
                 probe=computed.probe,
@@ -219,6 +219,7 @@ class Pushes:
                 abandoned_ns=computed.abandoned_ns,
                 batch=computed.batch,
                 micro_ns=computed.micro_ns,
+                skipped=computed.skipped,
             )
         outbox.tell_lead(trailer)
 

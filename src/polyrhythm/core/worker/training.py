@@ -80,6 +80,8 @@ class Training:
             **state.outbox.identity(),
             round=mode.landing.version + 1,
             lease=event.lease,
+            skipped=event.skipped,
+            progress=event.progress,
         )
         state.outbox.tell_lead(abstained)
         if state.leaves:

@@ -183,6 +183,7 @@ class WorkerNode:
         *,
         abandoned_ns: int = 0,
         micro: tuple[int, int] = (0, 0),
+        skipped: int = 0,
         wait: bool = True,
     ) -> None:
         """Send the contribution in `push`. With `wait`, also wait until the sync policy lets this
@@ -205,6 +206,7 @@ class WorkerNode:
             *probe,
             abandoned_ns,
             *micro,
+            skipped,
         )
         if wait:
             self._exchange(event, began_ns)
@@ -255,8 +257,15 @@ class WorkerNode:
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())
 
-    def abstain(self, lease: int) -> None:
-        self._exchange(ev.Exhausted(lease), time.monotonic_ns())
+    def abstain(
+        self,
+        lease: int,
+        skipped: Reason | None = None,
+        progress: tuple[m.ChunkProgress, ...] = (),
+    ) -> None:
+        """Contribute nothing to this round, and wait until the sync policy lets this worker go on.
+        `skipped`: why a contribution is left out; `progress`: its points."""
+        self._exchange(ev.Exhausted(lease, skipped, progress), time.monotonic_ns())
 
     def _exchange(self, event: Any, began_ns: int) -> None:
         if self._parting:

@@ -1,6 +1,7 @@
 """Messages of one contribution: pushed to the servers, folded, released, and pulled back."""
 
 from polyrhythm.wire.messages.fields import Amount, Count, Message, Rate
+from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec
 
 
@@ -48,12 +49,19 @@ class Trailer(Message, frozen=True, kw_only=True):
     micro_ns: Amount = 0
     """If rounds end by the clock: the duration of the shortest micro-batch that is worth starting;
     0 if unknown."""
+    skipped: Amount = 0
+    """How many further steps the worker left out because they were not finite."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
     """This worker has nothing to contribute to the round: the lead must not wait for it."""
 
     lease: Amount = 0
+    skipped: Reason | None = None
+    """Why the worker leaves its contribution out (`--on-nan skip`); None if it has no points to
+    visit."""
+    progress: tuple[ChunkProgress, ...] = ()
+    """The points of the contribution that is left out: they count as visited."""
 
 
 class Arrived(Message, frozen=True, kw_only=True):

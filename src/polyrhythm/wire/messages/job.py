@@ -47,6 +47,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_error: str = "go-on"
     """What happens when a worker's code raises an exception: `go-on`, the other workers go on;
     `end`, the job ends."""
+    on_nan: str = "refuse"
+    """What happens when a contribution is not finite: `refuse`, the worker fails; `skip`, the
+    worker abstains from the round; `end`, the job ends."""
     staging: dict[str, str] = {}
     """Artificial delays of some workers or servers, by the flag that sets them
     (`learn/staging.py`)."""

@@ -46,6 +46,16 @@ def failed(detail: object) -> Reason:
     return Reason(FAILED, {"detail": str(detail)})
 
 
+NOT_FINITE = "not-finite"
+"""The code of a worker's reason to leave, or to leave a contribution out: it is not finite."""
+
+
+def not_finite(what: str, tensor: str, step: int, detail: str) -> Reason:
+    """A contribution holds NaN or infinity. `what`: gradient, parameter or buffer."""
+    fields: dict[str, Field] = {"holds": what, "tensor": tensor, "step": step, "detail": detail}
+    return Reason(NOT_FINITE, fields)
+
+
 def refused(detail: str) -> Reason:
     """A process was refused; `detail` is the message of the check that it did not pass."""
     return Reason("refused", {"detail": detail})

@@ -1,0 +1,53 @@
+"""Steps that a worker leaves out because they are not finite (`--on-nan skip`).
+
+*A step whose gradient is not finite changes nothing: a local optimizer does not take it, and it adds
+nothing to the gradients of a contribution. A contribution without any other step is left out: the
+worker abstains from the round.* Its points count as visited.
+"""
+
+from polyrhythm.errors import NotFinite
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire.messages.reasons import Reason, not_finite
+
+
+class LeftOut:
+    def __init__(self, worker: str, flat: FlatModel, on_nan: str) -> None:
+        self.skips = on_nan == "skip"
+        self.made = 0
+        """The number of steps of this worker since it attached its model."""
+        self._worker = worker
+        self._flat = flat
+        self._steps, self._points = 0, 0.0
+        """The steps since the last contribution that are left out, and their points."""
+        self._why: NotFinite | None = None
+
+    def step(self, points: float) -> bool:
+        """The worker has computed a step over this many points. Returns whether it is left out."""
+        self.made += 1
+        if not self.skips:
+            return False
+        try:
+            self._flat.check_gradients()
+        except NotFinite as error:
+            self._why = self.named(error)
+        else:
+            return False
+        self._steps += 1
+        self._points += points
+        self._flat.restore_buffers(sums=False)
+        return True
+
+    def named(self, error: NotFinite) -> NotFinite:
+        """The error with the worker and the number of its step."""
+        return error.at(self._worker, self.made)
+
+    def take(self, steps: int) -> tuple[int, float, NotFinite | None]:
+        """The worker contributes `steps` steps: return how many of them are left out, how many
+        points these have, and, if no other step remains, why. Then begin at zero."""
+        count, points, why = self._steps, self._points, self._why
+        self._steps, self._points, self._why = 0, 0.0, None
+        return count, points, why if count and count >= steps else None
+
+
+def reason_of(error: NotFinite) -> Reason:
+    return not_finite(error.what, error.tensor, error.step, str(error))
