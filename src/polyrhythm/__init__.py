@@ -6,16 +6,19 @@ from polyrhythm import errors, release
 
 __version__ = release.VERSION
 
-__all__ = ["Result", "Worker", "__version__", "errors", "train"]
+__all__ = ["Result", "Worker", "__version__", "errors", "runs", "simulate", "train"]
 
 if TYPE_CHECKING:
-    from polyrhythm.api.result import Result
+    from polyrhythm.api.result import Result, runs
+    from polyrhythm.api.simulating import simulate
     from polyrhythm.api.training import train
     from polyrhythm.learn.worker import Worker
 
 _MODULES = {
     "Result": "polyrhythm.api.result",
     "Worker": "polyrhythm.learn.worker",
+    "runs": "polyrhythm.api.result",
+    "simulate": "polyrhythm.api.simulating",
     "train": "polyrhythm.api.training",
 }
 

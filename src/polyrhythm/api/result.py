@@ -8,7 +8,7 @@ from polyrhythm.errors import StoreError
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.history import history_of, last_metrics
 from polyrhythm.observe.journal import read_journal
-from polyrhythm.observe.runs import JOURNAL, Run
+from polyrhythm.observe.runs import JOURNAL, Run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described, summary_text
 from polyrhythm.observe.summary import result as summary_of_state
@@ -24,7 +24,13 @@ class Result:
     """The result of a run: of `train`, of `simulate`, or one of the list that `runs` returns."""
 
     def __init__(
-        self, run: Path, summary: dict[str, Any], state: RunState, job: JobSpec, signal: int = 0
+        self,
+        run: Path,
+        summary: dict[str, Any],
+        state: RunState,
+        job: JobSpec,
+        signal: int = 0,
+        status: str | None = None,
     ) -> None:
         self.run: Path = run
         """The folder of the run. Its name, `result.run.name`, is the name of the run."""
@@ -32,8 +38,17 @@ class Result:
         """The object that `polyrhythm train --json` prints."""
         self.signal: int = signal
         """The number of the signal that stopped the job, such as that of Ctrl-C; 0 if none did."""
+        self._status = status
         self._state = state
         self._job = job
+
+    @property
+    def status(self) -> str:
+        """`ended`, `stopped` or `failed`; of a run in a list also `running`, `ended without a word`
+        (its processes were killed), or `unknown` (it runs on another host)."""
+        if self._status is not None:
+            return self._status
+        return "failed" if self.failed else "stopped" if self.stopped else "ended"
 
     @property
     def stopped(self) -> bool:
@@ -100,4 +115,10 @@ def result_of_run(run: Run) -> Result:
         "failed": run.reason if run.word == "failed" else None,
         "worker_failures": run.failures,
     }
-    return Result(run.path, summary, run.state, job)
+    return Result(run.path, summary, run.state, job, status=run.word)
+
+
+def runs(runs_dir: Path | str = "runs") -> list[Result]:
+    """The results of all runs in this folder, oldest first. A run that has not ended has its result
+    so far."""
+    return [result_of_run(load_run(path)) for path in run_dirs(Path(runs_dir).expanduser())]

@@ -1,14 +1,14 @@
 """`polyrhythm train`: every keyword of `polyrhythm.train` is a flag of this command."""
 
-import inspect
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
 
 from polyrhythm.api import flags
 from polyrhythm.api.training import train as run_train
 from polyrhythm.cli.config import print_config, read_config
+from polyrhythm.cli.keywords import flags_from
 from polyrhythm.cli.launch import launch
 
 _Job = Annotated[
@@ -32,6 +32,7 @@ _ShowConfig = Annotated[
 ]
 
 
+@flags_from(run_train)
 def train(
     ctx: typer.Context,
     job: _Job = "digits",
@@ -70,28 +71,5 @@ def train(
     if show_config:
         print_config(ctx, as_json=json_)
         return
-    options["quiet"] = options["quiet"] or json_
+    options["quiet"] = options.get("quiet", False) or json_
     launch(lambda: run_train(job, **options), as_json=json_)
-
-
-def _flag(option: inspect.Parameter) -> inspect.Parameter:
-    """A keyword of `polyrhythm.train` as a flag. A keyword that also accepts Python objects is a
-    union; the flag has its annotated member."""
-    if get_origin(option.annotation) is Annotated:
-        return option
-    annotated = [each for each in get_args(option.annotation) if get_origin(each) is Annotated]
-    return option.replace(annotation=annotated[0])
-
-
-def _with_flags() -> None:
-    """Give the command the flags that `polyrhythm.train` defines."""
-    own = inspect.signature(train).parameters
-    keywords = inspect.signature(run_train).parameters.values()
-    options = [_flag(each) for each in keywords if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    shown = [each for name, each in own.items() if name != "options"]
-    parameters = [*shown[:2], *options, *shown[2:]]
-    train.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    train.__annotations__ = {each.name: each.annotation for each in parameters}
-
-
-_with_flags()

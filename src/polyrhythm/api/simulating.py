@@ -1,0 +1,134 @@
+"""`polyrhythm.simulate`: runs a scenario in virtual time. The summary and the journal are those of a
+real run."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Never
+
+import typer
+
+from polyrhythm.api import flags
+from polyrhythm.api.folders import make_run_dir, writing
+from polyrhythm.api.options import check_options
+from polyrhythm.api.result import Result
+from polyrhythm.core.sync.registry import sync_help
+from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
+from polyrhythm.observe.journal import FileJournal, Journal, read_journal
+from polyrhythm.observe.progress import ProgressDisplay
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.runs import (
+    JOURNAL,
+    find_run,
+    load_run,
+    write_job,
+    write_process,
+    write_result,
+)
+from polyrhythm.observe.summary import described, summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.recorded import scenario_of
+from polyrhythm.sim.scenario import Scenario, read_scenario, with_policy
+from polyrhythm.sim.simulation import Simulation
+
+
+def simulate(
+    scenario: Path | str | None = None,
+    *,
+    from_run: Annotated[
+        str | None,
+        typer.Option(help="A recorded run, by its name or folder, instead of a file."),
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(help=f"Policy in place of that of the file or the run: {sync_help()}."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices in the run.")] = 0,
+    name: flags.NewRunName = None,
+    runs_dir: flags.RunsDir | str = flags.RUNS,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check all invariants after every event (much slower)."),
+    ] = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+    **unknown: Never,
+) -> Result:
+    """Simulate a job in virtual time, with workers, links and faults from a file, and return the
+    result.
+
+    `scenario` is the path of a TOML file. Every keyword is a flag of `polyrhythm simulate`. With
+    `from_run`, steps and exchanges take as long as in a recorded run. The same scenario and seed
+    give the same result. Raises UsageError for wrong options, and JobFailed, with the result, if
+    the simulated job fails.
+    """
+    check_options(simulate, locals(), unknown)
+    scenario, runs_dir = None if scenario is None else Path(scenario), Path(runs_dir).expanduser()
+    script, source = _script(scenario, from_run, sync, runs_dir)
+    if seed < 0:
+        raise UsageError(f"--seed is {seed}: it must be at least 0")
+    spec = script.job_spec(Path(source[0]).stem)
+    run_dir = make_run_dir(runs_dir, name, source[0])
+    clock = Clock()
+    with writing(run_dir):
+        write_process(run_dir)
+        write_job(run_dir, spec)
+        journal = FileJournal(run_dir / JOURNAL, clock.read)
+    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec)
+    simulation = Simulation(
+        script, spec, clock, _Watched(journal, progress), seed=seed, check=check
+    )
+    try:
+        with progress:
+            end = simulation.run()
+    except InvariantBroken as error:
+        again = shlex.join(["polyrhythm", "simulate", *source[1:], "--seed", str(seed)])
+        raise InvariantBroken(f"{error}; see it again with: {again} --check --debug") from error
+    finally:
+        journal.close()
+    summary = {
+        **described(spec),
+        "seed": seed,
+        **summarise(read_journal(run_dir / JOURNAL), spec),
+        "failed": in_words(end.reason) if end.failed else None,
+    }
+    if journal.fault is not None:
+        raise UsageError(journal.fault)
+    with writing(run_dir):
+        write_result(run_dir, summary)
+    progress.tick()
+    result = Result(run_dir, summary, progress.state, spec)
+    if end.failed:
+        raise JobFailed(in_words(end.reason), result)
+    return result
+
+
+def _script(
+    scenario: Path | None, from_run: str | None, sync: str | None, runs_dir: Path
+) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario, its name, and the arguments with which the user selected it."""
+    policy = () if sync is None else ("--sync", sync)
+    if (scenario is None) == (from_run is None):
+        raise UsageError("give a scenario, or --from-run with a recorded run")
+    if scenario is not None:
+        script = read_scenario(scenario)
+        if sync is not None:
+            script = with_policy(script, sync)
+        return script, (str(scenario), str(scenario), *policy)
+    run = load_run(find_run(runs_dir, from_run))
+    if run.job is None:
+        raise UsageError(f"{run.path} does not say what its job was")
+    script = scenario_of(run.state, run.job, sync or run.job.sync)
+    return script, (run.name, "--from-run", str(run.path), *policy)
+
+
+class _Watched:
+    """A journal that updates the progress display with every line, because a simulation has no
+    other thread to do it."""
+
+    def __init__(self, journal: Journal, progress: ProgressDisplay) -> None:
+        self._journal = journal
+        self._progress = progress
+
+    def note(self, what: str, **fields: Any) -> None:
+        self._journal.note(what, **fields)
+        self._progress.tick()
