@@ -1,6 +1,7 @@
 """`polyrhythm new`: the project that it writes works at once, with its own test and on the command
 line."""
 
+import ast
 import json
 import os
 import subprocess
@@ -26,6 +27,18 @@ def test_the_project_is_small_and_has_the_given_name(project: Path) -> None:
         *(".gitignore", "README.md", "job.py", "test_job.py")
     ]
     assert (project / "README.md").read_text().startswith("# clouds\n")
+
+
+def test_the_project_imports_nothing_internal(project: Path) -> None:
+    for path in project.glob("*.py"):
+        names = [
+            alias.name if isinstance(node, ast.Import) else node.module
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        ]
+        ours = {name for name in names if name and name.startswith("polyrhythm")}
+        assert ours == {"polyrhythm"}, path.name
 
 
 def test_the_projects_own_test_passes(project: Path) -> None:
