@@ -55,6 +55,14 @@ class Watch:
             getattr(self._outcome, report.outcome).append(report.nodeid)
 
 
+def begin_child(output: int) -> None:
+    """Make this forked process the leader of a session of its own, and write what it prints to the
+    file descriptor `output`."""
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+
 def pytest_arguments(timeout_s: float, *, plain: bool) -> Sequence[str]:
     """Options of pytest. `plain`: do not rewrite assertions. The longer messages of rewritten
     assertions are not needed for mutants."""

@@ -31,7 +31,14 @@ from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant, Outdated, write_mutated
-from tools.mutant_runs import PATIENCE_S, Outcome, Watch, await_outcome, pytest_arguments
+from tools.mutant_runs import (
+    PATIENCE_S,
+    Outcome,
+    Watch,
+    await_outcome,
+    begin_child,
+    pytest_arguments,
+)
 from tools.patched_mutants import try_patched
 
 ROOT = Path(__file__).parents[1]
@@ -76,9 +83,7 @@ def _become_pytest(
 ) -> None:
     """Run the tests in the forked child, and exit. This function never returns."""
     try:
-        os.setsid()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        begin_child(output)
         import pytest
 
         if path is not None:

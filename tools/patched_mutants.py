@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.mutant import Mutant, Outdated, Patch, apply_patch, patches
-from tools.mutant_runs import PATIENCE_S, Outcome, Watch, await_outcome, pytest_arguments
+from tools.mutant_runs import (
+    PATIENCE_S,
+    Outcome,
+    Watch,
+    await_outcome,
+    begin_child,
+    pytest_arguments,
+)
 
 
 def try_patched(
@@ -61,9 +68,7 @@ def _become_session(
 ) -> None:
     """Run the session in a forked child, and exit. This function never returns."""
     try:
-        os.setsid()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        begin_child(output)
         import pytest
 
         tests = sorted({test for _, named in known.values() for test in named})

@@ -173,6 +173,12 @@ def test_one_of_several_creating_processes_wins(url: str) -> None:
         assert store.get(f"decision/{number}") == b"%d" % winners[0]
 
 
+def output(program: str, store: Path) -> str:
+    """What a Python program prints that gets the folder of a store as its argument."""
+    command = [sys.executable, "-c", program, str(store)]
+    return subprocess.run(command, timeout=60, capture_output=True, text=True, check=True).stdout
+
+
 def test_a_process_that_is_forked_after_the_use_of_a_store_gets_an_error(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
@@ -185,14 +191,7 @@ def test_a_process_that_is_forked_after_the_use_of_a_store_gets_an_error(tmp_pat
         "    os._exit(0)\n"
         "os.wait()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "this process was forked" in done.stdout
+    assert "this process was forked" in output(program, tmp_path)
 
 
 def test_a_process_that_is_forked_before_the_use_of_a_store_can_use_it(tmp_path: Path) -> None:
@@ -206,14 +205,7 @@ def test_a_process_that_is_forked_before_the_use_of_a_store_can_use_it(tmp_path:
         "os.wait()\n"
         "print(bytes(store.get('a')))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "b'x'\n"
+    assert output(program, tmp_path) == "b'x'\n"
 
 
 # -- object stores ---------------------------------------------------------------------------------

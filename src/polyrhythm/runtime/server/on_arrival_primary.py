@@ -1,34 +1,22 @@
 """The slices of a primary without rounds: every contribution to a slice is folded when it
 arrives."""
 
-from collections.abc import Sequence
-
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.runtime.server.primary import Primary, PrimarySlice
-from polyrhythm.runtime.server.slots import Allocate
 from polyrhythm.tensors.buffers import Changers
-from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
+from polyrhythm.wire.messages import Contribution, SliceStep
 
 
 class OnArrivalPrimary(Primary):
     """Without rounds, every contribution to a slice is folded at once. Each slice has its own
     current slot, because slices are folded at different times."""
 
-    def __init__(
-        self,
-        slices: Sequence[Slice],
-        layout: Layout,
-        job: JobSpec,
-        spec: ModelSpec,
-        allocate: Allocate,
-    ) -> None:
+    def _open_slots(self) -> None:
         self.latest = SliceVersions(())
         """The current slot of each slice, and the leases of its readers."""
         self._changers = Changers()
-        super().__init__(slices, layout, job, spec, allocate)
 
     def _first_slot(self) -> int:
         return self.latest.hold(self.ids, sum(part.nbytes for part in self._parts.values()))

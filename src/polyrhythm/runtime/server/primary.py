@@ -74,6 +74,7 @@ class Primary:
         self._job = job
         self._spec = spec
         self._allocate = allocate
+        self._open_slots()
         self._slot = 0
         """The slot to which initial parameters are written. With rounds: the slot of the current
         version."""
@@ -89,6 +90,10 @@ class Primary:
         self._parts: dict[int, PrimarySlice] = {}
         self._list()
         self.change((), self.prepare(slices, {}))
+
+    def _open_slots(self) -> None:
+        """Make what a mode needs before the first slices are placed."""
+        raise NotImplementedError
 
     def _list(self) -> None:
         parts = self._parts

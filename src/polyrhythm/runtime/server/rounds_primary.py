@@ -1,16 +1,15 @@
 """The slices of a primary with rounds: contributions are added to aggregates, and a fold makes the
 next version of all slices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Coming, Primary, PrimarySlice
-from polyrhythm.runtime.server.slots import Allocate, Slot, Slots
+from polyrhythm.runtime.server.slots import Slot, Slots
 from polyrhythm.tensors.updaters import Held
-from polyrhythm.wire.messages import JobSpec, ModelSpec, SliceStep
+from polyrhythm.wire.messages import SliceStep
 
 _AGGREGATES = 2
 """The number of aggregates per slice. While replicas read the aggregate that was folded last,
@@ -21,23 +20,15 @@ class RoundsPrimary(Primary):
     """With rounds, every slice has an aggregate, and a fold makes the next version of all
     slices."""
 
-    def __init__(
-        self,
-        slices: Sequence[Slice],
-        layout: Layout,
-        job: JobSpec,
-        spec: ModelSpec,
-        allocate: Allocate,
-    ) -> None:
-        self.grows = job.updater == "addition"
+    def _open_slots(self) -> None:
+        self.grows = self._job.updater == "addition"
         self._fill = 1 if self.grows else 0
         self._aggregates: Slots | None = None
-        if job.replicas and not self.grows:  # replicas read aggregates in place
-            self._aggregates = Slots((), (), allocate)
+        if self._job.replicas and not self.grows:  # replicas read aggregates in place
+            self._aggregates = Slots((), (), self._allocate)
             for number in range(_AGGREGATES):
                 self._aggregates.at(number)
         self._aggregates_in_slots = self.grows or self._aggregates is not None
-        super().__init__(slices, layout, job, spec, allocate)
 
     def _first_slot(self) -> int:
         return self._slot
