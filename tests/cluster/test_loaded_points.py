@@ -103,3 +103,26 @@ def test_a_killed_worker_is_noticed_by_the_end_of_its_link(tmp_path: Path) -> No
         )
         assert [line["what"] for line in gone] == ["left"], gone
         os.kill(loader, signal.SIGKILL)
+
+
+def test_ctrl_c_ends_the_loop_in_order(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all processes, also to those of loaders. Only the command may act
+    on it: a worker fails if a process of its loader ends."""
+    staged = ["--workers", 2, "--min-step", "20ms"]
+    with Command(*flags("bsp", "gradient", 2, 500), *staged, cwd=tmp_path) as command:
+        command.await_round(4)
+        loaders = [child for pid in command.workers() for child in children_of(command, pid)]
+        assert len(loaders) == 4
+        for pid in [*loaders, command.process.pid]:
+            os.kill(pid, signal.SIGINT)
+        assert command.wait() == 130, command.stderr()
+        assert "failed" not in command.stderr()
+        assert command.pids() == []
+
+
+def test_processes_of_a_loader_can_be_spawned(tmp_path: Path) -> None:
+    spawned = ["--workers", 1, "--set", "context=spawn"]
+    with Command(*flags("bsp", "gradient", 1, 1), *spawned, cwd=tmp_path) as command:
+        assert command.wait(120) == 0, command.stderr()
+        assert seen_by_workers(tmp_path) == dict.fromkeys(range(POINTS), 1)
+        assert command.pids() == []

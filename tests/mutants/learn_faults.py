@@ -97,6 +97,38 @@ LEARN: tuple[Mutant, ...] = (
         "self._batch",
         "tests/learn/test_visits.py::test_under_bspv_a_round_has_exactly_the_planned_number_of_points",
     ),
+    mutant(
+        "points-loaded-ahead-are-lost",
+        "Points that were loaded ahead are not returned when the lease or the batch size changes.",
+        "learn:Lookahead._flush",
+        "self._points.put_back(len(self._ahead))",
+        "pass",
+        "tests/learn/test_lookahead.py",
+    ),
+    mutant(
+        "skipped-remainder-is-not-reported",
+        "With drop_last, the skipped remainder of a pass is visited after all.",
+        "learn:Points.next",
+        "0 < self._left(this_pass) < self._whole",
+        "False",
+        "tests/learn/test_loading.py::test_with_drop_last_all_batches_have_the_same_size",
+    ),
+    mutant(
+        "accumulated-gradients-are-lost",
+        "Gradients since the last step are not in the contribution that counts their points.",
+        "learn:Exchange.contribute_rest",
+        "if self._visits.unstepped:\n    self._finish_accumulation()",
+        "pass",
+        "tests/learn/test_accumulation.py",
+    ),
+    mutant(
+        "accumulated-batches-differ-in-size",
+        "The batches of one step have different sizes under policies that choose the size.",
+        "learn:Exchange.next_points",
+        "if self._visits.unstepped and not ahead:\n    return self._batch",
+        "pass",
+        "tests/learn/test_accumulation.py::test_the_batches_of_a_step_have_the_same_size",
+    ),
     # -- steps and contributions ---------------------------------------------------------------
     mutant(
         "abandoned-loss-is-counted",

@@ -1,15 +1,18 @@
 """Counts in the model how often every point was visited. A point counts when its contribution does.
 
 Every worker also writes the points that its loop got to a file. `--set loaders=2` loads batches
-with two processes, and `--set local=1` is needed with kind local.
+with two processes, and `--set local=1` is needed with kind local. `--set context=spawn` gives a
+`DataLoader` to `worker.batches`, whose processes are started in this way.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from polyrhythm import Worker
 
@@ -27,6 +30,16 @@ class Numbers(Dataset[int]):
         return index, os.getpid()
 
 
+def batches_of(worker: Worker, loaders: int) -> Iterator[Any]:
+    context = worker.options.get("context")
+    if context is None:
+        return worker.batches(Numbers(), batch_size=BATCH, num_workers=loaders)
+    loader = DataLoader(
+        Numbers(), BATCH, num_workers=loaders, shuffle=True, multiprocessing_context=context
+    )
+    return worker.batches(loader)
+
+
 def main(worker: Worker) -> None:
     counts = nn.Parameter(torch.zeros(POINTS))
     model = nn.ParameterList([counts])
@@ -35,7 +48,7 @@ def main(worker: Worker) -> None:
     one = -1.0 if "local" in worker.options else 1.0
     loaders = int(worker.options["loaders"])
     with Path(f"seen-{worker.name}-{os.getpid()}").open("w") as seen:
-        for numbers, pids in worker.batches(Numbers(), batch_size=BATCH, num_workers=loaders):
+        for numbers, pids in batches_of(worker, loaders):
             assert (os.getpid() in pids) == (loaders == 0)
             print(*numbers.tolist(), file=seen, flush=True)
             counts.grad = torch.zeros(POINTS).index_add(0, numbers, torch.full(numbers.shape, one))

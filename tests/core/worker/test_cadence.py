@@ -13,6 +13,7 @@ from polyrhythm.core.worker.cadence import (
     Due,
     NextSteps,
     Standing,
+    after_step,
     choose_cadence,
     decide,
 )
@@ -123,3 +124,57 @@ def test_a_worker_that_is_told_to_leave_contributes_at_once(sync: str) -> None:
     landed = replace(flying, in_flight=False)
     assert decide(cadence, landed, terms, asked=False, called=True) is Due.YES
     assert decide(cadence, landed, terms, asked=False, called=False) is Due.NO
+
+
+# -- batches that are loaded ahead -----------------------------------------------------------------
+
+
+def planned(sync: str, terms: Resume, batches: int, everything: float) -> list[int]:
+    """Return the sizes of the next batches, each planned before any of them is visited."""
+    cadence = choose_cadence(JobSpec(job="", sync=sync))
+    cadence.begin(10, 2)
+    sizes: list[int] = []
+    for _ in range(batches):
+        standing = Standing(everything=everything)
+        for points in sizes:
+            standing = after_step(cadence, standing, terms, points)
+        sizes.append(cadence.next_points(standing, terms))
+    return sizes
+
+
+def test_batches_are_planned_beyond_the_end_of_a_round() -> None:
+    assert planned("bsp", TERMS, 3, 100) == [10, 10, 10]
+    assert planned("bspv", replace(TERMS, points=25), 6, 100) == [10, 10, 5, 10, 10, 5]
+    assert planned("bspb", replace(TERMS, points=-1), 5, 34) == [10, 10, 10, 4, 10]
+
+
+def test_a_batch_that_was_planned_for_another_number_of_points_does_not_fit() -> None:
+    cadence = ByPoints()
+    cadence.begin(10, 2)
+    terms = replace(TERMS, points=25)
+    assert cadence.fits(10, Standing(points=10, everything=100), terms)
+    assert not cadence.fits(10, Standing(points=20, everything=100), terms)
+
+
+def test_a_micro_batch_that_would_end_long_after_the_interval_does_not_fit() -> None:
+    """A point takes a millisecond, and a usual micro-batch eight."""
+    cadence = ByClock()
+    cadence.begin(100, 2)
+    assert cadence.fits(100, Standing(left_ns=MS), TERMS), "nothing is measured yet"
+    for points in (8, 4, 12, 8, 6):
+        cadence.measured(points, points * MS)
+    assert cadence.takes_ns(8) == pytest.approx(8 * MS, rel=0.01)
+    assert cadence.fits(10, Standing(left_ns=5 * MS), TERMS)
+    assert not cadence.fits(20, Standing(left_ns=5 * MS), TERMS)
+
+
+def test_micro_batches_are_planned_beyond_the_end_of_an_interval() -> None:
+    cadence = ByClock()
+    cadence.begin(100, 2)
+    for points in (8, 4, 12, 8, 6):
+        cadence.measured(points, points * MS)
+    terms = replace(TERMS, interval_ns=40 * MS)
+    standing = after_step(cadence, Standing(1, 8, 100, left_ns=20 * MS), terms, 8)
+    assert (standing.steps, standing.points) == (2, 16)
+    assert standing.left_ns == pytest.approx(12 * MS, rel=0.01)
+    assert after_step(cadence, standing, terms, 8) == Standing(0, 0, 100, left_ns=40 * MS)
