@@ -39,8 +39,11 @@ DESCRIPTORS = 4
 MOST_DESCRIPTORS = 16
 """The most descriptors that a spare child is given."""
 _CLONE_NEWNET = 0x40000000
+_MADV_COLLAPSE = 25
+_HUGE_PAGE_NBYTES = 1 << 21
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.getenv.restype = ctypes.c_void_p
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Spare:
@@ -311,6 +314,21 @@ def _warm_up() -> None:
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
+def _use_huge_pages() -> None:
+    """Move the memory of this process to huge pages. A fork copies the table of all pages, so it then
+    takes a third of the time. A kernel before Linux 6.1, or without huge pages, refuses this, and
+    nothing changes."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        area, permissions, inode = fields[0], fields[1], fields[4]
+        if permissions != "rw-p" or inode != "0":  # only private memory of no file
+            continue
+        begin, end = (int(address, 16) for address in area.split("-"))
+        first = -(-begin // _HUGE_PAGE_NBYTES) * _HUGE_PAGE_NBYTES
+        for address in range(first, end - _HUGE_PAGE_NBYTES + 1, _HUGE_PAGE_NBYTES):
+            _libc.madvise(address, _HUGE_PAGE_NBYTES, _MADV_COLLAPSE)
+
+
 class _QuickEnd:
     """End a command after its threads and exit handlers, but before Python frees every module.
     Freeing would copy all memory pages that the child shares with the warm server."""
@@ -339,6 +357,7 @@ if __name__ == "__main__":
     _warm_up()
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
     serve(socket.socket(fileno=int(sys.argv[1])), mark_at)
     from polyrhythm.cli.main import run
 
