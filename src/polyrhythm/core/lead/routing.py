@@ -71,6 +71,8 @@ class Routing:
         self._slice_nbytes = slice_nbytes
         self._replicas = replicas
         self._restores = restores
+        self._sound: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
+        """The routes and servers that `check` has found in order."""
         self._layout: Layout | None = None
         self._gathered = False
         self._begun = False
@@ -307,6 +309,12 @@ class Routing:
             raise InvariantBroken(f"w{self.seeder} seeds servers that have not made room yet")
         if not self.all_seeded and not self._seeded <= self._placed.keys():
             raise InvariantBroken("a server is seeded that has not made room in this epoch")
+        routes, servers = self._sound
+        if routes is not self.routes or servers != self.addresses.keys():
+            self._check_routes()
+            self._sound = (self.routes, frozenset(self.addresses))
+
+    def _check_routes(self) -> None:
         for slice_, route in enumerate(self.routes):
             if len(set(route.holders)) != len(route.holders):
                 raise InvariantBroken(f"slice {slice_} is on one server twice: {route}")
