@@ -31,6 +31,7 @@ _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _LONGEST_PAUSE_S = 0.05
 """The pause between two looks at a job grows up to this limit, because a look takes processor
 time."""
+_SEVERAL_HEARTBEATS_S = 2.5
 _MOST_STEPS = 20_000 if TORTURED else 4_000
 """The largest number of steps of a trace that are replayed."""
 
@@ -225,6 +226,18 @@ class Command:
             return any(line["round"] >= round_ for line in self.journal("rounds"))
 
         wait_until(reached, f"round {round_}")
+
+    def await_heartbeats(self) -> None:
+        """Wait until the lead has received several heartbeats of every worker. Then it evicts a
+        silent worker after 2 s. Before it has measured the interval of heartbeats, it waits 10
+        s."""
+
+        def at_s() -> float:
+            self.assert_alive()
+            return max((line["at_s"] for line in self.journal()), default=0.0)
+
+        seen_s = at_s()
+        wait_until(lambda: at_s() > seen_s + _SEVERAL_HEARTBEATS_S, "several heartbeats")
 
     def assert_alive(self) -> None:
         assert self.process.poll() is None, f"it ended: {self.stderr()}"

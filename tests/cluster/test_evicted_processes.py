@@ -29,6 +29,7 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
         job_workers = JobWorkers(command, random.Random(0))
         job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
         job_workers.until_progress(10)
+        command.await_heartbeats()
         pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
         job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
@@ -69,6 +70,7 @@ def test_the_links_of_a_worker_that_stays_stopped_are_closed_and_it_can_still_re
     with Command(JOB, *flags, *how, cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
         job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
+        command.await_heartbeats()
         pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
         job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
@@ -113,7 +115,7 @@ def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
         lead = command.servers()[0]
         for _ in range(2):
             job_workers.until_progress(10)
-            _wait_for_beats(job_workers)
+            command.await_heartbeats()
             aways = len(command.journal("lead-paused"))
             lost = _lost(command)
             os.kill(lead, signal.SIGSTOP)
@@ -132,15 +134,3 @@ def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
 
 def _lost(command: Command) -> list[dict[str, Any]]:
     return [*command.journal("evicted"), *command.journal("server-lost")]
-
-
-def _wait_for_beats(job_workers: JobWorkers) -> None:
-    """Wait until the lead has received several heartbeats of every worker. Before it has measured
-    their interval, the lead waits longer before it suspects a worker."""
-
-    def at_s() -> float:
-        return max((line["at_s"] for line in job_workers.lines), default=0.0)
-
-    job_workers.look()
-    seen_s = at_s()
-    job_workers.until(lambda: at_s() > seen_s + 2.5, "several beats pass")

@@ -34,6 +34,7 @@ def test_a_worker_that_rejoins_alone_trains_at_the_full_rate(tmp_path: Path, syn
         wait_until(lambda: len(rows()) > 20, "both train")
         (first,) = {row[0] for row in rows()}
         pids = [int((tmp_path / f"worker-{n}.pid").read_text()) for n in range(2)]
+        command.await_heartbeats()
         os.kill(pids[0], signal.SIGSTOP)
         wait_until(lambda: command.journal("evicted"), "worker-0 is evicted")
         os.kill(pids[1], signal.SIGKILL)
