@@ -1,9 +1,14 @@
 """`why`: what the job waits for, which workers wait, since when, until when, by which rule, and
 what helps."""
 
+from typing import Any
+
+import pytest
+
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.why import explain, in_sentences
-from tests.observe.journals import line, opened, rounds, waiting
+from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import line, opened, rounds, totals, waiting
 
 
 def test_a_round_that_waits_for_one() -> None:
@@ -57,3 +62,68 @@ def test_a_stale_worker_is_held_and_the_slowest_is_missing() -> None:
     assert explanation.missing == ("worker-1",)
     assert explanation.held == ("worker-0", "worker-2")
     assert explanation.rule is not None and explanation.rule.startswith("ssp lets a worker begin")
+
+
+# -- the last rounds -----------------------------------------------------------------------------
+
+
+def rounds_with_a_straggler(at_s: float, steps: int) -> dict[str, Any]:
+    """Two workers of which the first waits for 46% of its time, and the second for 2%."""
+    spent = {"0": (0.5, 0.46, 0.04), "1": (0.94, 0.02, 0.04)}
+    each = {w: totals(steps, *(share * at_s for share in shares)) for w, shares in spent.items()}
+    return rounds(at_s, steps, each)
+
+
+@pytest.mark.parametrize("moment_s", [0.0, 0.9, 30.0])
+def test_a_straggler_of_the_last_rounds_is_named_at_any_moment(moment_s: float) -> None:
+    lines = [*opened(0, 1), *(rounds_with_a_straggler(2.0 + n, 10 * n) for n in range(20))]
+    said = in_sentences(explain(fold(lines), 21.0 + moment_s, JobSpec(job="x", sync="bsp")))
+    assert "lately: in the last 10.0 s the others waited 44% of the time for worker-1" in said
+    assert any("you can: try --sync fsp" in sentence for sentence in said), said
+
+
+def test_no_straggler_is_named_under_a_policy_without_waiting() -> None:
+    lines = [*opened(0, 1), *(rounds_with_a_straggler(2.0 + n, 10 * n) for n in range(20))]
+    said = in_sentences(explain(fold(lines), 21.0, JobSpec(job="x", sync="asp")))
+    assert not any(sentence.startswith("lately: ") for sentence in said)
+
+
+def test_a_straggler_that_has_become_fast_is_not_named_any_more() -> None:
+    slow = [rounds_with_a_straggler(2.0 + n, 10 * n) for n in range(20)]
+    times = slow[-1]["workers"]
+    fast = [
+        rounds(
+            22.0 + n,
+            200 + 10 * n,
+            {
+                worker: totals(
+                    200 + 10 * n,
+                    times[worker]["compute_ns"] / 1e9 + 0.9 * n,
+                    times[worker]["wait_ns"] / 1e9 + 0.05 * n,
+                    times[worker]["transfer_ns"] / 1e9 + 0.05 * n,
+                )
+                for worker in ("0", "1")
+            },
+        )
+        for n in range(1, 15)
+    ]
+    state = fold([*opened(0, 1), *slow, *fast])
+    assert explain(state, 36.0, JobSpec(job="x", sync="bsp")).lately is None
+
+
+def test_when_every_worker_is_evicted_the_silent_ones_are_named() -> None:
+    evicted = [
+        line(at_s, "evicted", worker=worker, name=f"worker-{worker}", silent_s=silent_s, limit_s=2)
+        for worker, at_s, silent_s in ((0, 10.0, 4.0), (1, 12.0, 3.0))
+    ]
+    said = in_sentences(explain(fold([*opened(0, 1), *evicted]), 20.0))
+    assert said[0] == (
+        "every worker is silent and was evicted: worker-0 (for 14.0 s) and worker-1 (for 11.0 s)"
+    )
+    assert said[1:4] == [
+        "missing: worker-0 and worker-1",
+        "since: 14.0 s ago, at 6.0 s",
+        "until: they arrive; no timer limits this wait",
+    ]
+    assert "rejoins by itself" in said[4]
+    assert any("polyrhythm stop" in sentence for sentence in said)

@@ -10,6 +10,7 @@ Even the slowest worker waits for the exchange itself. So the time of the *excha
 spent on transfers plus the shortest wait of all workers.
 """
 
+from collections.abc import Mapping
 from statistics import fmean, median
 
 from polyrhythm.core.kinds import steps_on_workers
@@ -17,10 +18,13 @@ from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import percent
+from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec
 
 _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
+_STRAGGLER = 0.1
+"""A worker for which the others waited for a smaller share of the last seconds is not named."""
 _EXCHANGE = 0.5
 COMPARE = "and compare the seconds to the same objective"
 
@@ -47,19 +51,32 @@ def _waits(job: JobSpec) -> bool:
     return traits_of(job.sync).asks_before_steps
 
 
-def _waited_for(state: RunState) -> tuple[str, float] | None:
-    """The worker that was waited for longest, and the share of the time in which the others waited
-    for it."""
-    waits = {
-        worker.name: worker.totals.shares[1]
-        for worker in state.workers.values()
-        if worker.totals.shares is not None
-    }
+def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
+    """The worker for which the others have waited in the last seconds, the share of this time, and
+    what would help. None if no worker was waited for, or if workers do not wait for each other
+    under the job's policy."""
+    found = _slowest({worker.name: worker.recent for worker in state.present})
+    if found is None or found[1] < _STRAGGLER or not _waits(job):
+        return None
+    return (*found, f"try {_less_waiting(job)}, {COMPARE}")
+
+
+def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:
+    """The worker that waited least, and by how much more of their time the others waited."""
+    waits = {name: time.shares[1] for name, time in times.items() if time.shares is not None}
     if len(waits) < 2:
         return None
     slowest = min(waits, key=lambda name: waits[name])
     others = median(share for name, share in waits.items() if name != slowest)
-    found = (slowest, others - waits[slowest])
+    return slowest, others - waits[slowest]
+
+
+def _waited_for(state: RunState) -> tuple[str, float] | None:
+    """The worker that was waited for longest, and the share of the time in which the others waited
+    for it."""
+    found = _slowest({worker.name: worker.totals for worker in state.workers.values()})
+    if found is None:
+        return None
     for worker in state.workers.values():
         found = max(found, (worker.name, worker.waited_for_s / state.seconds), key=lambda f: f[1])
     return found[0], min(1.0, found[1])

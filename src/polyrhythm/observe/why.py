@@ -6,13 +6,13 @@ from typing import Any
 
 from polyrhythm.core.effects import server_name, server_number
 from polyrhythm.core.peers import SEAT
-from polyrhythm.observe.advice import COMPARE
+from polyrhythm.observe.advice import COMPARE, straggler
 from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
 from polyrhythm.observe.parts import WaitingState
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.watch import Suspect
-from polyrhythm.observe.words import counted, duration, listed
+from polyrhythm.observe.words import counted, duration, listed, percent
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -98,6 +98,9 @@ class Explanation:
     remedies: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
+    lately: str | None = None
+    """The worker for which the others have waited in the last seconds, and for which share of the
+    time."""
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None
@@ -110,7 +113,21 @@ class Explanation:
 def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = None) -> Explanation:
     """What a run that has not ended waits for. `now_s`: the present time on the clock of the
     journal."""
-    return with_learning(with_given_up(_explain(state, now_s, job), state), state, job)
+    explanation = _with_straggler(_explain(state, now_s, job), state, job)
+    return with_learning(with_given_up(explanation, state), state, job)
+
+
+def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
+    """The same explanation with the worker that has slowed down the last rounds. Most waits in a
+    round are too short for a line of their own in the journal."""
+    found = None if job is None or not state.present else straggler(state, job)
+    if found is None:
+        return explanation
+    name, share, remedy = found
+    seconds_s = max(worker.recent_s for worker in state.present)
+    lately = f"in the last {duration(seconds_s)} the others waited {percent(share)} of the time for"
+    remedies = explanation.remedies or (remedy,)
+    return replace(explanation, lately=f"{lately} {name}", remedies=remedies)
 
 
 def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
@@ -138,6 +155,8 @@ def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
 def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Explanation:
     waiting = state.waiting
     now_s = max(state.at_s, state.at_s if now_s is None else now_s)
+    if (silent := _all_silent(state, now_s)) is not None:
+        return silent
     if waiting is None:
         gathering = None if job is None or state.opened_s is not None else _gathering(state, job)
         return gathering or Explanation(_at_work(state, now_s))
@@ -151,6 +170,39 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
         left_s=None if waiting.until_s is None else max(0.0, waiting.until_s - now_s),
         rule=RULES.get(waiting.reason.code),
         remedies=_remedies(waiting.reason.code, state),
+    )
+
+
+def _all_silent(state: RunState, now_s: float) -> Explanation | None:
+    """Every worker was evicted because it was silent: which ones, since when, and what happens
+    next. None if a worker is in the job, or none was evicted."""
+    silent = [
+        worker
+        for worker in state.workers.values()
+        if worker.left is not None and worker.left.code == "silent-for"
+    ]
+    if state.members or not silent or state.ended is not None:
+        return None
+    since_s = {
+        worker.name: (worker.left_s or 0.0) - float(str(worker.left.fields["silent_s"]))
+        for worker in silent
+        if worker.left is not None
+    }
+    each = listed(f"{name} (for {duration(now_s - at_s)})" for name, at_s in since_s.items())
+    first_s = min(since_s.values())
+    return Explanation(
+        what=f"every worker is silent and was evicted: {each}",
+        missing=tuple(since_s),
+        since_s=first_s,
+        waited_s=now_s - first_s,
+        rule="an evicted worker that wakes up rejoins by itself, and training continues; if the"
+        " links of all of them end and none returns within 5 s, the job ends as failed",
+        remedies=(
+            "look at the processes of these workers: if they are stopped, let them go on"
+            " (kill -CONT)",
+            f"start another worker: polyrhythm worker --connect {state.listening or 'HOST:PORT'}",
+            "or end the job: polyrhythm stop RUN",
+        ),
     )
 
 
@@ -230,6 +282,8 @@ def _at_work(state: RunState, now_s: float) -> str:
 
 def in_sentences(explanation: Explanation) -> list[str]:
     said = [explanation.what]
+    if explanation.lately is not None:
+        said.append(f"lately: {explanation.lately}")
     if explanation.missing:
         said.append(f"missing: {listed(explanation.missing)}")
     if explanation.held:
@@ -237,7 +291,8 @@ def in_sentences(explanation: Explanation) -> list[str]:
     if explanation.waited_s is not None:
         said.append(f"since: {duration(explanation.waited_s)} ago, at {explanation.since_s:.1f} s")
         if explanation.left_s is None:
-            said.append("until: it arrives; no timer limits this wait")
+            arrives = "it arrives" if len(explanation.missing) < 2 else "they arrive"
+            said.append(f"until: {arrives}; no timer limits this wait")
         else:
             said.append(
                 f"until: in {duration(explanation.left_s)} at the latest,"
