@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,26 @@ def test_a_failed_worker_is_in_the_result_and_all_failed_workers_are_an_error(
     assert caught.value.result.failed
     with pytest.raises(pr.errors.StoreError, match=r"has no model.safetensors"):
         caught.value.result.state_dict()
+
+
+def test_a_thread_can_train(tmp_path: Path) -> None:
+    """Only the main thread of Python handles signals."""
+    space = {"__name__": "__main__"}
+    exec(MAIN.replace('open(f"over-{worker.name}", "w").close()', ""), space)
+    options = {"workers": 1, "servers": 1, "epochs": 1, "quiet": True, "runs_dir": tmp_path}
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(pr.train, space["main"], **options).result(90)
+    assert result.status == "ended"
+
+
+def test_the_program_in_the_documentation_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    assert "pr.train(" in program
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'error': " in done.stdout
