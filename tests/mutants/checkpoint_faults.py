@@ -81,4 +81,40 @@ CHECKPOINTS: tuple[Mutant, ...] = (
         "True",
         f"{_CUTS}::test_without_rounds_the_cut_waits_until_nothing_is_in_flight",
     ),
+    mutant(
+        "state-from-after-the-cut",
+        "The kept state contains a step of the scheduler whose contribution is not in the cut.",
+        "core:Training.on_keep",
+        "state.pushes.held is not None or state.phase is _RESTING",
+        "state.phase is _RESTING",
+        "tests/core/worker/test_worker_machine.py"
+        "::test_a_state_is_copied_at_once_while_the_next_contribution_is_kept_back",
+    ),
+    mutant(
+        "keeper-is-a-newcomer",
+        "The kept state is that of a worker that has not seen the earlier rounds.",
+        "core:_seniority",
+        "member.late, entered, len(member.name), member.name",
+        "False, 0, len(member.name), member.name",
+        "tests/core/lead/test_keeping.py"
+        "::test_a_worker_that_came_back_has_not_seen_all_rounds_and_is_asked_last",
+    ),
+    mutant(
+        "checkpoint-without-the-lost-state",
+        "A checkpoint is made without the state because the worker that was asked for it died.",
+        "core:Keeping.pending",
+        "self._wanted is not None and not self._wanted.whole",
+        "False",
+        "tests/core/lead/test_keeping.py"
+        "::test_if_the_keeper_is_lost_the_next_cut_asks_its_successor",
+    ),
+    mutant(
+        "any-member-sends-a-state",
+        "A member that was not asked makes the lead's process hold its bytes.",
+        "runtime:KeptStates.take",
+        "wanted != (message.number, message.worker, message.incarnation)",
+        "False",
+        "tests/runtime/server/test_kept_states.py"
+        "::test_a_state_that_was_not_asked_for_takes_no_memory",
+    ),
 )

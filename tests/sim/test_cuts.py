@@ -14,13 +14,14 @@ from polyrhythm.observe.summary import summarise
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.scenario import parse_scenario
 from polyrhythm.sim.simulation import Simulation
+from polyrhythm.sim.worker.node import WorkerProcess
 from tests.sim.staged_run import Run
 
-POLICIES = ["bsp", "ssp:2", "ssp-restart:2", "asp", "psp", "fsp"]
+POLICIES = ["bsp", "bspb", "bspv", "ssp:2", "ssp-restart:2", "asp", "psp", "fsp"]
 JOB = """
 [job]
 sync = "{sync}"
-epochs = 2
+epochs = {epochs}
 points = 480
 batch = 8
 servers = 3
@@ -42,6 +43,11 @@ step_lognormal = {jitter}
 """
 
 
+def epochs_of(sync: str) -> int:
+    """The number of passes of a job. Under bspb a round is a whole pass, so more are needed."""
+    return 12 if sync == "bspb" else 2
+
+
 def run(
     sync: str,
     every: str,
@@ -52,7 +58,8 @@ def run(
     more: str = "",
     events: str = "",
 ) -> Run:
-    text = JOB.format(sync=sync, every=every, workers=len(steps), more=more)
+    epochs = epochs_of(sync)
+    text = JOB.format(sync=sync, epochs=epochs, every=every, workers=len(steps), more=more)
     text += "".join(WORKER.format(step=step, jitter=jitter) for step in steps)
     return Run(text + events, seed=seed)
 
@@ -120,7 +127,9 @@ def test_a_resumed_job_visits_the_rest_of_the_points_once(sync: str) -> None:
     first = run(sync, "2rounds", [2, 3, 7])
     record, _ = checkpoints(first)[1]
     scenario = parse_scenario(
-        JOB.format(sync=sync, every="", workers=4, more="").replace("servers = 3", "servers = 2")
+        JOB.format(sync=sync, epochs=epochs_of(sync), every="", workers=4, more="").replace(
+            "servers = 3", "servers = 2"
+        )
         + WORKER.format(step=3, jitter=0.3) * 4,
         "resumed.toml",
     )
@@ -134,7 +143,77 @@ def test_a_resumed_job_visits_the_rest_of_the_points_once(sync: str) -> None:
     journal = MemoryJournal(clock.read)
     simulation = Simulation(scenario, job, clock, journal, check=True, resumed=record)
     assert simulation.run().reason.code == "goal"
-    assert summarise(journal.lines)["points"] == 2 * 480 - visited(record)
+    assert summarise(journal.lines)["points"] == epochs_of(sync) * 480 - visited(record)
+
+
+# -- the state of the user's code ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", POLICIES)
+def test_the_kept_state_is_that_after_the_last_contribution_in_the_cut(
+    sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has sent exactly the contributions that the record counts when it copies its
+    state."""
+    captured: dict[int, tuple[int, int]] = {}
+    send_state = WorkerProcess._send_state
+
+    def watched(process: WorkerProcess) -> None:
+        if process._asked is not None:
+            sent = process.machine._state.pushes.sequence
+            captured[process._asked.number] = process.machine.worker, sent
+        send_state(process)
+
+    monkeypatch.setattr(WorkerProcess, "_send_state", watched)
+    finished = run(sync, "2rounds", [2, 3, 7], more='kept = "10MB"\n')
+    assert finished.end.reason.code == "goal"
+    assert check_cuts(finished) >= 2
+    assert not finished.lines("state-missing")
+    for record, _ in checkpoints(finished):
+        worker, sent = captured[record.number]
+        assert worker == 0
+        assert sent == record.workers[0].clock
+    sizes = [line["nbytes"] for line in finished.lines("checkpoint")]
+    assert min(sizes) > 10_000_000
+
+
+@pytest.mark.parametrize("sync", POLICIES)
+def test_checkpoints_are_made_though_the_keeper_dies(sync: str) -> None:
+    events = '[[events]]\nat = "{at}us"\nwhat = "crash"\nworker = "worker-0"\n'
+    for at_us in (15_100, 16_300, 18_700, 22_900):
+        finished = run(
+            sync,
+            "1rounds",
+            [2, 3, 5],
+            more='kept = "2MB"\n',
+            events=events.replace("{at}", str(at_us)),
+        )
+        assert finished.end.reason.code == "goal"
+        made = finished.lines("checkpoint")
+        assert made[-1]["at_s"] > at_us / 1e6, "after the keeper's death too"
+        assert not finished.lines("state-missing")
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_every_worker_of_a_resumed_job_gets_the_state(sync: str) -> None:
+    kept = 'kept = "10MB"\n'
+    first = run(sync, "2rounds", [2, 3, 7], more=kept)
+    record, _ = checkpoints(first)[1]
+    text = JOB.format(sync=sync, epochs=2, every="2rounds", workers=2, more=kept)
+    scenario = parse_scenario(text + WORKER.format(step=3, jitter=0.3) * 2, "resumed.toml")
+    job = msgspec.structs.replace(
+        scenario.job_spec("job"),
+        resume="simulated",
+        resume_number=record.number,
+        resume_round=record.round,
+        checkpoints=record.number,
+    )
+    clock = Clock()
+    journal = MemoryJournal(clock.read)
+    simulation = Simulation(scenario, job, clock, journal, check=True, resumed=record)
+    assert simulation.run().reason.code == "goal"
+    assert not any(worker.machine._state.restores for worker in simulation.workers.values())
+    assert all(worker.machine._state.keeps for worker in simulation.workers.values())
 
 
 @pytest.mark.parametrize("sync", POLICIES)

@@ -116,6 +116,25 @@ class CommitCut(Effect, frozen=True):
     record: Record
     spec: ModelSpec
     files: tuple[FileEntry, ...]
+    kept: bool = False
+    """Whether the state that `ExpectKept` has received belongs to this checkpoint."""
+
+
+class ExpectKept(Effect, frozen=True):
+    """Receive the state that this worker sends for cut `number`, and refuse more than `most_nbytes`
+    bytes. Discard a state that was received before. `number` is 0: expect none."""
+
+    number: int = 0
+    worker: int = -1
+    incarnation: int = 0
+    most_nbytes: int = 0
+
+
+class SendKept(Effect, frozen=True):
+    """Send the state that the checkpoint contains to this worker."""
+
+    worker: int
+    incarnation: int
 
 
 # -- the server ---------------------------------------------------------------------------------
@@ -362,6 +381,17 @@ class StopWaiting(Effect, frozen=True):
 
 class ContributeNow(Effect, frozen=True):
     """The interval is over: let the user's code contribute what it has computed."""
+
+
+class CaptureState(Effect, frozen=True):
+    """Copy the state that the user's code keeps, and send it to the lead for cut `number`. Copy it
+    at the end of the current iteration of the user's loop, or `at_once` if the contribution of this
+    iteration is not part of the cut."""
+
+    number: int
+    worker: int
+    incarnation: int
+    at_once: bool = False
 
 
 class TakeChunks(Effect, frozen=True):

@@ -85,6 +85,8 @@ class ResumeAsked(Event, frozen=True):
 
     record: Record
     spec: ModelSpec
+    kept_nbytes: int = 0
+    """The size of the state in the checkpoint that `worker.keep` added; 0: it has none."""
 
 
 class CutCommitted(Event, frozen=True):
@@ -98,6 +100,8 @@ class CutCommitted(Event, frozen=True):
     """With `fault`: another job writes to the store, so this one makes no more checkpoints."""
     unpruned: str = ""
     """Why older checkpoints could not be deleted; empty if they were."""
+    unkept: str = ""
+    """Why the state of `worker.keep` is not in the checkpoint, although it was received."""
 
 
 # -- the server ---------------------------------------------------------------------------------
@@ -284,6 +288,17 @@ class Computed(Event, frozen=True):
     batch: int = 0
     micro_ns: int = 0
     skipped: int = 0
+
+
+class StateKept(Event, frozen=True):
+    """The user's code has called `worker.keep`. `restore`: it waits for the state in the checkpoint
+    from which the job resumes."""
+
+    restore: bool = False
+
+
+class StateRestored(Event, frozen=True):
+    """The state in the checkpoint from which the job resumes has arrived."""
 
 
 class PassedAll(Event, frozen=True):

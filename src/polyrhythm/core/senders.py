@@ -22,6 +22,8 @@ _WORKER_TO_LEAD = (
     m.Report,
     m.Leave,
     m.Withheld,
+    m.Keeping,
+    m.Kept,
 )
 _SERVER_TO_LEAD = (
     m.Placed,

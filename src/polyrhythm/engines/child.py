@@ -188,7 +188,8 @@ def _resumed(job: JobSpec) -> ResumeAsked | None:
         return None
     store = open_store(job.resume)
     checkpoint = load(store, job.resume_number)
-    return ResumeAsked(read_record(store, checkpoint, Record), checkpoint.manifest.model)
+    record, kept = read_record(store, checkpoint, Record), checkpoint.manifest.kept
+    return ResumeAsked(record, checkpoint.manifest.model, 0 if kept is None else kept.nbytes)
 
 
 def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:

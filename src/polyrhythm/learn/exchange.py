@@ -64,6 +64,7 @@ class Exchange(torch.optim.Optimizer):
         self._points: float | None = None
         self._left_out = LeftOut(node.name, flat, job.on_nan)
         self.probe: Probe | None = None
+        self.before_step: Callable[[], None] = node.end_iteration
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
@@ -83,6 +84,7 @@ class Exchange(torch.optim.Optimizer):
         `objective` is the loss, for the display and the journal. `points` is the weight of this
         step if the batches did not come from `worker.batches`. The gradients are cleared.
         """
+        self.before_step()
         result = closure() if closure is not None else None
         if self._node.stopped:
             self._drop_steps()

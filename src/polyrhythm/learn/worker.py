@@ -20,6 +20,7 @@ from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
 from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.exchange import Exchange
+from polyrhythm.learn.keeping import Kept, Stateful
 from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of, ranks_of
 from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.points import Points
@@ -52,6 +53,7 @@ class Worker:
         self._left_out: set[str] = set()
         """The names of measures about which this worker has warned because they were not finite."""
         self._points: Points | None = None
+        self._kept = Kept(node)
         self._evaluations = Evaluations(
             time.monotonic_ns(), decides=job.target_accuracy is not None
         )
@@ -107,7 +109,22 @@ class Worker:
         pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._pacer = pacer
         self._exchange = Exchange(optimizer, self._node, flat, self._visits, model, pacer)
+        self._exchange.before_step = self._kept.begin_step
+        self._kept.attach(self._exchange.param_groups)
         return self._exchange
+
+    def keep(self, **objects: Stateful) -> None:
+        """Put the state of these objects, such as a scheduler or an average of the parameters, into
+        every checkpoint. An object has `state_dict()` and `load_state_dict()`; its state consists
+        of tensors, numbers, text, lists, tuples and dicts. When the job resumes from a checkpoint,
+        the objects get the states that it contains. Call this on every worker, after `attach()`
+        and before training. The state in a checkpoint is that of worker-0, or of its successor."""
+        self._kept.add(objects, resumes=bool(self._job.resume))
+
+    @property
+    def resumed(self) -> bool:
+        """Whether `keep()` has restored the states of all its objects from a checkpoint."""
+        return self._kept.resumed
 
     def probe(
         self,
@@ -195,6 +212,7 @@ class Worker:
         self._node.timesheet.begin_interval()
         try:
             while not self.stopped:
+                self._node.end_iteration()
                 lease = self._node.lease or lease
                 if ahead.take(lease):
                     self._visits.drop()
@@ -237,6 +255,7 @@ class Worker:
         incarnation = self.incarnation
         found = stream(loading, self._number() % count, count, self._own_seed())
         while not self.stopped:
+            self._node.end_iteration()
             points, batch = next(found)
             if incarnation != self.incarnation:
                 incarnation = self.incarnation

@@ -159,6 +159,11 @@ SENTENCES = {
     "cut-busy": "{workers} did not contribute in time; training goes on without it",
     "cut-server-lost": "s{server} was lost before it had written its part",
     "cut-unwritten": "{detail}",
+    "keeper-lost": "{name} was lost before it had sent the state of worker.keep; the next cut asks"
+    " another worker",
+    "keeper-late": "{name} did not send it in time",
+    "no-keeper": "no worker that called worker.keep is a member",
+    "state-refused": "{detail}",
     "no-store": "the job has no store for checkpoints: start it with --store URL",
     "store-taken": "another job writes to the store: give every job a store of its own",
     "ending-already": "the job is ending",

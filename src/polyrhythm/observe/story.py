@@ -256,6 +256,11 @@ class Teller:
         text = f"checkpoint {line['number']} is not made: {why}; training goes on"
         return [replace(self._say(text, ()), urgent=True)]
 
+    def _state_missing(self, line: dict[str, Any]) -> list[Sentence]:
+        why = in_words(reason_of(line), self.state.name_of)
+        text = f"checkpoint {line['number']} is made without the state of worker.keep: {why}"
+        return [replace(self._say(text, ()), urgent=True)]
+
     def _checkpoints_kept(self, line: dict[str, Any]) -> list[Sentence]:
         why = in_words(reason_of(line), self.state.name_of)
         text = f"older checkpoints are not deleted: {why}"
@@ -354,6 +359,7 @@ class Teller:
         "stopping": _stopping,
         "checkpoint": _checkpoint,
         "checkpoint-failed": _checkpoint_failed,
+        "state-missing": _state_missing,
         "checkpoints-kept": _checkpoints_kept,
         "resumed": _resumed,
         "rounds": _rounds,

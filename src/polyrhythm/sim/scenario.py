@@ -85,6 +85,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     checkpoint_every: str = ""
     """How often a checkpoint is made: a duration, or a number of rounds such as 100rounds. Empty:
     never."""
+    kept: Size = Size(0)
+    """The size of the state that every worker keeps (`worker.keep`). 0: workers keep none."""
     store_rate: Rate = Rate(5 * 10**8)
     """How many bytes of a checkpoint a server writes or reads per second."""
     start_timeout: Duration = Duration(60 * 10**9)

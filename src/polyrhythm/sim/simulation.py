@@ -79,13 +79,14 @@ class Simulation:
             checker=self._checker,
             dial=self._dial_server,
             life=self._lives[server],
+            kept_nbytes=self.scenario.job.kept,
         )
 
     def run(self) -> fx.End:
         clock, lead = self._clock, self.servers[SEAT.server]
         began_ns = self._began_ns
         if self._resumed is not None:
-            lead.post(fx.LEAD, ev.ResumeAsked(self._resumed, self._model))
+            lead.post(fx.LEAD, ev.ResumeAsked(self._resumed, self._model, self.scenario.job.kept))
         for server in self.servers:
             server.say_hello(
                 None if server is lead else self._link(server, lead, self.scenario.link)
@@ -137,6 +138,7 @@ class Simulation:
             self._dial,
             ev.LeadLinked(self.job.heartbeat_s, self.job.lead_timeout_s),
             check=self._check,
+            kept_nbytes=self.scenario.job.kept,
         )
         before = self.workers.get(spec.name)
         if before is None or not before.alive:

@@ -2,6 +2,7 @@
 old ones.
 
     checkpoints/00000007/slices-0-5f2c9a41.safetensors   parameters and optimizer state, per server
+    checkpoints/00000007/kept-c2d4e6f8.safetensors       state of the user's code, if any
     checkpoints/00000007/record-91b0c3d2.json            the lead's state
     checkpoints/00000007/manifest.json                   the list of the files; it is written last
 
@@ -24,7 +25,15 @@ from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, Stor
 from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import ObjectInfo, Store
 from polyrhythm.store.recut import Tensors, assembled, overlapping
-from polyrhythm.store.tensor_file import digest_of, encode, read_bytes, read_index, read_tensors
+from polyrhythm.store.tensor_file import (
+    digest_of,
+    encode,
+    index_digest,
+    read_bytes,
+    read_index,
+    read_tensors,
+    verify_bytes,
+)
 from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -51,7 +60,7 @@ class Checkpoint:
 
     @property
     def tensor_files(self) -> tuple[FileEntry, ...]:
-        """The files of slices, and the file of the tensors that `worker.keep` added, if any."""
+        """The files of slices, and the file of the state that `worker.keep` added, if any."""
         kept = self.manifest.kept
         return self.manifest.files if kept is None else (*self.manifest.files, kept)
 
@@ -110,12 +119,13 @@ def delete_unused(store: Store, number: int, file: FileEntry) -> None:
         store.delete([_path(number, file.name)])
 
 
-def write_kept(store: Store, number: int, tensors: "Mapping[str, torch.Tensor]") -> FileEntry:
-    """Write the tensors that `worker.keep` added. Its other values belong in the record."""
-    file = encode(tensors)
+def write_kept(store: Store, number: int, state: memoryview) -> FileEntry:
+    """Write the state that `worker.keep` added, as `kept.encode_state` has made it. Raise
+    DamagedCheckpoint if it is not such a state."""
+    verify_bytes(state, "the state of worker.keep")
     name = f"kept-{_token()}.safetensors"
-    store.put(_path(number, name), file.buffers)
-    return FileEntry(name, file.nbytes, file.digest)
+    store.put(_path(number, name), state)
+    return FileEntry(name, state.nbytes, index_digest(state))
 
 
 def write_manifest(
@@ -267,13 +277,16 @@ def read_record(store: Store, checkpoint: Checkpoint, kind: type[T]) -> T:
         ) from None
 
 
-def read_kept(store: Store, checkpoint: Checkpoint) -> Tensors:
-    """Read and verify the tensors that `worker.keep` added. They are in read-only memory."""
+def read_kept(store: Store, checkpoint: Checkpoint) -> memoryview:
+    """Read and verify the state that `worker.keep` added. It is empty if there is none."""
     if (entry := checkpoint.manifest.kept) is None:
-        return {}
+        return memoryview(b"")
     path = _path(checkpoint.number, entry.name)
-    index = read_index(store, path, entry)
-    return dict(read_tensors(store, path, index, index.places))
+    data = store.get(path)
+    if data.nbytes != entry.nbytes or index_digest(data) != entry.digest:
+        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its digest differs")
+    verify_bytes(data, store.url_of(path))
+    return data
 
 
 def read_slices(

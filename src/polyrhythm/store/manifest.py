@@ -54,7 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     record: FileEntry
     """The file with the lead's state, such as the progress in the data."""
     kept: FileEntry | None = None
-    """The file with the tensors that `worker.keep` added, if any."""
+    """The file with the state that `worker.keep` added, if any."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):

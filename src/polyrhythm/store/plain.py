@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from polyrhythm.errors import DamagedCheckpoint, UsageError
+from polyrhythm.store.tensor_file import stores
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +56,7 @@ def _tree(value: Any, path: str, tensors: "dict[str, torch.Tensor]", depth: int)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else ["float", repr(float(value))]
     if type(value) in (list, tuple):
-        items = [_tree(e, f"{path}.{n}", tensors, depth + 1) for n, e in enumerate(value)]
+        items = [_tree(e, f"{path}[{n}]", tensors, depth + 1) for n, e in enumerate(value)]
         return [type(value).__name__, *items]
     if type(value) in _MAPPINGS:
         return [_MAPPINGS[type(value)], *_pairs(value, path, tensors, depth)]
@@ -70,6 +71,8 @@ def _kept_tensor(tensor: "torch.Tensor", path: str, tensors: "dict[str, torch.Te
 
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
         raise UsageError(f"{path} cannot be kept: it is not a dense tensor of real numbers")
+    if not stores(tensor):
+        raise UsageError(f"{path} cannot be kept: its dtype is {tensor.dtype}")
     name = path
     while name in tensors:  # the keys 1 and "1" of a dict have the same path
         name += "'"

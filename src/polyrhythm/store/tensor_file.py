@@ -119,16 +119,54 @@ def read_index(store: Store, path: str, entry: FileEntry) -> Index:
     head = head[:nbytes]
     if digest_of(head) != entry.digest:
         raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: the digest of its index differs")
+    return _decode_index(head, entry.nbytes, store.url_of(path))
+
+
+def _decode_index(head: memoryview, nbytes: int, where: str) -> Index:
+    """Decode the index of a file with this size. `where`: the address of the file, for errors."""
     try:
         index = msgspec.json.decode(head[_LENGTH_NBYTES:], type=dict[str, msgspec.Raw])
         digests = msgspec.json.decode(index.pop(_METADATA, b"{}"), type=dict[str, str])
         places = {name: msgspec.json.decode(raw, type=Place) for name, raw in index.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its index is unusable") from None
-    found = Index(places, digests, nbytes)
-    if (fault := _fault(found, entry.nbytes)) is not None:
-        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: {fault}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise DamagedCheckpoint(f"{where} is damaged: its index is unusable") from None
+    found = Index(places, digests, len(head))
+    if (fault := _fault(found, nbytes)) is not None:
+        raise DamagedCheckpoint(f"{where} is damaged: {fault}")
     return found
+
+
+def verify_bytes(data: memoryview, where: str) -> Index:
+    """Verify a whole file that is in memory, and return its index."""
+    nbytes = _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")
+    if not _LENGTH_NBYTES < nbytes <= len(data):
+        raise DamagedCheckpoint(f"{where} is damaged: its index is longer than it is")
+    index = _decode_index(data[:nbytes], len(data), where)
+    for name, place in index.places.items():
+        if digest_of(_at(data, index, place)) != index.digests[name]:
+            raise DamagedCheckpoint(f"{where} is damaged: the digest of {name!r} differs")
+    return index
+
+
+def tensors_in(data: memoryview, where: str) -> "dict[str, torch.Tensor]":
+    """Verify a whole file that is in memory, and return its tensors. They share its memory."""
+    index = verify_bytes(data, where)
+    return {name: _tensor(place, _at(data, index, place)) for name, place in index.places.items()}
+
+
+def index_digest(data: memoryview) -> str:
+    """The digest of the index of a whole file that is in memory and was verified."""
+    return digest_of(data[: _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")])
+
+
+def _at(data: memoryview, index: Index, place: Place) -> memoryview:
+    first, end = place.data_offsets
+    return data[index.nbytes + first : index.nbytes + end]
+
+
+def stores(tensor: "torch.Tensor") -> bool:
+    """Whether a file can contain tensors of this dtype."""
+    return str(tensor.dtype) in _NAMES
 
 
 def _fault(index: Index, nbytes: int) -> str | None:

@@ -72,3 +72,7 @@ class EventType(IntEnum):
     WITHHOLD = 115
     WITHHELD = 116
     PROCEED = 117
+    KEEPING = 118
+    KEEP = 119
+    KEPT = 120
+    RESTORED = 121

@@ -18,6 +18,7 @@ BEFORE_ADMISSION = (
     m.Acknowledged,
     m.Release,
     m.Withhold,
+    m.Keep,
     m.Proceed,
     m.Evicted,
     ev.Linked,

@@ -404,3 +404,58 @@ def test_after_it_has_joined_a_worker_may_fail_to_reach_the_same_server_again() 
     hand.tell(m.Evicted(**WHO, reason=SILENT))
     hand.compute()
     assert of(not_reached(hand, incarnation=1), fx.Rejoin)
+
+
+# -- the state of the user's code ------------------------------------------------------------------
+
+
+def test_a_worker_announces_its_state_when_it_has_one() -> None:
+    hand = Hand().begin()
+    (announced,) = sent(hand.tell(ev.StateKept(restore=True)), m.Keeping, "lead")
+    assert announced.incarnation == 4 and announced.restore
+
+
+def test_an_announcement_before_admission_waits_for_it() -> None:
+    hand = Hand()
+    assert not sent(hand.tell(ev.StateKept()), m.Keeping)
+    job = m.JobSpec(job="j", servers=2)
+    assert sent(hand.tell(m.Admitted(**WHO, job=job, servers=SERVERS)), m.Keeping, "lead")
+
+
+def test_a_worker_that_rejoins_announces_its_state_again() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.StateKept(restore=True))
+    hand.tell(ev.StateRestored())
+    hand.compute()
+    hand.tell(m.Evicted(**WHO, reason=SILENT))
+    assert hand.worker.state is Phase.JOINING
+    again = {**WHO, "incarnation": 9}
+    job = m.JobSpec(job="j", servers=2)
+    effects = hand.tell(m.Admitted(**again, job=job, servers=SERVERS))
+    (announced,) = sent(effects, m.Keeping)
+    assert announced.incarnation == 9
+    assert not announced.restore, "it has the state of the checkpoint already"
+
+
+def test_a_state_is_copied_after_the_iteration_of_the_last_contribution() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.StateKept())
+    hand.compute()
+    assert of(hand.tell(m.Keep(**WHO, number=2)), fx.CaptureState) == [
+        fx.CaptureState(2, 3, 4, at_once=False)
+    ]
+
+
+def test_a_state_is_copied_at_once_while_the_next_contribution_is_kept_back() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.StateKept())
+    hand.tell(m.Withhold(**WHO, number=2))
+    assert not of(hand.compute(), fx.PushSlices), "it is withheld"
+    (capture,) = of(hand.tell(m.Keep(**WHO, number=2)), fx.CaptureState)
+    assert capture.at_once
+
+
+def test_a_request_to_an_earlier_incarnation_is_ignored() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.StateKept())
+    assert not hand.tell(m.Keep(**{**WHO, "incarnation": 1}, number=2))

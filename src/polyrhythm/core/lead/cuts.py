@@ -9,7 +9,8 @@ workers continue to compute meanwhile.
 
 *One cut is made at a time. The lead gives a cut up if a server is lost before it has written its
 part, or cannot write it; the next cut is made when it is due.* Servers write in the background. The
-lead's process writes the record and the manifest when all parts are written (decision 051).
+lead's process writes the record and the manifest when all parts are written (decision 051), and the
+state of the user's code has arrived (`keeping.py`).
 """
 
 from enum import Enum
@@ -18,6 +19,7 @@ import msgspec
 
 from polyrhythm.core.effects import CommitCut
 from polyrhythm.core.events import CutCommitted
+from polyrhythm.core.lead.keeping import Keeping
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.outbox import TERM
 from polyrhythm.core.lead.parts import Parts
@@ -54,6 +56,8 @@ class _Cut(msgspec.Struct):
     unwritten: set[int] = set()
     files: dict[int, m.FileEntry] = {}
     """Per server, the file with its part of the checkpoint."""
+    kept_asked: bool = False
+    """Whether a worker was asked for the state of the user's code."""
 
 
 class Cuts:
@@ -70,6 +74,7 @@ class Cuts:
         self._ending = parts.ending
         self._outbox = parts.outbox
         self._operators = parts.operators
+        self.keeping = Keeping(parts)
         self._schedule = Schedule(parts.job.checkpoint_every)
         self._number = parts.job.checkpoints
         self._cut: _Cut | None = None
@@ -82,7 +87,8 @@ class Cuts:
         """Per name, the workers in the record of the checkpoint from which the job resumed."""
         self._longest_ns = 0
 
-    def resume(self, record: Record) -> None:
+    def resume(self, record: Record, kept_nbytes: int) -> None:
+        self.keeping.resume(kept_nbytes)
         self._clocks = {worker.name: worker for worker in record.workers}
 
     # -- when ----------------------------------------------------------------------------------
@@ -100,10 +106,11 @@ class Cuts:
     def wake_ns(self) -> int | None:
         if not self._job.store or self._ending.begun or not self._opened:
             return None
+        if self._cut is not None:
+            withholding = self._cut.phase is _Phase.WITHHOLDING
+            return self._cut.until_ns if withholding else self.keeping.wake_ns
         if self._taken or not self._mode.withholds:
             return None
-        if self._cut is not None:
-            return self._cut.until_ns if self._cut.phase is _Phase.WITHHOLDING else None
         return self._schedule.wake_ns
 
     @property
@@ -162,6 +169,8 @@ class Cuts:
         cut that is due, and take it when nothing is in flight any more."""
         if self._cut is not None and (lost := self._cut.unwritten - self._routing.addresses.keys()):
             self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
+        if self._cut is not None:
+            self._await_state(now_ns)
         if not self._mode.withholds:
             return
         if self._cut is None and self._opened and self._due(now_ns):
@@ -172,18 +181,37 @@ class Cuts:
             return
         if self._ending.begun:
             self._cut = None  # the last fold of the job ends the withholding
+            self.keeping.over()
             return
         for member in self._view.members():
             if member.entered and member.key not in cut.told:
                 cut.told[member.key] = False
                 identity = self._outbox.identity(member)
                 self._outbox.tell(member, m.Withhold(**identity, number=cut.number))
+        self._ask_for_state(cut, now_ns)
         if self._quiet(cut):
             self._take(now_ns)
         elif now_ns >= cut.until_ns:
             members = [member for member in self._view.members() if member.entered]
             late = [member.worker for member in members if not self._answered(member.key)]
             self._give_up("cut-busy", {"workers": late}, now_ns)
+
+    def _await_state(self, now_ns: int) -> None:
+        """Give up the cut if the worker that was asked for the state is lost; the next cut asks its
+        successor. Wait no longer for a worker that is silent for too long."""
+        self.keeping.give_up_late(now_ns)
+        if (name := self.keeping.lost) is not None:
+            self._asked = not self._ending.begun
+            self._give_up("keeper-lost", {"name": name}, now_ns)
+        else:
+            self._commit_if_written()
+
+    def _ask_for_state(self, cut: _Cut, now_ns: int) -> None:
+        """Ask for the state of the user's code. With rounds, the order comes before the release of
+        the next round. Without rounds, it follows `Withhold`."""
+        if not cut.kept_asked:
+            cut.kept_asked = True
+            self.keeping.ask(cut.number, now_ns, _PATIENCE_NS + 2 * self._longest_ns)
 
     def _answered(self, key: tuple[int, int]) -> bool:
         return self._cut is not None and self._cut.told.get(key, False)
@@ -233,6 +261,7 @@ class Cuts:
             number=cut.number,
         )
         self._outbox.tell_servers(order, self._routing.primaries)
+        self._ask_for_state(cut, now_ns)
 
     def _record(self, number: int) -> Record:
         chunks = self._sharing.recorded(self._view)
@@ -279,11 +308,18 @@ class Cuts:
             return
         cut.unwritten.discard(message.server)
         cut.files[message.server] = message.file
-        if not cut.unwritten:
+        self._commit_if_written()
+
+    def _commit_if_written(self) -> None:
+        cut = self._cut
+        if cut is None or cut.phase is not _Phase.WRITING:
+            return
+        if not cut.unwritten and not self.keeping.pending:
             cut.phase = _Phase.COMMITTING
             files = tuple(file for _, file in sorted(cut.files.items()))
             assert cut.record is not None and self._routing.spec is not None
-            self._outbox.do(CommitCut(cut.record, self._routing.spec, files))
+            commit = CommitCut(cut.record, self._routing.spec, files, self.keeping.whole)
+            self._outbox.do(commit)
 
     def committed(self, event: CutCommitted, now_ns: int) -> None:
         cut = self._cut
@@ -296,10 +332,14 @@ class Cuts:
         nbytes = event.nbytes + sum(file.nbytes for file in cut.files.values())
         made: dict[str, Field] = {"number": cut.number, "round": cut.round, "nbytes": nbytes}
         self._outbox.note("checkpoint", **made, seconds=(now_ns - cut.began_ns) / 1e9)
+        if event.unkept:
+            unkept = Reason("state-refused", {"detail": event.unkept})
+            self._outbox.note("state-missing", number=cut.number, **unkept.noted())
         if event.unpruned:
             unpruned = Reason("cut-unwritten", {"detail": event.unpruned})
             self._outbox.note("checkpoints-kept", **unpruned.noted())
         self._cut = None
+        self.keeping.over()
         if cut.asked and not self._asked:
             self._operators.done(CHECKPOINT, Reason("checkpoint-made", made))
 
@@ -307,6 +347,7 @@ class Cuts:
         cut, self._cut = self._cut, None
         assert cut is not None
         self._proceed(cut)
+        self.keeping.over()
         reason = Reason(code, fields)
         self._outbox.note("checkpoint-failed", number=cut.number, **reason.noted())
         if cut.asked and not self._asked:

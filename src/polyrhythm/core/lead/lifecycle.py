@@ -121,6 +121,7 @@ class Lifecycle:
         self._mode.fold(release, opened, now_ns)
 
     def _enter(self, member: Member, now_ns: int) -> None:
+        member.late = True
         self._view.enter(member)
         self._mode.ask(sync.Joined(member.worker), now_ns)
 

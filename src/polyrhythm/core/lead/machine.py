@@ -322,11 +322,17 @@ class LeadMachine:
         self._routing.resume(record.routing)
         self._sharing.resume(record)
         self._mode.part = record.part
-        self._cuts.resume(record)
+        self._cuts.resume(record, event.kept_nbytes)
         self._resumes = event.spec
         self._outbox.note(
             "resumed", number=record.number, round=record.round, store=self.job.resume
         )
+
+    def _on_kept(self, message: m.Kept, now_ns: int) -> None:
+        if self.view.get(message.worker, message.incarnation) is not None:
+            # heartbeats wait behind the parts of a large state
+            self._lifecycle.suspicion.hear(message.worker, now_ns)
+            self._cuts.keeping.received(message, now_ns)
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -384,6 +390,8 @@ class LeadMachine:
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
         m.Withheld: lambda lead, message, now_ns: lead._cuts.withheld(message),
+        m.Keeping: lambda lead, message, now_ns: lead._cuts.keeping.announced(message),
+        m.Kept: _on_kept,
         m.CutTaken: lambda lead, message, now_ns: lead._cuts.taken(message, now_ns),
         m.CutWritten: lambda lead, message, now_ns: lead._cuts.written(message, now_ns),
     }

@@ -24,6 +24,8 @@ class Member:
     """It has enrolled a data set, and gets leases of chunks."""
     entered: bool = False
     """The policy counts it as a member: it takes part in folds."""
+    late: bool = False
+    """It entered after round 1 was opened."""
     resting: bool = False
     """It has abstained, and waits for chunks, for the next round or for the end of the job."""
     confirms: int = 0

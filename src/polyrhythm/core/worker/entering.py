@@ -26,6 +26,7 @@ class Entry:
         state.joining.admitted(message)
         state.heartbeat.begin(message.job.heartbeat_s, now_ns)
         state.enter(Phase.ADMITTED, now_ns)
+        state.announce_state()
         state.joining.dial(message.servers)
 
     def on_linked(self, event: ev.Linked, now_ns: int) -> None:

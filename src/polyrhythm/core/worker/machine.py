@@ -178,6 +178,13 @@ class WorkerMachine:
         report = m.Report(**outbox.identity(), round=event.round, metrics=event.metrics)
         outbox.tell_lead(report)
 
+    def _on_state_kept(self, event: ev.StateKept, now_ns: int) -> None:
+        self._state.keeps, self._state.restores = True, event.restore
+        self._state.announce_state()
+
+    def _on_state_restored(self, event: ev.StateRestored, now_ns: int) -> None:
+        self._state.restores = False
+
 
 _MACHINE, _ENTRY, _TRAINING, _DEPARTURE = range(4)
 _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
@@ -198,6 +205,9 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     m.Acknowledged: (_TRAINING, Training.on_acknowledged),
     ev.Skipped: (_TRAINING, Training.on_skipped),
     m.Release: (_TRAINING, Training.on_release),
+    m.Keep: (_TRAINING, Training.on_keep),
+    ev.StateKept: (_MACHINE, WorkerMachine._on_state_kept),
+    ev.StateRestored: (_MACHINE, WorkerMachine._on_state_restored),
     m.Withhold: (_TRAINING, Training.on_withhold),
     m.Proceed: (_TRAINING, Training.on_proceed),
     m.Pause: (_TRAINING, Training.on_pause),

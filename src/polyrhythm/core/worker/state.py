@@ -34,6 +34,10 @@ class WorkerState:
         """The size of the data set from which the user's loop takes batches; None if there is
         none."""
         self.batch = 0
+        self.keeps = False
+        """Whether the user's code has a state to keep (`worker.keep`)."""
+        self.restores = False
+        """Whether the user's code waits for the state in the checkpoint."""
         self.user_computes = False
         """Whether the user's code uses the parameters, so that they must not change."""
         self.begun = False
@@ -81,6 +85,12 @@ class WorkerState:
                 self.mode.attach(self.spec)
         self.job = job
         self.leave_if_asked()
+
+    def announce_state(self) -> None:
+        """Tell the lead that this worker has a state to keep. Every incarnation says so anew."""
+        if self.keeps and self.outbox.incarnation:
+            keeping = m.Keeping(**self.outbox.identity(), restore=self.restores)
+            self.outbox.tell_lead(keeping)
 
     def enter(self, phase: Phase, now_ns: int) -> None:
         self.phase = phase

@@ -6,7 +6,7 @@ is kept back while two are unacknowledged (`pushes`), or until the answer to the
 """
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import ContributeNow
+from polyrhythm.core.effects import CaptureState, ContributeNow
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.state import WorkerState
@@ -105,6 +105,16 @@ class Training:
             identity = state.outbox.identity()
             withheld = m.Withheld(**identity, sequence=state.pushes.sequence, number=message.number)
             state.outbox.tell_lead(withheld)
+
+    def on_keep(self, message: m.Keep, now_ns: int) -> None:
+        """Let the process copy the state that belongs to a cut: the state after the last
+        contribution that was sent. If the next one is computed already and kept back, or the worker
+        rests, that is the present state; otherwise the user's code is still to complete it."""
+        state = self._state
+        if message.incarnation == state.outbox.incarnation:
+            at_once = state.pushes.held is not None or state.phase is _RESTING
+            worker, incarnation = state.outbox.worker, state.outbox.incarnation
+            state.outbox.do(CaptureState(message.number, worker, incarnation, at_once))
 
     def on_proceed(self, message: m.Proceed, now_ns: int) -> None:
         pushes = self._state.pushes

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.errors import PolyrhythmError, StoreTaken
+from polyrhythm.errors import DamagedCheckpoint, PolyrhythmError, StoreTaken
 from polyrhythm.release import VERSION
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.server.keeping import KeptStates
 from polyrhythm.runtime.server.replica_memory import SliceState
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.store.checkpoints import (
@@ -23,6 +24,7 @@ from polyrhythm.store.checkpoints import (
     load,
     prune,
     read_slices,
+    write_kept,
     write_manifest,
     write_slices,
 )
@@ -73,6 +75,7 @@ class Checkpoints:
         job: JobSpec,
         placed: Callable[[], SliceStore],
         driver: Driver,
+        kept: KeptStates,
         fail: Callable[[str], None],
     ) -> None:
         """`placed` returns the slice store. `fail` ends this server; it is called if the checkpoint
@@ -82,6 +85,7 @@ class Checkpoints:
         self._job = job
         self._placed = placed
         self._driver = driver
+        self._kept = kept
         self._fail = fail
         self._store: Store | None = None
         self._lock = threading.Lock()
@@ -139,8 +143,14 @@ class Checkpoints:
 
     def _commit(self, effect: fx.CommitCut) -> None:
         record, job = effect.record, self._job
+        kept, unkept = None, ""
         try:
             store = self._opened()
+            if effect.kept:
+                try:
+                    kept = write_kept(store, record.number, self._kept.state(record.number))
+                except DamagedCheckpoint as error:
+                    unkept = str(error)
             checkpoint = write_manifest(
                 store,
                 record.number,
@@ -152,6 +162,7 @@ class Checkpoints:
                 slice_nbytes=job.slice_nbytes,
                 files=effect.files,
                 record=record,
+                kept=kept,
             )
         except PolyrhythmError as error:
             taken = isinstance(error, StoreTaken)
@@ -159,11 +170,13 @@ class Checkpoints:
             self._driver.post(fx.LEAD, failed)
             return
         nbytes, unpruned = checkpoint.manifest.record.nbytes, ""
+        nbytes += 0 if kept is None else kept.nbytes
         try:
             prune(store, job.keep)
         except PolyrhythmError as error:
             unpruned = str(error)
-        self._driver.post(fx.LEAD, ev.CutCommitted(record.number, nbytes, unpruned=unpruned))
+        committed = ev.CutCommitted(record.number, nbytes, unpruned=unpruned, unkept=unkept)
+        self._driver.post(fx.LEAD, committed)
 
     # -- resuming ------------------------------------------------------------------------------
 

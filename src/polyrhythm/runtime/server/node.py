@@ -37,6 +37,7 @@ from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.checkpoints import Checkpoints
+from polyrhythm.runtime.server.keeping import KeptStates
 from polyrhythm.runtime.server.placed import PlacedSlices
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver, ParameterSender
@@ -132,8 +133,11 @@ class ServerNode:
             replicated=job.replicas > 0,
             workers=job.workers,
         )
-        self._checkpoints = Checkpoints(self.name, server, job, placed, self._driver, self._give_up)
         links = self._links
+        self._kept = KeptStates(job, links.to)
+        self._checkpoints = Checkpoints(
+            self.name, server, job, placed, self._driver, self._kept, self._give_up
+        )
         self._acceptor = ConnectionAcceptor(
             self.name,
             job,
@@ -201,6 +205,10 @@ class ServerNode:
             elif isinstance(message, m.OperatorRequest):
                 self._driver.put(fx.LEAD, ev.OperatorRequested(link.peer, message))
                 return
+            elif isinstance(message, m.Kept):
+                data = memoryview(b"") if payload is None else payload.view()
+                if not self._kept.take(message, data):
+                    return
             elif isinstance(message, m.Collected):
                 self._saver.take(message, _payload(message, payload))
                 return
@@ -332,6 +340,8 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.DiscardModel: lambda node, effect: node._saver.discard(effect),
     fx.TakeCut: lambda node, effect: node._checkpoints.take(effect),
     fx.CommitCut: lambda node, effect: node._checkpoints.commit(effect),
+    fx.ExpectKept: lambda node, effect: node._kept.expect(effect),
+    fx.SendKept: lambda node, effect: node._kept.send(effect),
 }
 
 

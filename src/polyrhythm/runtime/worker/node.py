@@ -29,9 +29,11 @@ from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.runtime.worker.joining import Joiner
+from polyrhythm.runtime.worker.keeping import StateCarrier
 from polyrhythm.runtime.worker.landing import Landing
 from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
+from polyrhythm.store.tensor_file import Encoded
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Reason
@@ -79,6 +81,8 @@ class WorkerNode:
             post=partial(self._driver.post, _ME),
         )
         self._joining = Joiner(name, job, self._machine, self._links, put)
+        self.state = StateCarrier(self._links)
+        self._spec: m.ModelSpec | None = None
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
@@ -109,6 +113,9 @@ class WorkerNode:
             self._driver.put(_ME, ev.LeadHeard())
         if isinstance(message, m.Parameters):
             self._landing.take(link, message, payload)
+        elif isinstance(message, m.Restored):
+            if self.state.take(message, payload):
+                self._driver.put(_ME, ev.StateRestored())
         else:
             self._driver.put(_ME, message)
 
@@ -118,6 +125,7 @@ class WorkerNode:
         """Attach the user's model, and wait for the parameters of the first version that the lead
         releases to this worker."""
         assert self.job is not None
+        self._spec = spec
         layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
         aside = traits_of(self.job.sync).trains_through
         self._model = FlatModel(layout, tensors, self.job.wire_dtype, aside=aside)
@@ -137,6 +145,23 @@ class WorkerNode:
         self._begin(lambda: self.lease is not None and self._machine.state is Phase.COMPUTING)
         assert self.lease is not None
         return self.lease
+
+    def keep(self, capture: Callable[[], Encoded]) -> None:
+        """Put the state that `capture` returns into every checkpoint, if this worker is asked."""
+        self.state.capture = capture
+        self._driver.post(_ME, ev.StateKept())
+
+    def restore(self, capture: Callable[[], Encoded]) -> memoryview:
+        """As `keep`, and wait for the state in the checkpoint from which the job resumes."""
+        self.state.capture = capture
+        self._driver.post(_ME, ev.StateKept(restore=True))
+        self._begin(lambda: self.state.restored is not None)
+        return self.state.take_restored()
+
+    def end_iteration(self) -> None:
+        """An iteration of the user's loop has ended: send the state if the lead has asked for
+        it."""
+        self.state.send_if_asked(self._spec)
 
     @property
     def number(self) -> int:
@@ -318,6 +343,7 @@ class WorkerNode:
         while not done():
             if self._failure is not None:
                 raise self._failure
+            self.state.send_if_asked(self._spec, waiting=True)
             self._links.poll(1.0)
 
     # -- effects of the machine ----------------------------------------------------------------
@@ -405,6 +431,7 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.Resume: WorkerNode._resume,
     fx.StopWaiting: WorkerNode._allow_to_go,
     fx.ContributeNow: WorkerNode._hurry,
+    fx.CaptureState: lambda node, effect: node.state.ask(effect),
     fx.TakeChunks: WorkerNode._take_chunks,
     fx.Fail: WorkerNode._fail,
     fx.End: WorkerNode._end,

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.events import SliceSeeded
+from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.slice_store import SimSliceStore
+from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import FileEntry
 
 _RECORD_NS = 5_000_000
@@ -41,6 +43,8 @@ class SimCuts:
         self._checker = checker
         self._copy_ns_per_byte = copy_ns_per_byte
         self._store_ns_per_byte = store_ns_per_byte
+        self._expected = fx.ExpectKept()
+        self._kept_nbytes = self._announced_nbytes = 0
 
     def take(self, effect: fx.TakeCut) -> None:
         memory = self._placed()
@@ -72,8 +76,27 @@ class SimCuts:
         number = effect.record.number
         if self._checker is not None:
             self._checker.committed(effect.record)
-        committed = ev.CutCommitted(number)
-        self._after(_RECORD_NS, lambda: self._process.post(fx.LEAD, committed))
+        nbytes = self._kept_nbytes if effect.kept else 0
+        if effect.kept and nbytes != self._announced_nbytes:
+            raise InvariantBroken(f"checkpoint {number} has {nbytes} bytes of a state")
+        committed = ev.CutCommitted(number, nbytes)
+        took_ns = _RECORD_NS + nbytes * self._store_ns_per_byte
+        self._after(took_ns, lambda: self._process.post(fx.LEAD, committed))
+
+    # -- the state of the user's code ----------------------------------------------------------
+
+    def expect_kept(self, effect: fx.ExpectKept) -> None:
+        self._expected, self._kept_nbytes = effect, 0
+
+    def take_kept(self, message: m.Kept) -> bool:
+        """Take a part of a state. Returns False if it is not expected."""
+        expected = self._expected
+        wanted = (expected.number, expected.worker, expected.incarnation)
+        if wanted != (message.number, message.worker, message.incarnation):
+            return False
+        self._kept_nbytes += message.part
+        self._announced_nbytes = message.nbytes
+        return True
 
     def restore(self, memory: SimSliceStore, routing: int) -> None:
         """Read all slices that this server holds from the checkpoint with which the job resumes."""

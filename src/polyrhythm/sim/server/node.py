@@ -9,6 +9,7 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.keeping import parts_of
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle
@@ -51,8 +52,10 @@ class ServerProcess(Process):
         checker: Checker | None,
         dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
         life: int = 0,
+        kept_nbytes: int = 0,
     ) -> None:
-        """`life`: how many servers had this number before; it makes the address unique. `journal`:
+        """`kept_nbytes`: the size of the state in the checkpoint from which the job resumes.
+        `life`: how many servers had this number before; it makes the address unique. `journal`:
         None unless the lead runs in this server. `objective`: the weight that is folded into the
         first slice lowers it. `checker`: if given, every event is checked. `dial` returns the
         channel to another server, or None if that server is not running."""
@@ -68,6 +71,7 @@ class ServerProcess(Process):
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of this server's machines, with their times. A server without the lead has no
         journal for them."""
+        self._kept_nbytes = kept_nbytes
         self._server = server
         self._job = job
         self._journal = journal
@@ -166,6 +170,10 @@ class ServerProcess(Process):
         self._queue.append((fx.LEAD, message))
         if self._checker is not None:
             self._checker.told_lead(message)
+
+    def _take_kept(self, channel: Channel, message: m.Kept) -> None:
+        if self._cuts.take_kept(message):
+            self._take_for_lead(channel, message)
 
     def _take_alive(self, channel: Channel, message: m.Alive) -> None:
         """A heartbeat: of a worker or server to the lead, or of the lead to this server."""
@@ -337,6 +345,20 @@ class ServerProcess(Process):
             else:
                 self._tell_server(SEAT.server, message, self._placed().nbytes_at(slice_))
 
+    def _send_kept(self, effect: fx.SendKept) -> None:
+        """Send the state of the checkpoint to a worker that has resumed."""
+        channel = self._links.to(fx.worker_name(effect.worker))
+        if channel is None:
+            return
+        for first, end in parts_of(self._kept_nbytes):
+            part = m.Restored(
+                worker=effect.worker,
+                incarnation=effect.incarnation,
+                nbytes=self._kept_nbytes,
+                offset=first,
+            )
+            channel.send(part, end - first)
+
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):
             self.post(fx.LEAD, event)
@@ -375,6 +397,8 @@ class ServerProcess(Process):
         fx.DiscardModel: lambda process, effect: process._saver.discard(effect),
         fx.TakeCut: lambda process, effect: process._cuts.take(effect),
         fx.CommitCut: lambda process, effect: process._cuts.commit(effect),
+        fx.ExpectKept: lambda process, effect: process._cuts.expect_kept(effect),
+        fx.SendKept: _send_kept,
     }
 
 
@@ -382,6 +406,7 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     **dict.fromkeys(TO_LEAD, ServerProcess._take_for_lead),
     m.Alive: ServerProcess._take_alive,
     m.Collected: lambda process, channel, message: process._saver.take(message),
+    m.Kept: ServerProcess._take_kept,
     m.Contribution: ServerProcess._take_contribution,
     **dict.fromkeys(
         (m.WorkerHello, m.ServerHello, m.OperatorHello),

@@ -76,6 +76,7 @@ class Loop:
         "cadence",
         "computing",
         "contributions",
+        "end_iteration",
         "looking",
         "pace",
         "ready",
@@ -107,6 +108,8 @@ class Loop:
         """Whether the loop will decide what to do next, as soon as all messages that have arrived
         are read."""
         self.began = False
+        self.end_iteration: Callable[[], None] = lambda: None
+        """Called when an iteration of the loop has ended."""
         self.asked = False
         self.cadence: Cadence = ByCount()
         self.traits: Traits = BSP.traits
@@ -232,6 +235,7 @@ class Loop:
     def _begin_steps(self) -> None:
         """The top of the user's loop: take points and compute, contribute what is left, or
         leave."""
+        self.end_iteration()
         if self._stopped or (self.asked and not self._visits.steps):
             self._put(ev.Leaving(TOLD_TO_LEAVE if self.asked else DONE))
             return

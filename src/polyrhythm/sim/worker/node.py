@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.keeping import PART_NBYTES, parts_of
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.lifecycle import Phase
@@ -45,8 +46,10 @@ class WorkerProcess(Process):
         lead_linked: ev.LeadLinked,
         *,
         check: bool,
+        kept_nbytes: int = 0,
     ) -> None:
-        """`dial` returns the channel to a server, or None if no server listens there.
+        """`kept_nbytes`: the size of the state that the user's code keeps; 0: it keeps none. `dial`
+        returns the channel to a server, or None if no server listens there.
         `lead_linked`: the event that the machine gets when the link to the lead is up."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
@@ -79,6 +82,9 @@ class WorkerProcess(Process):
             pace,
             objective,
         )
+        self._kept_nbytes = kept_nbytes
+        self._loop.end_iteration = self._send_state
+        self._asked: fx.CaptureState | None = None
         self._computing = self._loop.computing
 
     @property
@@ -140,7 +146,10 @@ class WorkerProcess(Process):
             self._queue.append((_ME, _LEAD_HEARD))
         for message in batch:
             kind = type(message)
-            if kind is m.Parameters:
+            if kind is m.Restored:
+                if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
+                    self._queue.append((_ME, ev.StateRestored()))
+            elif kind is m.Parameters:
                 self._take_slice(channel, message)  # type: ignore[arg-type]
             elif kind is m.HelloReply:
                 incarnation = self._incarnations.get(message.server, 0)
@@ -234,6 +243,8 @@ class WorkerProcess(Process):
             else:
                 self._incarnations[spec.server] = spec.incarnation
                 self._link(spec.server, spec.address)
+        if self._kept_nbytes and not self._loop.began:
+            self.put(_ME, ev.StateKept(restore=bool(job.resume)))
         self._loop.admit(job)
 
     def _rejoin(self, effect: fx.Rejoin) -> None:
@@ -286,6 +297,28 @@ class WorkerProcess(Process):
     def _hurry(self, effect: fx.ContributeNow) -> None:
         self._loop.hurry()
 
+    def _capture(self, effect: fx.CaptureState) -> None:
+        self._asked = effect
+        if effect.at_once:
+            self._send_state()
+
+    def _send_state(self) -> None:
+        """Send the state if the lead has asked for it. Copying it takes no virtual time."""
+        asked, self._asked = self._asked, None
+        channel = self._channels.get(SEAT.server)
+        if asked is None or channel is None:
+            return
+        for first, end in parts_of(self._kept_nbytes):
+            part = m.Kept(
+                worker=asked.worker,
+                incarnation=asked.incarnation,
+                number=asked.number,
+                nbytes=self._kept_nbytes,
+                offset=first,
+                part=end - first,
+            )
+            channel.send(part, end - first)
+
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         computing = self.machine.state is Phase.COMPUTING
         self._loop.take_lease(effect.lease, computing=computing)
@@ -310,6 +343,7 @@ class WorkerProcess(Process):
         fx.Resume: _resume,
         fx.StopWaiting: _let_go,
         fx.ContributeNow: _hurry,
+        fx.CaptureState: _capture,
         fx.TakeChunks: _take_chunks,
         fx.Fail: _fail,
         fx.End: _end,

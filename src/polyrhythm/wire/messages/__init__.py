@@ -63,6 +63,7 @@ from polyrhythm.wire.messages.handshake import (
     WorkerHello,
 )
 from polyrhythm.wire.messages.job import JobSpec
+from polyrhythm.wire.messages.keeping import Keep, Keeping, Kept, Restored
 from polyrhythm.wire.messages.membership import (
     Admitted,
     Alive,
@@ -148,6 +149,9 @@ __all__ = [
     "HelloReply",
     "Introduced",
     "JobSpec",
+    "Keep",
+    "Keeping",
+    "Kept",
     "Label",
     "Leased",
     "Leave",
@@ -172,6 +176,7 @@ __all__ = [
     "Refusal",
     "Release",
     "Report",
+    "Restored",
     "Route",
     "Routing",
     "Row",
@@ -256,6 +261,10 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Withhold: EventType.WITHHOLD,
     Withheld: EventType.WITHHELD,
     Proceed: EventType.PROCEED,
+    Keeping: EventType.KEEPING,
+    Keep: EventType.KEEP,
+    Kept: EventType.KEPT,
+    Restored: EventType.RESTORED,
 }
 DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()

@@ -1,0 +1,122 @@
+"""`worker.keep`: the state of the user's code that goes into checkpoints, such as a scheduler or an
+average of the parameters."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from polyrhythm.errors import UsageError
+from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.store.kept import decode_state, encode_state
+from polyrhythm.store.tensor_file import Encoded
+
+_RATES = ".rates"
+"""The entry with the learning rates. Its name differs from all names that a call can have."""
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class Kept:
+    """The objects that the user's code keeps, by their names."""
+
+    def __init__(self, node: WorkerNode) -> None:
+        self._node = node
+        self._objects: dict[str, Stateful] = {}
+        self._groups: list[dict[str, Any]] | None = None
+        self._found: dict[str, Any] | None = None
+        """The states in the checkpoint that no call of `keep` has named yet."""
+        self._anew = False
+        """Whether the checkpoint has no state for one of the objects."""
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the objects, of which there is at least one, all have their states from the
+        checkpoint."""
+        return self._found is not None and bool(self._objects) and not self._anew
+
+    def attach(self, groups: list[dict[str, Any]]) -> None:
+        """The parameter groups of the job. Their learning rates are kept with a scheduler, because
+        its state does not contain the present rates."""
+        self._groups = groups
+
+    def add(self, objects: Mapping[str, Any], *, resumes: bool) -> None:
+        """Keep these objects from now on. `resumes`: the job continues from a checkpoint, so the
+        objects get the states that it contains."""
+        for name, each in objects.items():
+            if not name.isidentifier():
+                raise UsageError(f"keep() got the name {name!r}: it must be an identifier")
+            if name in self._objects:
+                raise UsageError(f"keep() has {name!r} already")
+            for method in ("state_dict", "load_state_dict"):
+                if not callable(getattr(each, method, None)):
+                    raise UsageError(f"{name!r} cannot be kept: it has no {method}()")
+        encode_state({name: each.state_dict() for name, each in objects.items()})
+        if resumes and self._found is None:
+            self._found = self._restored()
+        self._objects.update(objects)
+        if not resumes:
+            self._node.keep(self._encoded)
+            return
+        for name, each in objects.items():
+            self._restore(name, each)
+
+    def _restored(self) -> dict[str, Any]:
+        data = self._node.restore(self._encoded)
+        return decode_state(data) if data else {}
+
+    def _restore(self, name: str, each: Stateful) -> None:
+        assert self._found is not None
+        if name not in self._found:
+            self._anew = True
+            self._say(f"the checkpoint has no state {name!r}: it begins anew")
+            return
+        state = self._found.pop(name)
+        try:
+            each.load_state_dict(state)
+        except Exception as error:
+            raise UsageError(f"the checkpoint's state does not fit {name!r}: {error}") from error
+        if self._schedules(each):
+            self._restore_rates()
+
+    def begin_step(self) -> None:
+        """`step()` was called. In a loop that does not use `worker.batches`, this is where an
+        iteration ends. Before the first step, print a line if the checkpoint has states that were
+        not kept again."""
+        self._node.end_iteration()
+        if self._found:
+            left = sorted(name for name in self._found if name != _RATES)
+            self._found = {}
+            if left:
+                self._say(
+                    f"the checkpoint's state of {', '.join(left)} is not used: keep() has not"
+                    " named it"
+                )
+
+    # -- learning rates ------------------------------------------------------------------------
+
+    def _schedules(self, each: Stateful) -> bool:
+        groups = getattr(getattr(each, "optimizer", None), "param_groups", None)
+        return groups is not None and groups is self._groups
+
+    def _restore_rates(self) -> None:
+        assert self._found is not None and self._groups is not None
+        rates = self._found.get(_RATES, [])
+        for group, rate in zip(self._groups, rates, strict=False):
+            if isinstance(group["lr"], float | int):
+                group["lr"] = rate
+            else:
+                group["lr"].fill_(rate)  # a tensor
+
+    # -- for a cut -----------------------------------------------------------------------------
+
+    def _encoded(self) -> Encoded:
+        states = {name: each.state_dict() for name, each in self._objects.items()}
+        if self._groups is not None:
+            states[_RATES] = [float(group["lr"]) for group in self._groups]
+        return encode_state(states)
+
+    def _say(self, text: str) -> None:
+        print(f"polyrhythm: {self._node.name}: {text}", file=sys.stderr, flush=True)
