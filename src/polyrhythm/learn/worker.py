@@ -242,7 +242,7 @@ class Worker:
         if job.rounds is None and (job.epochs is not None or job.target_change is not None):
             raise UsageError(
                 f"passes are not counted, because {loading.uncounted}: --epochs and --target-change"
-                " cannot end the job; give --rounds, --max-seconds or another goal"
+                " cannot end the job; give --rounds, --max-seconds or another goal instead"
             )
         count = max(1, job.workers)
         self._say(
