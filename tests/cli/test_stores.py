@@ -1,11 +1,15 @@
 """Commands that read checkpoints find the store of a run, and refuse a store that another job
 uses."""
 
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import Result
 
 from polyrhythm.errors import UsageError
@@ -112,3 +116,21 @@ def test_resume_refuses_a_goal_that_the_checkpoint_has_reached(
     """Otherwise the job would end at once, and report that it has reached its goal."""
     text = refused(call("resume", "mine", *goal))
     assert words in text and f"give more with {goal[0]}" in text
+
+
+def test_a_disk_that_is_full_for_torchs_format_is_one_line(write_run: Write) -> None:
+    """The copy of the model fits on the disk, but torch's file of it, which is larger, does not."""
+    path = write_run("mine", [])
+    save_file({"weight": torch.zeros(1500)}, path / "model.safetensors")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("polyrhythm"), "export", "mine", "out.pt"],
+        cwd=path.parents[1],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6500, 6500)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("polyrhythm: cannot write out.pt: ")
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert not list(path.parents[1].glob("*.pt"))

@@ -113,5 +113,6 @@ def _pickled(model: Path) -> Path:
     from safetensors.torch import load_file
 
     path = model.with_suffix(".pt")
-    torch.save(load_file(model), path)
+    with path.open("wb") as file:  # so that a full disk raises an OSError
+        torch.save(load_file(model), file)
     return path
