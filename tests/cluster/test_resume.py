@@ -136,6 +136,23 @@ def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -
     assert [(chunk.first, chunk.holder) for chunk in later.chunks] == holders
 
 
+def test_a_resumed_job_with_replicas_keeps_all_of_its_servers(tmp_path: Path) -> None:
+    """The incarnations of servers continue after a resume. A server must not take the link to the
+    lead for a link to an earlier incarnation of the lead's server, and dial that server again."""
+    job = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS, "--workers", 2)
+    regular = ("--servers", 3, "--replicas", 1, "--min-step", "20ms")
+    with Command(*job, *regular, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:
+        wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
+        kill_whole(command)
+    result = resume(tmp_path, "--check")
+    lost = [
+        line["fields"]
+        for line in read_journal(tmp_path / "runs" / "resumed" / "journal.jsonl")
+        if line["what"] == "server-lost"
+    ]
+    assert not lost and not result["servers_lost"]
+
+
 def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
     text = (JOBS / "counted_visits.py").read_text()
     job = tmp_path / "job.py"

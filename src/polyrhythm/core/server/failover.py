@@ -12,6 +12,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState, server_name
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.server.acks import EarlyAcks
 from polyrhythm.core.server.modes import ServerMode
 from polyrhythm.core.server.replica_fetch import ReplicaFetch
@@ -43,7 +44,8 @@ class Failover:
         state, place = self._state, self._state.epoch.place
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
-        partners = set().union(*holders) - {state.server}
+        # the link to the lead is also the link to its server, and a server without it ends
+        partners = set().union(*holders) - {state.server, SEAT.server}
         specs = [spec for spec in place.servers if spec.server in partners]
         self.partners.want(specs)
         if place.fresh or not self._built:

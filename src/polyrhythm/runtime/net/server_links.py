@@ -27,8 +27,6 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Hello, Secret
 
-_FIRST = 1
-"""The incarnation of the server that runs the lead. It is the first server of the job."""
 _REPORT_EVERY_S = 1.0
 _LONGEST_REASON = 200
 
@@ -142,8 +140,7 @@ class ServerLinks:
         self._dialer = dialer
         link.outlast(self._link_timeout_s)
         self._peers.add(link)
-        self._driver.put(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
-        self._driver.post(self._name, ev.Linked(SEAT.server, _FIRST))
+        self._driver.post(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
         self.reading.begin(link)
 
     def reach(self, effect: fx.Reach) -> None:

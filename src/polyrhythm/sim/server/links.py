@@ -19,9 +19,6 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Hello
 
-_FIRST = 1
-"""The incarnation of a server that was in the job from the beginning."""
-
 
 class SimServerLinks:
     def __init__(
@@ -55,7 +52,6 @@ class SimServerLinks:
         else:
             self.peers[fx.LEAD] = lead
             lead.send(self._me)
-            self._process.put(self._name, ev.Linked(SEAT.server, _FIRST))
 
     def hear_hello(self, channel: Channel, hello: Hello) -> None:
         self._take_stranger(channel, hello)
