@@ -44,3 +44,5 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     passes: int = 0
     chunks: tuple[RecordedChunk, ...] = ()
     workers: tuple[RecordedWorker, ...] = ()
+    best: float | None = None
+    """With `--keep-best`: the highest value that was reported; None if none was."""

@@ -3,6 +3,7 @@ records for it, and when it gives the cut up."""
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from polyrhythm.core import effects as fx
@@ -301,3 +302,18 @@ def test_rounds_and_numbers_of_checkpoints_continue() -> None:
     assert commit.record.round == 41
     assert {worker.name: worker.clock for worker in commit.record.workers}["worker-0"] == 41
     assert all(release.stop for release in sent(fold(lead, 2), m.Release)), "round 42 is the goal"
+
+
+def test_the_best_value_is_recorded_and_a_resumed_job_keeps_only_better_models() -> None:
+    lead = stage(keep_best="accuracy")
+    lead.tell(m.Report(**lead.who(0), round=0, metrics={"accuracy": 0.8}))
+    fold(lead, 1)
+    (commit,) = of(write(lead, 1), fx.CommitCut)
+    assert commit.record.best == 0.8
+    resumed = Stage(workers=1, servers=2, store="s", resume="s", keep_best="accuracy")
+    resumed.tell(ev.ResumeAsked(msgspec.structs.replace(RECORD, best=0.8), spec((64,))))
+    resumed.begin()
+    worse = resumed.tell(m.Report(**resumed.who(0), round=0, metrics={"accuracy": 0.7}))
+    assert not sent(worse, m.Capture)
+    better = resumed.tell(m.Report(**resumed.who(0), round=0, metrics={"accuracy": 0.9}))
+    assert sent(better, m.Capture)

@@ -31,8 +31,9 @@ class KeepBest:
         self._rounds = rounds
         self._outbox = outbox
         self._saving = Saving(routing, outbox, first=2)
-        self._best: float | None = None
-        """The highest accuracy that was reported."""
+        self.best: float | None = None
+        """The highest accuracy that was reported, also before the checkpoint from which the job
+        resumed."""
         self._due = False
         """A better accuracy was reported, and no copy was made since then."""
         self._copied: tuple[float, int, bool] = (0.0, 0, False)
@@ -50,9 +51,9 @@ class KeepBest:
 
     def reported(self, message: m.Report, now_ns: int) -> None:
         value = message.metrics.get(self._measure) if self._measure else None
-        if value is None or (self._best is not None and value <= self._best):
+        if value is None or (self.best is not None and value <= self.best):
             return
-        self._best, self._due = value, True
+        self.best, self._due = value, True
         here = message.round == self._rounds.round
         if here or not self._by_rounds:
             self._copy(now_ns, exact=here and self._by_rounds)
@@ -68,9 +69,9 @@ class KeepBest:
         routing, rounds = self._routing, self._rounds
         if not rounds.open or rounds.folding or routing.change is not None or self.active:
             return
-        assert self._best is not None
+        assert self.best is not None
         self._due = False
-        self._copied = (self._best, rounds.round, exact)
+        self._copied = (self.best, rounds.round, exact)
         number = self._saving.next
         capture = m.Capture(term=TERM, routing=routing.epoch, number=number)
         self._outbox.tell_servers(capture, routing.primaries)

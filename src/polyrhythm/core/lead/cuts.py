@@ -72,6 +72,7 @@ class Cuts:
         self._sharing = parts.sharing
         self._progress = parts.progress
         self._ending = parts.ending
+        self._best = parts.best
         self._outbox = parts.outbox
         self._operators = parts.operators
         self.keeping = Keeping(parts)
@@ -89,6 +90,7 @@ class Cuts:
 
     def resume(self, record: Record, kept_nbytes: int) -> None:
         self.keeping.resume(kept_nbytes)
+        self._best.best = record.best
         self._clocks = {worker.name: worker for worker in record.workers}
 
     # -- when ----------------------------------------------------------------------------------
@@ -284,6 +286,7 @@ class Cuts:
             passes=min((chunk.passes for chunk in chunks), default=0),
             chunks=chunks,
             workers=tuple(workers),
+            best=self._best.best,
         )
 
     def taken(self, message: m.CutTaken, now_ns: int) -> None:
