@@ -74,7 +74,8 @@ def test_why_names_the_worker_that_is_waited_for(call: Call, running: Path) -> N
     assert said[0] == "round 31 waits for worker-1"
     keys = ["missing", "waiting", "since", "until", "rule"]
     assert [line.split(":")[0] for line in said[1:6]] == keys
-    assert said[6].startswith("you can: ")
+    assert said[6].startswith("lately: ") and said[6].endswith("75% of the time for worker-1")
+    assert said[7].startswith("you can: ")
     answer = json.loads(call("why", "--json").stdout)
     assert (answer["is"], answer["since_s"], answer["until_s"]) == ("running", 4.5, 1009.0)
 

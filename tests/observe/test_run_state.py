@@ -168,3 +168,14 @@ def test_no_worker_is_waited_for_if_all_are_missing() -> None:
     state = fold([*opened(0, 1), *lines, waiting(8.0, 7.0, [1])])
     assert state.workers[0].waited_for_s == 0.0
     assert state.workers[1].waited_for_s == pytest.approx(1.0), "since worker-0 was there"
+
+
+def test_the_processes_of_a_run_are_known_with_their_hosts() -> None:
+    lines = [
+        line(0.1, "server-joined", server=0, pid=11, host="north"),
+        line(0.2, "joined", worker=0, name="worker-0", epoch=1, pid=12, host="north"),
+        line(0.3, "joined", worker=1, name="guest", epoch=2, pid=13, host="south"),
+        line(9.0, "rejoined", worker=1, name="guest", epoch=3, pid=14, host="south"),
+    ]
+    found = fold(lines).processes
+    assert found == {"s0": (11, "north"), "worker-0": (12, "north"), "guest": (14, "south")}

@@ -84,6 +84,8 @@ def test_a_straggler_of_the_last_rounds_is_named_at_any_moment(moment_s: float) 
 
 def test_no_straggler_is_named_under_a_policy_without_waiting() -> None:
     lines = [*opened(0, 1), *(rounds_with_a_straggler(2.0 + n, 10 * n) for n in range(20))]
+    what = explain(fold(lines), 21.0, JobSpec(job="x", sync="bsp")).what
+    assert what == "worker-1 slows the others down: round 190, 2 workers at work"
     said = in_sentences(explain(fold(lines), 21.0, JobSpec(job="x", sync="asp")))
     assert not any(sentence.startswith("lately: ") for sentence in said)
 

@@ -150,6 +150,9 @@ def status_of(run: Run) -> dict[str, Any]:
             }
             for worker in state.workers.values()
         ],
+        "processes": {
+            name: {"pid": pid, "host": host} for name, (pid, host) in state.processes.items()
+        },
         "slices": {f"s{server}": count for server, count in state.slices.items()},
         "waiting": explanation_of(run).as_dict() if state.waiting or run.suspects else None,
     }

@@ -106,6 +106,8 @@ def _enter(
 ) -> m.Admitted:
     """Ask the lead for a number and for the settings of the job."""
     hello = m.ServerHello(
+        pid=os.getpid(),
+        host=socket.gethostname(),
         name=f"a server on {socket.gethostname()} (process {os.getpid()})",
         job=job,
         address=address,

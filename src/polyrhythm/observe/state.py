@@ -63,6 +63,8 @@ class RunState:
     """The address at which further workers and servers can join."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, WorkerState] = field(default_factory=dict)
+    processes: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Per server and worker, the id of its process and the name of its host."""
     members: int = 0
     """The number of workers that are in the job now."""
     refused: list[Reason] = field(default_factory=list)
@@ -161,6 +163,7 @@ class RunState:
             handler(self, line)
 
     def _server_joined(self, line: dict[str, Any]) -> None:
+        self._note_process(f"s{line['server']}", line)
         if line["server"] not in self.servers:
             self.servers.append(line["server"])
         for failover in self.failovers:
@@ -168,6 +171,10 @@ class RunState:
                 failover.replaced = True
         self.given_up.pop(f"s{line['server']}", None)
         self.silent.pop(line["server"], None)
+
+    def _note_process(self, name: str, line: dict[str, Any]) -> None:
+        if "pid" in line:
+            self.processes[name] = (line["pid"], line.get("host", ""))
 
     def _server_left(self, line: dict[str, Any]) -> None:
         if line["server"] in self.servers:
@@ -212,6 +219,7 @@ class RunState:
         worker = line["worker"]
         incarnation = line.get("incarnation", line.get("epoch"))
         known = self.workers.get(worker)
+        self._note_process(line["name"], line)
         self.given_up.pop(line["name"], None)
         if known is None:
             self.workers[worker] = WorkerState(worker, line["name"], self.at_s, incarnation)

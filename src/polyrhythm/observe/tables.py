@@ -163,9 +163,18 @@ def status(run: Run) -> RenderableType:
     if state.waiting is not None and running:
         text = in_words(state.waiting.reason, state.name_of)
         rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
+    rows += [Text(shown(text)) for text in _processes(state) if running]
     if state.listening is not None and running:
         rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
     return Group(*rows)
+
+
+def _processes(state: RunState) -> list[str]:
+    """One line for each host: the ids of the processes there."""
+    hosts: dict[str, list[str]] = {}
+    for name, (pid, host) in state.processes.items():
+        hosts.setdefault(host, []).append(f"{name} {pid}")
+    return [f"processes on {host}: {', '.join(names)}" for host, names in hosts.items()]
 
 
 def _models(state: RunState, *, running: bool) -> list[str]:

@@ -79,6 +79,7 @@ _REMEDIES = {
     "window": ("the servers are too slow: use more --servers, or --kind local --local-steps 8",),
 }
 _SILENCE_S = 3.0
+_NO_WAIT = "nothing is being waited for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,10 @@ def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | No
     name, share, remedy = found
     seconds_s = max(worker.recent_s for worker in state.present)
     lately = f"in the last {duration(seconds_s)} the others waited {percent(share)} of the time for"
-    remedies = explanation.remedies or (remedy,)
-    return replace(explanation, lately=f"{lately} {name}", remedies=remedies)
+    what, remedies = explanation.what, explanation.remedies or (remedy,)
+    if state.waiting is None:
+        what = what.replace(_NO_WAIT, f"{name} slows the others down")
+    return replace(explanation, what=what, lately=f"{lately} {name}", remedies=remedies)
 
 
 def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
@@ -271,7 +274,7 @@ def _at_work(state: RunState, now_s: float) -> str:
             f"no contribution has arrived for {silence} after round {state.round};"
             f" {workers} in the job"
         )
-    at_work = f"nothing is being waited for: round {state.round}, "
+    at_work = f"{_NO_WAIT}: round {state.round}, "
     resting = [worker.name for worker in state.present if worker.no_points]
     if not resting:
         return f"{at_work}{workers} at work"
@@ -282,8 +285,6 @@ def _at_work(state: RunState, now_s: float) -> str:
 
 def in_sentences(explanation: Explanation) -> list[str]:
     said = [explanation.what]
-    if explanation.lately is not None:
-        said.append(f"lately: {explanation.lately}")
     if explanation.missing:
         said.append(f"missing: {listed(explanation.missing)}")
     if explanation.held:
@@ -300,6 +301,8 @@ def in_sentences(explanation: Explanation) -> list[str]:
             )
     if explanation.rule is not None:
         said.append(f"rule: {explanation.rule}")
+    if explanation.lately is not None:
+        said.append(f"lately: {explanation.lately}")
     if explanation.given_up:
         said += [f"given up: {text}" for text in explanation.given_up]
         said.append(f"rule: {RULES['given-up']}")

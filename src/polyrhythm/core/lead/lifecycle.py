@@ -14,6 +14,7 @@ from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import reasons as messages
 from polyrhythm.wire.messages.operator import STOP
@@ -72,7 +73,8 @@ class Lifecycle:
         identity, servers = self._outbox.identity(member), self._routing.specs
         self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
         what = "rejoined" if again else "joined"
-        self._outbox.note(what, worker=member.worker, name=name, epoch=self._view.epoch)
+        process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
+        self._outbox.note(what, worker=member.worker, name=name, epoch=self._view.epoch, **process)
         return True
 
     def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:

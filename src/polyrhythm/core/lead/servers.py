@@ -53,7 +53,8 @@ class Servers:
             admitted = m.Admitted(term=TERM, server=server, job=self._job, servers=())
             self._outbox.do(Send(server_name(server), admitted))
         self._outbox.introduce_all(server)
-        self._outbox.note("server-joined", server=server)
+        process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
+        self._outbox.note("server-joined", server=server, **process)
         if routing.all_seeded:
             routing.add_server(now_ns)
             self.send_routes()

@@ -4,6 +4,8 @@ The lead's machine runs in the process of one of the servers. Messages between t
 server stay in the process; all other messages go over links.
 """
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -97,6 +99,8 @@ class ServerNode:
         )
         placed = self._slices.placed
         me = m.ServerHello(
+            pid=os.getpid(),
+            host=socket.gethostname(),
             server=server,
             name=self.name,
             job=job.job,

@@ -1,6 +1,8 @@
 """How a worker joins the job: it connects to the lead and to every server. After an eviction it
 does so again."""
 
+import os
+import socket
 from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
@@ -70,6 +72,8 @@ class Joiner:
     def _hello(self, address: m.Address, before: int = 0) -> m.WorkerHello:
         """The hello of this worker. `before`: its last incarnation, if it joins again."""
         return m.WorkerHello(
+            pid=os.getpid(),
+            host=socket.gethostname(),
             worker=self._machine.worker,
             incarnation=self._machine.incarnation or before,
             name=self._name,

@@ -17,6 +17,9 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ("torch",)
     nonce: bytes = b""
     """Random bytes for the proofs of both ends (`wire/proof.py`); over TCP only."""
+    pid: Amount = 0
+    """The id of the worker's process and the name of its host, for people who look for it."""
+    host: str = ""
 
 
 class ServerHello(Message, frozen=True, kw_only=True):
@@ -29,6 +32,8 @@ class ServerHello(Message, frozen=True, kw_only=True):
     protocol: Count = PROTOCOL
     digests: tuple[int, ...] = ()
     nonce: bytes = b""
+    pid: Amount = 0
+    host: str = ""
 
 
 class Challenge(Message, frozen=True, kw_only=True):
