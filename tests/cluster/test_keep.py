@@ -131,3 +131,18 @@ def test_other_names_than_those_of_the_checkpoint_give_one_line_each(tmp_path: P
     assert "worker-0: the checkpoint has no state 'average': it begins anew" in done.stderr
     assert "worker-0: the checkpoint's state of ema is not used" in done.stderr
     assert not ended(tmp_path, "first-worker-0")["resumed"]
+
+
+def test_a_job_that_rolls_back_after_a_loss_continues_with_the_state(tmp_path: Path) -> None:
+    flags = ("--servers", 2, "--on-loss", "resume")
+    checkpoints = tmp_path / "runs" / "run" / "checkpoints"
+    with Command(*JOB, *REGULAR, *flags, cwd=tmp_path, trace=False, fresh=True) as command:
+        wait_until(lambda: list(checkpoints.glob("*/manifest.json")), "there is a checkpoint")
+        os.kill(command.servers()[1], signal.SIGKILL)
+        assert command.wait(90) == 0, command.stderr()
+    found = ended(tmp_path, "first-worker-0")
+    assert found["resumed"]
+    rates: list[float] = found["rates"]  # type: ignore[assignment]
+    assert 0 < len(rates) < ROUNDS
+    first = ROUNDS - len(rates)
+    assert rates == pytest.approx([0.02 * 0.7 ** (n // 15) for n in range(first, ROUNDS)])
