@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import Pacemaker
-from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.lead_watch import HeardThrottle, link_timeout_s
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.senders import is_to_lead, sender
 from polyrhythm.core.server.machine import ServerMachine
@@ -169,3 +169,17 @@ def test_links_outlast_the_lead_timeout_and_never_end_within_a_minute() -> None:
     assert link_timeout_s(120) == 130
     assert link_timeout_s(float("nan")) == 60
     assert link_timeout_s(float("inf")) == 86_400
+
+
+@pytest.mark.parametrize(
+    ("heartbeat_s", "timeout_s", "every_s"),
+    [(0.5, 30.0, 0.25), (30.0, 120.0, 15.0), (30.0, 40.0, 5.0), (0.01, 1.0, 0.25)],
+)
+def test_bytes_of_the_lead_are_reported_twice_per_heartbeat_or_more_often(
+    heartbeat_s: float, timeout_s: float, every_s: float
+) -> None:
+    throttle = HeardThrottle(heartbeat_s, timeout_s)
+    assert throttle.due(100 * SECOND)
+    every_ns = round(every_s * SECOND)
+    assert not throttle.due(100 * SECOND + every_ns - 1)
+    assert throttle.due(100 * SECOND + every_ns)

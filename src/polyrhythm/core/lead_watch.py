@@ -29,18 +29,26 @@ SILENT, HEARD = "lead-silent", "lead-heard"
 """Journal events: the lead has become suspect; a suspect lead has sent a message again."""
 
 
-_HEARD_EVERY_NS = 250_000_000
+_LEAST_HEARD_EVERY_S = 0.25
 
 
 class HeardThrottle:
-    """Limits how often a node tells its machine that bytes came from the lead. Four times a second
-    is enough for `LeadWatch`, whose limits are longer than half a second."""
+    """Limits how often a node tells its machine that bytes came from the lead. Twice per heartbeat
+    is enough for `LeadWatch`, because it suspects the lead after more than one heartbeat; a short
+    lead timeout needs it more often."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat_s: float = 0.0, lead_timeout_s: float = 0.0) -> None:
         self._last_ns = 0
+        self._every_ns = 0
+        self.follow(heartbeat_s, lead_timeout_s)
+
+    def follow(self, heartbeat_s: float, lead_timeout_s: float) -> None:
+        """Use these times of the job from now on."""
+        every_s = max(_LEAST_HEARD_EVERY_S, min(heartbeat_s / 2, lead_timeout_s / 8))
+        self._every_ns = round(every_s * 1e9)
 
     def due(self, now_ns: int) -> bool:
-        if now_ns - self._last_ns < _HEARD_EVERY_NS:
+        if now_ns - self._last_ns < self._every_ns:
             return False
         self._last_ns = now_ns
         return True

@@ -76,7 +76,7 @@ class ServerNode:
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
         self._peers = Peers()
         self._report = options.report
-        self._heard_throttle = HeardThrottle()
+        self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._beats = Beats(self._peers)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Event
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -24,6 +25,7 @@ class Joiner:
         job: str,
         machine: WorkerMachine,
         links: WorkerLinks,
+        heard_throttle: HeardThrottle,
         put: Callable[[Event], None],
     ) -> None:
         """`job`: the job's identifier, or empty if it is not known. The machine knows this worker's
@@ -34,6 +36,7 @@ class Joiner:
         self._job = job
         self._machine = machine
         self._links = links
+        self._heard_throttle = heard_throttle
         self._put = put
         self._lead: m.Address | None = None
 
@@ -43,6 +46,7 @@ class Joiner:
 
     def _reach_lead(self, lead: m.Address, before: int) -> None:
         reply = self._links.reach(lead, fx.LEAD, self._hello(lead, before))
+        self._heard_throttle.follow(reply.heartbeat_s, reply.lead_timeout_s)
         self._put(ev.LeadLinked(reply.heartbeat_s, reply.lead_timeout_s))
 
     def dial(self, effect: fx.Dial) -> None:

@@ -80,14 +80,14 @@ class WorkerNode:
             run=self._driver.run,
             post=partial(self._driver.post, _ME),
         )
-        self._joining = Joiner(name, job, self._machine, self._links, put)
+        self._heard_throttle = HeardThrottle()
+        self._joining = Joiner(name, job, self._machine, self._links, self._heard_throttle, put)
         self.state = StateCarrier(self._links)
         self._spec: m.ModelSpec | None = None
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
         self.timesheet = Timesheet()
-        self._heard_throttle = HeardThrottle()
         self._resumed = False
         self._failure: PolyrhythmError | None = None
         self._let_go = False

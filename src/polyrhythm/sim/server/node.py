@@ -81,7 +81,7 @@ class ServerProcess(Process):
         me = m.ServerHello(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
-        self._heard_throttle = HeardThrottle()
+        self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._links = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
         self._adding: SimAdding
         self._store_type: type[SimSliceStore]

@@ -59,7 +59,7 @@ class WorkerProcess(Process):
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of the worker's machine, with their times."""
         self._lead_linked = lead_linked
-        self._heard_throttle = HeardThrottle()
+        self._heard_throttle = HeardThrottle(lead_linked.heartbeat_s, lead_linked.timeout_s)
         self._lead_unread = False
         """Whether a message of the lead has arrived that the worker has not read yet."""
         self._job_id = job
