@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.processes import Command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,7 +29,6 @@ def test_a_cnn_with_batch_norm(tmp_path: Path) -> None:
 
 
 def test_a_table_from_pandas(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
     measures, points = train("tabular.py", "bsp", tmp_path)
     assert measures["explained"] > 0.8
     assert points == 10 * 1_600

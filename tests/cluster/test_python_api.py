@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -107,6 +108,8 @@ def test_a_script_trains_a_function_of_its_own(tmp_path: Path) -> None:
     assert history[-1]["error"] < 0.01 and history[-1]["worker"].startswith("worker-")
     assert history[-1]["passes"] == 20
     assert any("objective" in record for record in history)
+    table = pandas.DataFrame(history)
+    assert len(table) == len(history) and table["error"].iloc[-1] < 0.01
     assert run == "runs/run" and not stopped
     assert "round 1 opened with 2 workers" in (tmp_path / "stderr.txt").read_text()
 
