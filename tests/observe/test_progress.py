@@ -46,6 +46,21 @@ def test_quiet_lets_only_trouble_through(tmp_path: Path) -> None:
     assert shown(path, quiet=True) == "polyrhythm: worker-1 failed: killed\n"
 
 
+def test_quiet_says_that_a_store_fails_and_that_it_works_again(tmp_path: Path) -> None:
+    why = {"reason": "cut-unwritten", "fields": {"detail": "no space is left on the device"}}
+    made = {"round": 7, "nbytes": 2000, "seconds": 0.25}
+    lines = [*opened(0, 1), line(2.0, "checkpoint", number=1, **made)]
+    lines += [line(3.0, "checkpoint-failed", number=number, **why) for number in (2, 3)]
+    lines += [line(4.0, "checkpoint", number=number, **made) for number in (4, 5)]
+    text = shown(write(tmp_path / "journal.jsonl", lines), quiet=True)
+    assert " ".join(text.split()) == (
+        "polyrhythm: checkpoint 2 is not made: no space is left on the device; training goes on"
+        " polyrhythm: checkpoint 4 is made, of round 7: 2.0 kB in 0.2 s; the store works again,"
+        " after 2 checkpoints that were not made"
+        " polyrhythm: worker-1 failed: killed"
+    )
+
+
 def test_without_a_journal_there_is_nothing_to_show(tmp_path: Path) -> None:
     assert shown(tmp_path / "none.jsonl") == "polyrhythm: worker-1 failed: killed\n"
 

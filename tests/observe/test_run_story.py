@@ -62,6 +62,43 @@ def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
     ]
 
 
+def not_made(at_s: float, number: int, code: str = "cut-unwritten") -> dict[str, object]:
+    fields = {"detail": f"cannot write s3://b/{number}: the store does not answer", "server": 1}
+    return line(at_s, "checkpoint-failed", number=number, reason=code, fields=fields)
+
+
+def made(at_s: float, number: int) -> dict[str, object]:
+    fields = {"round": 7, "nbytes": 2000, "seconds": 0.25}
+    return line(at_s, "checkpoint", number=number, **fields)
+
+
+def test_a_store_that_fails_is_told_once_and_again_when_it_works() -> None:
+    assert after_opening(
+        made(2.0, 1),
+        *(not_made(3.0 + number, number) for number in (2, 3, 4)),
+        made(8.0, 5),
+        made(9.0, 6),
+        not_made(9.5, 7),
+    ) == [
+        "   2.0 s  checkpoint 1 is made, of round 7: 2.0 kB in 0.2 s",
+        "   5.0 s  checkpoint 2 is not made: cannot write s3://b/2: the store does not answer;"
+        " training goes on",
+        "   8.0 s  checkpoint 5 is made, of round 7: 2.0 kB in 0.2 s; the store works again,"
+        " after 3 checkpoints that were not made",
+        "   9.0 s  checkpoint 6 is made, of round 7: 2.0 kB in 0.2 s",
+        "   9.5 s  checkpoint 7 is not made: cannot write s3://b/7: the store does not answer;"
+        " training goes on",
+    ]
+
+
+def test_another_fault_is_told_although_the_store_fails() -> None:
+    told = after_opening(not_made(2.0, 1), not_made(3.0, 2, "cut-server-lost"), not_made(4.0, 3))
+    assert [sentence[:23] for sentence in told] == [
+        "   2.0 s  checkpoint 1 ",
+        "   3.0 s  checkpoint 2 ",
+    ]
+
+
 def test_a_pause_of_the_lead_concerns_every_worker() -> None:
     assert after_opening(line(9.0, "lead-paused", seconds=3.96)) == [
         "   9.0 s  the lead was paused for 4.0 s: no process is suspected for that time"

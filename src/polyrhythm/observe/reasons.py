@@ -159,6 +159,7 @@ SENTENCES = {
     "cut-busy": "{workers} did not contribute in time; training goes on without it",
     "cut-server-lost": "s{server} was lost before it had written its part",
     "cut-unwritten": "{detail}",
+    "cut-taken": "{detail}",
     "keeper-lost": "{name} was lost before it had sent the state of worker.keep; the next cut asks"
     " another worker",
     "keeper-late": "{name} did not send it in time",

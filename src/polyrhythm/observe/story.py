@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import LearningState
+from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.reasons import LINK_ENDED, in_words, limit_derivation, noticed_by, parting
 from polyrhythm.observe.sentence import NO_WORKERS, Sentence
@@ -30,6 +31,7 @@ class Teller:
 
     def __init__(self, job: JobSpec | None = None) -> None:
         self.state = RunState()
+        self._checkpoints = CheckpointTeller(self.state)
         self._job = job
         self._reports: dict[int, Sentence] = {}
         self._from_round = 1
@@ -246,30 +248,6 @@ class Teller:
         away = f"the lead was paused for {line['seconds']:.1f} s"
         return [self._say(f"{away}: no process is suspected for that time", None)]
 
-    def _checkpoint(self, line: dict[str, Any]) -> list[Sentence]:
-        made = f"checkpoint {line['number']} is made, of round {line['round']}"
-        text = f"{made}: {size(line['nbytes'])} in {line['seconds']:.1f} s"
-        return [replace(self._say(text, ()), routine=True)]
-
-    def _checkpoint_failed(self, line: dict[str, Any]) -> list[Sentence]:
-        why = in_words(reason_of(line), self.state.name_of)
-        text = f"checkpoint {line['number']} is not made: {why}; training goes on"
-        return [replace(self._say(text, ()), urgent=True)]
-
-    def _state_missing(self, line: dict[str, Any]) -> list[Sentence]:
-        why = in_words(reason_of(line), self.state.name_of)
-        text = f"checkpoint {line['number']} is made without the state of worker.keep: {why}"
-        return [replace(self._say(text, ()), urgent=True)]
-
-    def _checkpoints_kept(self, line: dict[str, Any]) -> list[Sentence]:
-        why = in_words(reason_of(line), self.state.name_of)
-        text = f"older checkpoints are not deleted: {why}"
-        return [replace(self._say(text, ()), urgent=True)]
-
-    def _resumed(self, line: dict[str, Any]) -> list[Sentence]:
-        text = f"the job resumes from checkpoint {line['number']}, after round {line['round']}"
-        return [self._say(text, ())]
-
     def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
         """The stop of the job. The command that trains prints it too, so the progress display does
         not repeat it."""
@@ -357,11 +335,11 @@ class Teller:
         "evicted": _evicted,
         "lead-paused": _away,
         "stopping": _stopping,
-        "checkpoint": _checkpoint,
-        "checkpoint-failed": _checkpoint_failed,
-        "state-missing": _state_missing,
-        "checkpoints-kept": _checkpoints_kept,
-        "resumed": _resumed,
+        "checkpoint": lambda teller, line: teller._checkpoints.made(line),
+        "checkpoint-failed": lambda teller, line: teller._checkpoints.failed(line),
+        "state-missing": lambda teller, line: teller._checkpoints.made_without_state(line),
+        "checkpoints-kept": lambda teller, line: teller._checkpoints.not_pruned(line),
+        "resumed": lambda teller, line: teller._checkpoints.resumed(line),
         "rounds": _rounds,
         "policy": _policy,
         "waiting": _waiting,
