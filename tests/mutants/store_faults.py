@@ -25,9 +25,9 @@ STORE: tuple[Mutant, ...] = (
     mutant(
         "manifest-overwrites",
         "Two jobs in one store replace each other's checkpoints.",
-        "store:write_manifest",
-        "store.create(_path(number, MANIFEST), encode_manifest(manifest))",
-        "store.put(_path(number, MANIFEST), encode_manifest(manifest)) is None",
+        "store:_created",
+        "store.create(path, manifest)",
+        "store.put(path, manifest) is None",
         f"{_CHECKPOINTS}::test_two_jobs_in_one_store_collide_and_the_first_checkpoint_stays[memory]",
     ),
     mutant(
