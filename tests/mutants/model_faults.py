@@ -59,8 +59,8 @@ MODEL: tuple[Mutant, ...] = (
     mutant(
         "best-of-another-version",
         "The best model is not the one that was evaluated, and the journal says that it is.",
-        "core:KeepBest.reported",
-        "message.round == self._rounds.round",
+        "core:KeepBest._copy_if_due",
+        "due.evaluated == self._rounds.round",
         "True",
         f"{_BEST}::test_a_version_that_is_gone_or_was_none_is_replaced_by_the_next_fold",
     ),

@@ -98,7 +98,7 @@ def test_a_job_makes_no_more_checkpoints_in_a_store_that_another_job_writes_to()
     fold(lead, 1)
     write(lead, 1)
     effects = lead.tell(ev.CutCommitted(1, fault="another job has written it", taken=True))
-    assert notes(effects, "checkpoint-failed")
+    assert notes(effects, "checkpoint-failed")[0]["reason"] == "cut-taken"
     assert not sent(fold(lead, 2), m.Cut)
     refused = lead.lead._cuts.ask()
     assert refused is not None and refused.code == "store-taken"
@@ -216,6 +216,18 @@ def test_a_cut_that_waits_too_long_for_a_worker_is_given_up() -> None:
     (failed,) = notes(effects, "checkpoint-failed")
     assert failed["reason"] == "cut-busy" and failed["fields"]["workers"] == [1]
     assert len(sent(effects, m.Proceed)) == 2
+
+
+@pytest.mark.parametrize("first", ["looks", "reads"])
+def test_the_time_of_a_pause_does_not_count_for_a_cut_that_waits(first: str) -> None:
+    """`first`: whether the lead looks at the clock or reads a message first after the pause."""
+    lead = stage("5s", sync="asp", heartbeat_s=0.5)
+    lead.tick(5.1)
+    effects = lead.sleep(60.0) if first == "looks" else []
+    lead.now_ns += 0 if first == "looks" else 60 * SECOND_NS
+    effects += lead.tell(m.Withheld(**lead.who(0), number=1))
+    assert not notes(effects, "checkpoint-failed")
+    assert sent(lead.tell(m.Withheld(**lead.who(1), number=1)), m.Cut)
 
 
 def test_a_worker_that_leaves_is_not_waited_for() -> None:

@@ -98,9 +98,87 @@ def test_one_file_is_written_at_a_time() -> None:
     report(stage, 0.5, 1)
     round_of(stage, 2)
     assert not copies(report(stage, 0.6, 2)), "the first is being written"
+    effects = write(stage, 2)
+    assert best_lines(effects) == [(0.5, 1, True)]
+    assert copies(effects) == [2], "the servers still have the version that was evaluated"
+    assert best_lines(write(stage, 4)) == [(0.6, 2, True)]
+
+
+def test_the_present_version_is_copied_if_the_evaluated_one_is_gone_when_a_file_is_complete() -> (
+    None
+):
+    stage = stage_of()
+    round_of(stage, 1)
+    report(stage, 0.5, 1)
+    report(stage, 0.6, 1)
+    assert not copies(round_of(stage, 2)), "the first is being written"
+    assert copies(write(stage, 2)) == [2]
+    assert best_lines(write(stage, 4)) == [(0.6, 2, False)]
+
+
+def test_after_local_steps_the_copy_waits_for_a_fold_although_a_file_is_complete() -> None:
+    """The servers do not have the steps that the worker had made when it evaluated."""
+    stage = stage_of()
+    round_of(stage, 1)
+    report(stage, 0.5, 1)
+    report(stage, 0.6, -1)
+    assert not copies(write(stage, 2))
+    assert copies(round_of(stage, 2)) == [2]
+
+
+def test_a_better_report_after_the_last_fold_is_kept_although_a_file_is_being_written() -> None:
+    stage = stage_of(rounds=2)
+    round_of(stage, 1)
+    report(stage, 0.5, 1)
+    round_of(stage, 2)
+    assert not copies(report(stage, 0.6, 2)), "the first is being written"
+    for worker in (0, 1):
+        stage.tell(m.Leave(**stage.who(worker), reason=failed(""), failed=False))
+    assert not of(write(stage, 1), fx.End), "the best model is not written yet"
+    effects = write(stage, 2)
+    assert copies(effects) == [2] and not of(effects, fx.End)
+    effects = write(stage, 4)
+    assert best_lines(effects) == [(0.6, 2, True)]
+    assert of(effects, fx.End)
+
+
+def test_a_better_report_is_kept_although_the_file_before_it_could_not_be_written() -> None:
+    stage = stage_of(rounds=2)
+    round_of(stage, 1)
+    report(stage, 0.5, 1)
+    round_of(stage, 2)
+    report(stage, 0.6, 2)
+    assert copies(stage.tell(ev.SavingFailed(2, "cannot write"))) == [2]
+
+
+def test_a_report_of_an_unknown_version_after_the_last_fold_is_kept_at_once() -> None:
+    stage = stage_of(rounds=1)
+    round_of(stage, 1)
+    assert copies(report(stage, 0.5, -1)) == [1]
+    assert best_lines(write(stage, 2)) == [(0.5, 1, False)]
+
+
+def test_rounds_before_a_resume_count_in_the_round_of_the_best_model() -> None:
+    stage = stage_of(resume_round=75)
+    round_of(stage, 1)
+    assert copies(report(stage, 0.5, 1)) == [76]
+    assert best_lines(write(stage, 2)) == [(0.5, 76, True)]
+
+
+def test_without_rounds_the_round_of_the_best_model_is_a_round_equivalent() -> None:
+    stage = stage_of(sync="asp", resume_round=75)
+    for sequence in (1, 2, 3):
+        stage.contribute(0, sequence)
+        stage.contribute(1, sequence)
+    assert copies(report(stage, 0.5, -1)) == [78]
+
+
+def test_a_pause_of_the_lead_does_not_end_the_writing_of_the_best_model() -> None:
+    stage = stage_of(heartbeat_s=0.5)
+    round_of(stage, 1)
+    report(stage, 0.5, 1)
+    assert not of(stage.sleep(120.0), fx.DiscardModel)
     assert best_lines(write(stage, 2)) == [(0.5, 1, True)]
-    assert copies(round_of(stage, 3)) == [3]
-    assert best_lines(write(stage, 4)) == [(0.6, 3, False)]
 
 
 def test_without_rounds_the_parameters_are_copied_at_once() -> None:
@@ -133,16 +211,13 @@ def test_a_fault_of_the_best_file_does_not_end_the_job() -> None:
     assert copies(report(stage, 0.6, 2)) == [2]
 
 
-def test_copies_of_a_lost_server_are_made_again_after_the_next_fold() -> None:
+def test_copies_of_a_lost_server_are_made_again_by_its_replica() -> None:
     stage = stage_of(replicas=1)
     round_of(stage, 1)
     report(stage, 0.5, 1)
     stage.closed("s1")
     effects = stage.tell(m.Placed(server=0, routing=stage.routing, round=1))
     assert of(effects, fx.DiscardModel) == [fx.DiscardModel(2)]
-    for worker in (0, 1):
-        stage.tell(m.Trailer(**stage.who(worker), sequence=2, weight=2.0))
-        arrived = {"sequence": 2, "round": 2, "routing": stage.routing}
-        stage.tell(m.Arrived(server=0, **stage.who(worker), **arrived))
-    effects = stage.tell(m.Folded(server=0, round=2, weight=1.0, routing=stage.routing))
-    assert [effect.round for effect in of(effects, fx.CreateModel)] == [2]
+    assert [effect.round for effect in of(effects, fx.CreateModel)] == [1]
+    assert len(sent(effects, m.Capture, "s0")) == 1
+    assert best_lines(write(stage, 4)) == [(0.5, 1, True)]

@@ -203,6 +203,15 @@ def test_without_rounds_the_keeper_is_asked_when_it_withholds() -> None:
     assert commit.kept
 
 
+def test_the_time_of_a_pause_of_the_lead_does_not_count_for_the_keeper() -> None:
+    lead = keeping(0, heartbeat_s=0.5)
+    fold(lead, 1)
+    write(lead, 1)
+    assert not notes(lead.sleep(60.0), "state-missing")
+    (commit,) = of(kept(lead, 0), fx.CommitCut)
+    assert commit.kept
+
+
 def test_without_rounds_a_lost_keeper_ends_the_cut_and_the_withholding() -> None:
     lead = keeping(0, 1, sync="asp", every="1s")
     lead.tick(2)

@@ -4,10 +4,14 @@ reported is kept in a file of its own, beside the final model.
 *With rounds, the version that was evaluated is kept, if the servers still have it when the report
 arrives: each server copies its parameters at once, before the next fold, and the copies are
 collected while training goes on. If the servers do not have that version any more, or if the worker
-had made local steps when it evaluated, the version after the next fold is kept instead. Without
-rounds, each server copies its parameters when the lead's order arrives.* One file is written at a
-time. A better report that comes while a file is written waits for the next fold.
+had made local steps when it evaluated, the version after the next fold is kept instead; if no fold
+follows because the job ends, the last version. Without rounds, each server copies its parameters
+when the lead's order arrives.* One file is written at a time. A better report that comes while a
+file is written waits until that file is complete; the rule is then applied to the version that the
+servers have at that moment.
 """
+
+import msgspec
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
@@ -19,6 +23,15 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire import messages as m
 
 ACCURACY = "accuracy"
+
+
+class _Due(msgspec.Struct):
+    """A better accuracy was reported, and no copy was made since then."""
+
+    evaluated: int
+    """The round of the version that was evaluated; -1 if the worker had made local steps."""
+    followed: bool = False
+    """Whether a fold has followed the report."""
 
 
 class KeepBest:
@@ -34,11 +47,12 @@ class KeepBest:
         self.best: float | None = None
         """The highest accuracy that was reported, also before the checkpoint from which the job
         resumed."""
-        self._due = False
-        """A better accuracy was reported, and no copy was made since then."""
+        self._due: _Due | None = None
         self._copied: tuple[float, int, bool] = (0.0, 0, False)
-        """The copies that are being collected: their accuracy, their round, and whether they are
-        the version that was evaluated."""
+        """The copies that are being collected: their accuracy, their round (counted with the rounds
+        before a resume), and whether they are the version that was evaluated."""
+        self._evaluated = -1
+        """The round of the version whose evaluation led to these copies."""
 
     @property
     def active(self) -> bool:
@@ -49,40 +63,53 @@ class KeepBest:
     def wake_ns(self) -> int | None:
         return self._saving.wake_ns
 
-    def reported(self, message: m.Report, now_ns: int) -> None:
+    # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that
+    # the job has done, and `last` says that the job ends, so that no further fold may come.
+
+    def reported(self, message: m.Report, done: int, now_ns: int, *, last: bool) -> None:
         value = message.metrics.get(self._measure) if self._measure else None
         if value is None or (self.best is not None and value <= self.best):
             return
-        self.best, self._due = value, True
-        here = message.round == self._rounds.round
-        if here or not self._by_rounds:
-            self._copy(now_ns, exact=here and self._by_rounds)
+        self.best, self._due = value, _Due(message.round)
+        self._copy_if_due(done, now_ns, last=last)
 
-    def folded(self, now_ns: int) -> None:
+    def folded(self, done: int, now_ns: int) -> None:
         """Every primary has folded, and the next fold is not ordered yet."""
-        if self._due:
-            self._copy(now_ns, exact=False)
+        if self._due is not None:
+            self._due.followed = True
+            self._copy_if_due(done, now_ns, last=False)
 
-    def _copy(self, now_ns: int, *, exact: bool) -> None:
+    def _copy_if_due(self, done: int, now_ns: int, *, last: bool) -> None:
+        """Copy the present version if a better report waits for it."""
+        due = self._due
+        if due is None:
+            return
+        exact = self._by_rounds and due.evaluated == self._rounds.round
+        if exact or due.followed or last or not self._by_rounds:
+            self._copy(done, now_ns, exact=exact)
+
+    def _copy(self, done: int, now_ns: int, *, exact: bool) -> None:
         """Let every server copy its parameters, unless slices move or a fold is under way. `exact`:
         this is the version that was evaluated."""
         routing, rounds = self._routing, self._rounds
         if not rounds.open or rounds.folding or routing.change is not None or self.active:
             return
-        assert self.best is not None
-        self._due = False
-        self._copied = (self.best, rounds.round, exact)
+        due = self._due
+        assert self.best is not None and due is not None
+        self._due = None
+        self._copied = (self.best, done, exact)
+        self._evaluated = due.evaluated
         number = self._saving.next
         capture = m.Capture(term=TERM, routing=routing.epoch, number=number)
         self._outbox.tell_servers(capture, routing.primaries)
-        self._saving.begin(BEST, rounds.round, now_ns, copied=True)
+        self._saving.begin(BEST, done, now_ns, copied=True)
 
     # -- the file ------------------------------------------------------------------------------
 
     def stored(self, event: ev.SliceStored, now_ns: int) -> None:
         self._saving.stored(event, now_ns)
 
-    def saved(self, event: ev.ModelSaved, now_ns: int) -> bool:
+    def saved(self, event: ev.ModelSaved, done: int, now_ns: int, *, last: bool) -> bool:
         """A model file is complete. Returns False if it is not the file of the best model."""
         if self._saving.saved(event, now_ns) is None:
             return False
@@ -90,27 +117,34 @@ class KeepBest:
         self._outbox.note(
             "best", path=event.path, nbytes=event.nbytes, value=value, round=round_, exact=exact
         )
-        if self._due and not self._by_rounds:
-            self._copy(now_ns, exact=False)
+        self._copy_if_due(done, now_ns, last=last)
         return True
 
-    def failed(self, event: ev.SavingFailed) -> bool:
+    def failed(self, event: ev.SavingFailed, done: int, now_ns: int, *, last: bool) -> bool:
         """A model file could not be written. Returns False if it is not the file of the best
         model."""
         fault = self._saving.failed(event)
         if fault is not None:
             self._note_failure(fault)
+            self._copy_if_due(done, now_ns, last=last)
         return fault is not None
 
-    def tick(self, now_ns: int) -> None:
+    def tick(self, done: int, now_ns: int, *, last: bool) -> None:
         if (fault := self._saving.overdue(now_ns)) is not None:
             self._note_failure(fault)
+            self._copy_if_due(done, now_ns, last=last)
 
-    def rerouted(self) -> None:
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the deadline by the time in which the lead was paused."""
+        self._saving.exclude_time(paused_ns)
+
+    def rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
         """Slices have new primaries, which have no copies: give up the file, and copy again."""
         if self.active:
             self._note_failure(self._saving.abandon(Reason("moved")))
-            self._due = True
+            if self._due is None:
+                self._due = _Due(self._evaluated)
+        self._copy_if_due(done, now_ns, last=last)
 
     def lose(self, reason: Reason) -> None:
         """Slices are lost: give up the file."""

@@ -120,6 +120,12 @@ class Cuts:
         """Whether round 1 has opened: every server has the first version."""
         return self._rounds.open and not self._rounds.opening
 
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the deadlines of a cut by the time in which the lead was paused."""
+        if self._cut is not None:
+            self._cut.until_ns += paused_ns
+        self.keeping.exclude_time(paused_ns)
+
     def opened(self, now_ns: int) -> None:
         self._schedule.begin(self._mode.done, now_ns)
 
@@ -330,7 +336,8 @@ class Cuts:
             return
         self._taken = self._taken or event.taken
         if event.fault:
-            self._give_up("cut-unwritten", {"detail": event.fault}, now_ns)
+            code = "cut-taken" if event.taken else "cut-unwritten"
+            self._give_up(code, {"detail": event.fault}, now_ns)
             return
         nbytes = event.nbytes + sum(file.nbytes for file in cut.files.values())
         made: dict[str, Field] = {"number": cut.number, "round": cut.round, "nbytes": nbytes}

@@ -98,34 +98,35 @@ class Ending:
             self._end()
 
     # -- the model -----------------------------------------------------------------------------
+    # `rounds` is how many rounds are folded.
 
     def stored(self, event: ev.SliceStored, now_ns: int) -> None:
         self._saving.stored(event, now_ns)
         self._best.stored(event, now_ns)
 
-    def saved(self, event: ev.ModelSaved, now_ns: int) -> None:
+    def saved(self, event: ev.ModelSaved, rounds: int, now_ns: int) -> None:
         if (seconds := self._saving.saved(event, now_ns)) is not None:
             self._outbox.note("saved", path=event.path, nbytes=event.nbytes, seconds=seconds)
             self._end_if_written()
-        elif self._best.saved(event, now_ns):
+        elif self._best.saved(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
-    def saving_failed(self, event: ev.SavingFailed) -> None:
+    def saving_failed(self, event: ev.SavingFailed, rounds: int, now_ns: int) -> None:
         if (fault := self._saving.failed(event)) is not None:
             self._not_written(fault)
-        elif self._best.failed(event):
+        elif self._best.failed(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
-    def tick(self, now_ns: int) -> None:
-        self._best.tick(now_ns)
+    def tick(self, rounds: int, now_ns: int) -> None:
+        self._best.tick(rounds, now_ns, last=self.begun)
         if (fault := self._saving.overdue(now_ns)) is not None:
             self._not_written(fault)
         else:
             self._end_if_written()
 
-    def rerouted(self) -> None:
+    def rerouted(self, rounds: int, now_ns: int) -> None:
         """Every server applies new routes: continue to save the model."""
-        self._best.rerouted()
+        self._best.rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
 

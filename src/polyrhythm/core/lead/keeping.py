@@ -123,6 +123,11 @@ class Keeping:
         if wanted is not None and not wanted.whole and now_ns >= wanted.until_ns:
             self._miss(Reason("keeper-late", {"name": wanted.name}))
 
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the deadline by the time in which the lead was paused."""
+        if self._wanted is not None:
+            self._wanted.until_ns += paused_ns
+
     def over(self) -> None:
         """The cut is made or given up: forget the state."""
         if self._wanted is not None:

@@ -55,7 +55,7 @@ class LeadMachine:
         self._requests = Requests(parts, self._mode, self._lifecycle, self._cuts)
         self._resumes: m.ModelSpec | None = None
         """The model of the checkpoint that the job resumes from."""
-        self._pauses = LeadPauses(parts, self._lifecycle.suspicion)
+        self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
         self._timed = (
             self._lifecycle.suspicion,
             self._servers.suspicion,
@@ -75,6 +75,8 @@ class LeadMachine:
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         effects = self._outbox.begin()
         if not self._ending.over:
+            if self._has_store and self._cuts.active:
+                self._pauses.exclude(now_ns)  # a message may be read before the tick
             handler = self._HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
@@ -151,7 +153,7 @@ class LeadMachine:
             self._progress.goals.reported(member.worker, metrics)
             self._outbox.note("reported", worker=member.worker, name=member.name, metrics=metrics)
             if not self._ending.decided:
-                self._best.reported(message, now_ns)
+                self._best.reported(message, self._mode.done, now_ns, last=self._ending.begun)
 
     def _on_leave(self, message: m.Leave, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -219,7 +221,7 @@ class LeadMachine:
         self._mode.closed(now_ns)
         if self._ending.decided or self._rounds.folding:
             return
-        self._best.folded(now_ns)
+        self._best.folded(self._mode.done, now_ns)
         if self._ending.goal is not None:
             self._send_stop(self._ending.goal, now_ns)
             return
@@ -292,7 +294,7 @@ class LeadMachine:
             self._lifecycle.open_if_ready(now_ns)
         elif not self._rounds.opening:
             self._lifecycle.enter_attached(now_ns)
-        self._ending.rerouted()
+        self._ending.rerouted(self._mode.done, now_ns)
 
     def _recount(
         self,
@@ -349,7 +351,7 @@ class LeadMachine:
         self._pauses.exclude(now_ns)
         self._lifecycle.evict_silent(now_ns)
         self._lifecycle.close_links(now_ns)
-        self._ending.tick(now_ns)
+        self._ending.tick(self._mode.done, now_ns)
         if not self._ending.over:
             self._servers.suspect(now_ns)
         if self._removals.overdue(now_ns):
@@ -371,8 +373,12 @@ class LeadMachine:
         ev.StopAsked: lambda lead, event, now_ns: lead._requests.signalled(event, now_ns),
         ev.Tick: _on_tick,
         ev.SliceStored: lambda lead, event, now_ns: lead._ending.stored(event, now_ns),
-        ev.ModelSaved: lambda lead, event, now_ns: lead._ending.saved(event, now_ns),
-        ev.SavingFailed: lambda lead, event, now_ns: lead._ending.saving_failed(event),
+        ev.ModelSaved: lambda lead, event, now_ns: lead._ending.saved(
+            event, lead._mode.done, now_ns
+        ),
+        ev.SavingFailed: lambda lead, event, now_ns: lead._ending.saving_failed(
+            event, lead._mode.done, now_ns
+        ),
         ev.ResumeAsked: _on_resume_asked,
         ev.CutCommitted: lambda lead, event, now_ns: lead._cuts.committed(event, now_ns),
         m.Placed: _on_placed,

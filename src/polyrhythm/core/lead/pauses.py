@@ -4,16 +4,24 @@
 silence of a peer nor towards any deadline.*
 """
 
+from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.liveness import PauseDetector, Suspicion
 
 
 class LeadPauses:
-    def __init__(self, parts: Parts, members: Suspicion) -> None:
+    def __init__(self, parts: Parts, members: Suspicion, cuts: Cuts) -> None:
         """`members`: the heartbeats of the members."""
         self.detector = PauseDetector(parts.job.heartbeat_s)
         self._suspicions = (members, parts.servers.suspicion)
-        self._deadlines = (parts.removals, parts.stopping, parts.saving, parts.opening)
+        self._deadlines = (
+            parts.removals,
+            parts.stopping,
+            parts.saving,
+            parts.best,
+            parts.opening,
+            cuts,
+        )
         self._outbox = parts.outbox
 
     def begin(self, now_ns: int) -> None:
