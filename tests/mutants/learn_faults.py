@@ -103,7 +103,8 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Lookahead._flush",
         "self._points.put_back(len(self._ahead))",
         "pass",
-        "tests/learn/test_lookahead.py",
+        "tests/learn/test_lookahead.py"
+        "::test_no_point_is_lost_or_visited_twice_when_sizes_and_leases_change",
     ),
     mutant(
         "skipped-remainder-is-not-reported",
@@ -119,7 +120,8 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange.contribute_rest",
         "if self._visits.unstepped:\n    self._finish_accumulation()",
         "pass",
-        "tests/learn/test_accumulation.py",
+        "tests/learn/test_accumulation.py"
+        "::test_a_contribution_is_the_mean_of_its_steps_weighted_by_points",
     ),
     mutant(
         "accumulated-batches-differ-in-size",

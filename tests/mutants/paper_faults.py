@@ -159,7 +159,7 @@ PAPERS: tuple[Mutant, ...] = (
     mutant(
         "passes-start-anew",
         "After every contribution a worker visits its points from the beginning.",
-        "learn:Points.next",
+        "learn:Points._next_of_chunks",
         "self._shuffled(chunk, passes)[cursor : cursor + taken]",
         "self._shuffled(chunk, passes)[:taken]",
         _FSP + "test_every_point_is_sampled_evenly",
