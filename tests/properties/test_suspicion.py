@@ -92,7 +92,7 @@ def test_the_agreed_interval_counts_until_three_gaps_are_known() -> None:
 def test_other_messages_are_signs_of_life_but_not_heartbeats() -> None:
     pulse = pulse_of(1000, 1000, 1000)
     until_ns = pulse.deadline_ns()
-    pulse.hear(3_500 * MS)
+    pulse.heard_ns = 3_500 * MS
     assert pulse.deadline_ns() == until_ns + 500 * MS
     assert list(pulse._gaps) == [SECOND_NS] * 3
 
