@@ -10,6 +10,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle, link_timeout_s
 from polyrhythm.core.machine import Machine
+from polyrhythm.core.names import LEAD
 from polyrhythm.core.senders import is_to_lead, sender
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -155,7 +156,7 @@ def test_the_lead_beats_as_often_as_was_agreed() -> None:
 
 def test_the_leads_heartbeat_goes_to_servers_and_theirs_to_the_lead() -> None:
     assert not is_to_lead(m.Alive(term=1))
-    assert sender(m.Alive(term=1)) == fx.LEAD
+    assert sender(m.Alive(term=1)) == LEAD
     for alive, name in ((m.Alive(worker=0), "w0"), (m.Alive(server=0), "s0")):
         assert is_to_lead(alive)
         assert sender(alive) == name

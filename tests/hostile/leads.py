@@ -15,6 +15,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.senders import is_to_lead, sender
 from polyrhythm.wire import messages as m
 from tests.hostile.inputs import Inputs
@@ -106,7 +107,7 @@ class HostileLead:
                 self.ended = True
 
     def _answer(self, to: str, message: m.Message) -> None:
-        server, worker = fx.server_number(to), fx.worker_number(to)
+        server, worker = server_number(to), worker_number(to)
         if isinstance(message, m.Place) and server is not None:
             self._held |= {server}
             routing = {"routing": message.routing, "server": server}

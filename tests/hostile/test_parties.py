@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.effects import operator_name
+from polyrhythm.core.names import operator_name
 from polyrhythm.errors import FrameError
 from polyrhythm.io import local
 from polyrhythm.io.local import same_user

@@ -20,6 +20,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.names import LEAD, worker_name
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
@@ -31,7 +32,6 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE
 
-LEAD = fx.LEAD
 ADDRESS = m.Address("memory", 0, "", "")
 SPEC = m.ModelSpec(
     (m.TensorSpec("weight", (100,), "float32", 0, (1,)),),
@@ -652,7 +652,7 @@ class Ensemble:
         return store
 
     def _publish_latest(self, server: int, worker: int, effect: fx.PublishLatest) -> None:
-        life = self._life_at(fx.worker_name(worker))
+        life = self._life_at(worker_name(worker))
         if life is None:
             return
         store = self._flow(server)
@@ -664,7 +664,7 @@ class Ensemble:
         self.put((server, life.link), "latest", life, server, effect, leased)
 
     def _publish(self, server: int, worker: int, effect: fx.Publish) -> None:
-        life = self._life_at(fx.worker_name(worker))
+        life = self._life_at(worker_name(worker))
         if life is None:
             return
         store = self.stores[server]

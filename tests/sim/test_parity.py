@@ -20,6 +20,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.names import worker_number
 from polyrhythm.core.sync.policy import split_sync
 from polyrhythm.core.sync.registry import POLICIES, traits_of
 from polyrhythm.engines.inline import Hub
@@ -181,7 +182,7 @@ class Decisions:
             case m.Leave(worker=worker):
                 self._did("leave", worker)
             case ev.LinkClosed(peer=peer):
-                worker = fx.worker_number(peer)
+                worker = worker_number(peer)
                 if worker is not None and lead.view.at(worker) is not None:
                     self._did("crash", worker)
 
@@ -196,7 +197,7 @@ class Decisions:
                 self._note(effect)
             elif isinstance(effect, fx.Send) and isinstance(effect.message, m.Release):
                 released[effect.to] = effect.message
-                self._terms[fx.worker_number(effect.to)] = effect.message
+                self._terms[worker_number(effect.to)] = effect.message
             elif isinstance(effect, fx.Send) and isinstance(effect.message, m.Leased):
                 lease = effect.message
                 chunks = [chunk.chunk for chunk in lease.chunks]

@@ -1,8 +1,6 @@
 """Effects: instructions from a machine to the process that runs it (the runtime or the simulator),
-named in the imperative. Peers are named s0, s1, ... (servers), w0, w1, ... (workers), operator-1,
-... (links of operators), and `lead` (the process of the lead)."""
+named in the imperative. `core/names.py` has the names of the peers."""
 
-from functools import cache
 from typing import Any
 
 from polyrhythm.core.machine import Effect, Reason
@@ -19,45 +17,9 @@ from polyrhythm.wire.messages import (
     Stamp,
 )
 
-LEAD = "lead"
 WITHOUT_PARAMETERS = "stopped-without-parameters"
 """The name of a report: the job ended while this worker was not a member, so the worker could not
 read the final parameters."""
-
-
-@cache
-def server_name(server: int) -> str:
-    return f"s{server}"
-
-
-@cache
-def worker_name(worker: int) -> str:
-    return f"w{worker}"
-
-
-@cache
-def worker_number(peer: str) -> int | None:
-    """The number of the worker with this name; None if it is not a worker's name."""
-    return int(peer[1:]) if peer.startswith("w") and peer[1:].isdigit() else None
-
-
-@cache
-def server_number(peer: str) -> int | None:
-    """The number of the server with this name; None if it is not a server's name."""
-    return int(peer[1:]) if peer.startswith("s") and peer[1:].isdigit() else None
-
-
-_OPERATOR = "operator-"
-
-
-def operator_name(number: int) -> str:
-    return f"{_OPERATOR}{number}"
-
-
-def is_operator(peer: str) -> bool:
-    """Whether this is the name of an operator's link. A link gets such a name only after its peer
-    has sent an operator's hello and was authorised."""
-    return peer.startswith(_OPERATOR)
 
 
 class Send(Effect, frozen=True):

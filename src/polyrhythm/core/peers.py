@@ -7,7 +7,7 @@ which server that is. If the lead could move, only this module would change.
 
 from dataclasses import dataclass
 
-from polyrhythm.core.effects import LEAD, server_name, server_number
+from polyrhythm.core.names import LEAD, server_name, server_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Which process may send each message, and whether the lead's machine or a server's machine handles
 it."""
 
-from polyrhythm.core.effects import LEAD, server_name, worker_name
 from polyrhythm.core.events import (
     OperatorCalled,
     OperatorHelloReceived,
@@ -10,6 +9,7 @@ from polyrhythm.core.events import (
     WorkerCalled,
     WorkerHelloReceived,
 )
+from polyrhythm.core.names import LEAD, server_name, worker_name
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello
 

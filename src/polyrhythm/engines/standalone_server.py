@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from polyrhythm.core import effects as fx
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.text import plain_reason
 from polyrhythm.engines.work import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
@@ -51,7 +51,7 @@ def serve_remote(
     """
     settle_in()
     load_optimizers()  # this takes seconds, so it is done before the lead expects heartbeats
-    to_lead = dial_tcp(host, port, fx.LEAD)
+    to_lead = dial_tcp(host, port, LEAD)
     try:
         listen_host = listen_on[0] or to_lead.host_here
         check_host(listen_host)
@@ -63,7 +63,7 @@ def serve_remote(
     if address.host in ANY_HOST:
         address = msgspec.structs.replace(address, host=to_lead.host_here)
     admitted = _enter(to_lead, address, job, digest, secret)
-    name = fx.server_name(admitted.server)
+    name = server_name(admitted.server)
     node = ServerNode(
         admitted.server,
         admitted.job,

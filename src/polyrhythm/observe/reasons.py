@@ -9,7 +9,7 @@ the same fields.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polyrhythm.core.effects import server_name, worker_name
+from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.observe.words import counted, listed
 from polyrhythm.wire.messages.reasons import Reason
 

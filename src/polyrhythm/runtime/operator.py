@@ -4,7 +4,7 @@ reads the answers."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polyrhythm.core import effects as fx
+from polyrhythm.core.names import LEAD
 from polyrhythm.core.text import plain_reason
 from polyrhythm.errors import LinkError, Refused
 from polyrhythm.io.link import Link
@@ -31,7 +31,7 @@ def ask_lead(
     `done` set. Raises LinkError if the lead cannot be reached or the link ends before the last
     answer, and Refused if the lead refuses the request. `answer_s`: how long the handshake may
     take."""
-    link = dial_tcp(host, port, fx.LEAD)
+    link = dial_tcp(host, port, LEAD)
     try:
         hello = m.OperatorHello(name=name, job=job, digests=offers("auto", link.kind))
         with _answered(link, answer_s):

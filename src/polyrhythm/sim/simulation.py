@@ -10,6 +10,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.record import Record
 from polyrhythm.errors import JobFailed
@@ -86,7 +87,7 @@ class Simulation:
         clock, lead = self._clock, self.servers[SEAT.server]
         began_ns = self._began_ns
         if self._resumed is not None:
-            lead.post(fx.LEAD, ev.ResumeAsked(self._resumed, self._model, self.scenario.job.kept))
+            lead.post(LEAD, ev.ResumeAsked(self._resumed, self._model, self.scenario.job.kept))
         for server in self.servers:
             server.say_hello(
                 None if server is lead else self._link(server, lead, self.scenario.link)
@@ -123,7 +124,7 @@ class Simulation:
     # -- starting ------------------------------------------------------------------------------
 
     def _link(self, near: ServerProcess, far: ServerProcess, table: LinkTable) -> Channel:
-        return link(self._clock, self._rng, table, near, far, (near.name, fx.LEAD))
+        return link(self._clock, self._rng, table, near, far, (near.name, LEAD))
 
     def _start(self, spec: WorkerSpec) -> None:
         worker = WorkerProcess(
@@ -157,7 +158,7 @@ class Simulation:
         if not far.alive or at not in (None, far.address):
             return None
         table = self._cast[worker.name].link
-        name = SEAT.link_to(fx.server_name(server))
+        name = SEAT.link_to(server_name(server))
         return link(self._clock, self._rng, table, worker, far, (worker.name, name))
 
     # -- faults and other events of a scenario --------------------------------------------------
@@ -168,7 +169,7 @@ class Simulation:
         elif event.what == "end" and event.operator is not None:
             self._operate(event.operator)
         elif event.what == "end":
-            self.servers[SEAT.server].post(fx.LEAD, ev.StopAsked())
+            self.servers[SEAT.server].post(LEAD, ev.StopAsked())
         elif event.server is not None:
             self._change_server(event.server, event.what)
         elif event.worker is not None:
@@ -180,7 +181,7 @@ class Simulation:
         self.operators.append(operator)
         lead = self.servers[SEAT.server]
         link_to_lead = link(
-            self._clock, self._rng, self.scenario.link, operator, lead, (name, fx.LEAD)
+            self._clock, self._rng, self.scenario.link, operator, lead, (name, LEAD)
         )
         operator.ask(link_to_lead)
 
@@ -196,7 +197,7 @@ class Simulation:
     def _cut(self, event: Happening) -> None:
         """Break a link for both sides."""
         assert event.server is not None
-        name = fx.server_name(event.server)
+        name = server_name(event.server)
         names = {name, SEAT.link_to(name)}
         if event.peer is not None:
             self.servers[event.peer].cut(names)

@@ -7,6 +7,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.names import LEAD
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.runtime.driver import Driver
@@ -51,7 +52,7 @@ class Ears:
 def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(leads: bool) -> None:
     """Both machines of the process get the event: the lead removes the member, and the server ends
     the member's leases."""
-    machines = {"s0": Ears(), **({fx.LEAD: Ears()} if leads else {})}
+    machines = {"s0": Ears(), **({LEAD: Ears()} if leads else {})}
     driver, peers = Driver(machines, lambda name, effect: None), Peers()
     address = m.Address("memory", 0, "", "")
     me = m.ServerHello(server=0, name="s0", job="j", address=address, identity="")

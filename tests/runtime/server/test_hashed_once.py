@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core.names import worker_name
 from polyrhythm.io.link import Link
 from polyrhythm.io.segments import Piece, Segment, piece_for_many
 from polyrhythm.io.stream import StreamLink
@@ -61,7 +62,7 @@ def pairs() -> Iterator[list[tuple[StreamLink, StreamLink]]]:
     made = []
     with listen_tcp("127.0.0.1", 0) as listener:
         for number in range(READERS):
-            here = dial_tcp(*listener.getsockname(), fx.worker_name(number))
+            here = dial_tcp(*listener.getsockname(), worker_name(number))
             sock, _ = listener.accept()
             made.append((here, tcp_link(sock, "server")))
     for pair in made:

@@ -5,7 +5,7 @@ removed.
 and is told to rejoin when it can be reached again.*
 """
 
-from polyrhythm.core.effects import Bind, Drop, worker_name
+from polyrhythm.core.effects import Bind, Drop
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
@@ -13,6 +13,7 @@ from polyrhythm.core.lead.progress import NOT_FINITE
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import difference, nonsense
+from polyrhythm.core.names import worker_name
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import server_number, worker_number
 from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
@@ -21,6 +20,7 @@ from polyrhythm.core.lead.pauses import LeadPauses
 from polyrhythm.core.lead.requests import Requests
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain_reason
 from polyrhythm.wire import messages as m

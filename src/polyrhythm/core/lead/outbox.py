@@ -7,10 +7,11 @@ are not admitted, and journal lines.
 from collections.abc import Iterable
 from typing import Any
 
-from polyrhythm.core.effects import Drop, Note, Send, server_name, worker_name
+from polyrhythm.core.effects import Drop, Note, Send
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.core.text import plain_reason
 from polyrhythm.wire import messages as m
 

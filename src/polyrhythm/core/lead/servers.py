@@ -8,12 +8,13 @@ journal.
 
 from collections.abc import Mapping
 
-from polyrhythm.core.effects import Bind, Drop, Send, server_name
+from polyrhythm.core.effects import Bind, Drop, Send
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Change, Routing
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m

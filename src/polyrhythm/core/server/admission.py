@@ -12,8 +12,9 @@ gives both to every worker. Nothing that a peer sends is read before its link is
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from polyrhythm.core.effects import Bind, Drop, Send, server_name, worker_name
+from polyrhythm.core.effects import Bind, Drop, Send
 from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.wire import messages as m
 
 WAIT_NS = 5 * 10**9

@@ -9,9 +9,10 @@ every replica has made the step too.*
 from collections.abc import Sequence
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState, server_name
+from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.server.acks import EarlyAcks
 from polyrhythm.core.server.modes import ServerMode

@@ -10,22 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import (
-    LEAD,
-    Beat,
-    CopyParameters,
-    Drop,
-    End,
-    Note,
-    SendParameters,
-    TakeCut,
-    server_number,
-    worker_name,
-    worker_number,
-)
+from polyrhythm.core.effects import Beat, CopyParameters, Drop, End, Note, SendParameters, TakeCut
 from polyrhythm.core.heartbeat import Heartbeat
 from polyrhythm.core.lead_watch import LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.names import LEAD, server_number, worker_name, worker_number
 from polyrhythm.core.server.admission import PeerAdmission
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from polyrhythm.core.effects import LEAD, Enlist, Send, worker_name
+from polyrhythm.core.effects import Enlist, Send
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.names import LEAD, worker_name
 from polyrhythm.core.server.acks import Acks
 from polyrhythm.core.server.leases import Leases
 from polyrhythm.core.server.replication import Replication

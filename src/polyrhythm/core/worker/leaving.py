@@ -8,16 +8,9 @@ limit.*
 """
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import (
-    WITHOUT_PARAMETERS,
-    End,
-    Fail,
-    Note,
-    Rejoin,
-    StopWaiting,
-    server_number,
-)
+from polyrhythm.core.effects import WITHOUT_PARAMETERS, End, Fail, Note, Rejoin, StopWaiting
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_number
 from polyrhythm.core.worker.joining import Parted
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.state import WorkerState

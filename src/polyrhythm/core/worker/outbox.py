@@ -8,8 +8,9 @@ worker follows.*
 from collections.abc import Callable
 from typing import Any
 
-from polyrhythm.core.effects import LEAD, Send, server_name
+from polyrhythm.core.effects import Send
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.wire import messages as m
 
 

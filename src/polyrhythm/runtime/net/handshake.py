@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from polyrhythm.core import effects as fx
+from polyrhythm.core.names import LEAD
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import name_fault, plain_reason
 from polyrhythm.errors import FrameError, LinkError, Refused
@@ -98,7 +98,7 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
     """Both ends prove that they know the secret, the acceptor first."""
     if secret is None:
         raise LinkError(f"the job's secret is not known here, and {link.peer} is reached over TCP")
-    expects = SEAT.name if link.peer == fx.LEAD else link.peer
+    expects = SEAT.name if link.peer == LEAD else link.peer
     opener = Opener(secret, hello, expects)
     link.send(hello)
     challenge, _ = link.receive()

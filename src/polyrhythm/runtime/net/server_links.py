@@ -11,6 +11,7 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.core.text import plain
@@ -71,11 +72,11 @@ class ServerLinks:
 
     def server(self, number: int) -> Link | None:
         """The link to this server. The lead and the server that runs it share one link."""
-        name = fx.server_name(number)
+        name = server_name(number)
         return self._peers.get(name) or self._peers.get(SEAT.link_to(name))
 
     def to(self, peer: str) -> Link | None:
-        number = fx.server_number(peer)
+        number = server_number(peer)
         return self._peers.get(peer) if number is None else self.server(number)
 
     # -- beginnings ----------------------------------------------------------------------------
@@ -86,10 +87,10 @@ class ServerLinks:
         that."""
         link.outlast(self._link_timeout_s)
         if isinstance(hello, m.OperatorHello):
-            link.peer = fx.operator_name(next(self._operators))
+            link.peer = operator_name(next(self._operators))
         self._peers.add(link)
         if self._leads:
-            self._driver.post(fx.LEAD, hello_event(link.peer, hello))
+            self._driver.post(LEAD, hello_event(link.peer, hello))
             self.reading.read(link)
         else:  # `bind` will begin to read the link
             self._unread.add(link)
@@ -106,7 +107,7 @@ class ServerLinks:
         link = self._peers.get(effect.peer)
         if self._journal is not None and link is not None:
             self._journal.note("linked", peer=effect.peer, link=link.kind)
-        server = fx.server_number(effect.peer)
+        server = server_number(effect.peer)
         if server is not None:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
 
@@ -123,14 +124,14 @@ class ServerLinks:
             self.end_link(link, LinkError(f"{link.peer} is linked to {self._name} already"))
             return
         self._replace(replaced)
-        server = fx.server_number(effect.peer)
+        server = server_number(effect.peer)
         if server is not None:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
         self.reading.begin_apart(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Connect this server to the server that runs the lead."""
-        link = dialer.dial(address, fx.LEAD)
+        link = dialer.dial(address, LEAD)
         self._introduce(link, 0)
         self.follow_lead(link, dialer)
 
@@ -146,14 +147,14 @@ class ServerLinks:
     def reach(self, effect: fx.Reach) -> None:
         for spec in effect.servers:
             if spec.server < self._me.server:
-                name = f"dial-{fx.server_name(spec.server)}"
+                name = f"dial-{server_name(spec.server)}"
                 args = (spec, effect.incarnation)
                 threading.Thread(target=self._dial, args=args, name=name, daemon=True).start()
 
     def _dial(self, spec: m.ServerSpec, incarnation: int) -> None:
         """Connect to a server. This runs on a separate thread, because a paused server may take
         long to answer."""
-        name = fx.server_name(spec.server)
+        name = server_name(spec.server)
         assert self._dialer is not None
         try:
             link = self._dialer.dial(spec.address, name)
@@ -196,7 +197,7 @@ class ServerLinks:
         if known and not self._closing:
             closed = ev.LinkClosed(link.peer, detail, link.incarnation)
             if self._leads:
-                self._driver.post(fx.LEAD, closed)
+                self._driver.post(LEAD, closed)
             self._driver.post(self._name, closed)
 
     def report_refusal(self, detail: str) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Event
+from polyrhythm.core.names import LEAD
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
 from polyrhythm.io.link import Link, Payload, PollableLink
@@ -140,7 +140,7 @@ class WorkerLinks:
         except Exception as error:
             fault = fault_of(link.peer, error)
             self._poller.remove(link)
-            lead = self._peers.get(fx.LEAD)
+            lead = self._peers.get(LEAD)
             if lead is not None and lead is not link and lead.pollable is not None:
                 self._ready(lead.pollable)  # the lead may have sent the reason for the end already
             self._run()  # an earlier message may be the order to rejoin over a new link

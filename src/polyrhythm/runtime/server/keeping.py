@@ -11,6 +11,7 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.keeping import parts_of
+from polyrhythm.core.names import worker_name
 from polyrhythm.core.text import plain
 from polyrhythm.errors import LinkError, PolyrhythmError
 from polyrhythm.io.link import Link
@@ -69,7 +70,7 @@ class KeptStates:
         threading.Thread(target=self._send, args=(effect,), name="kept", daemon=True).start()
 
     def _send(self, effect: fx.SendKept) -> None:
-        link = self._to(fx.worker_name(effect.worker))
+        link = self._to(worker_name(effect.worker))
         if link is None or link.incarnation != effect.incarnation:
             return  # the worker has left meanwhile
         identity: dict[str, Any] = {"worker": effect.worker, "incarnation": effect.incarnation}

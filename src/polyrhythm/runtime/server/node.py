@@ -19,6 +19,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
@@ -65,7 +66,7 @@ class ServerNode:
     ) -> None:
         """`resumed`: for the lead of a job that resumes, the event with the record of the
         checkpoint."""
-        self.name = fx.server_name(server)
+        self.name = server_name(server)
         self.address = address
         self.ended = threading.Event()
         self.outcome: fx.End | None = None
@@ -80,7 +81,7 @@ class ServerNode:
         self._beats = Beats(self._peers)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
-            machines[fx.LEAD] = LeadMachine(job)
+            machines[LEAD] = LeadMachine(job)
         self._trace = _trace(options, self.name, machines, job, server)
         self._driver = Driver(
             machines,
@@ -157,7 +158,7 @@ class ServerNode:
             options.model_dir,
             job,
             announce=options.saving,
-            post=lambda event: self._driver.post(fx.LEAD, event),
+            post=lambda event: self._driver.post(LEAD, event),
         )
         send = self._saver.take if lead else self._send_collected
         self._parameters = ParameterSender(server, placed, send)
@@ -167,8 +168,8 @@ class ServerNode:
             self._pacemaker.post(PACEMAKER, ev.Tick())
             hello = msgspec.structs.replace(me, identity="")
             if resumed is not None:
-                self._driver.post(fx.LEAD, resumed)
-            self._driver.post(fx.LEAD, ev.ServerHelloReceived(self.name, hello))
+                self._driver.post(LEAD, resumed)
+            self._driver.post(LEAD, ev.ServerHelloReceived(self.name, hello))
 
     # -- links ---------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class ServerNode:
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
         if isinstance(message, m.Refusal):
             raise LinkError(in_words(plain_reason(message.reason)))
-        if link.peer == fx.LEAD and self._heard_throttle.due(time.monotonic_ns()):
+        if link.peer == LEAD and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message):
             if not self._leads:
@@ -207,7 +208,7 @@ class ServerNode:
             elif isinstance(message, m.Attach) and self._optimizes:
                 _check_model(message)
             elif isinstance(message, m.OperatorRequest):
-                self._driver.put(fx.LEAD, ev.OperatorRequested(link.peer, message))
+                self._driver.put(LEAD, ev.OperatorRequested(link.peer, message))
                 return
             elif isinstance(message, m.Kept):
                 data = memoryview(b"") if payload is None else payload.view()
@@ -216,7 +217,7 @@ class ServerNode:
             elif isinstance(message, m.Collected):
                 self._saver.take(message, _payload(message, payload))
                 return
-            self._driver.put(fx.LEAD, message)
+            self._driver.put(LEAD, message)
         elif isinstance(message, m.Contribution):
             whole = message.parts != ()
             data = _payload(message, payload) if whole else memoryview(b"")
@@ -238,7 +239,7 @@ class ServerNode:
         _EFFECTS[type(effect)](self, effect)
 
     def _send(self, effect: fx.Send) -> None:
-        if effect.to == self.name or (effect.to == fx.LEAD and self._leads):
+        if effect.to == self.name or (effect.to == LEAD and self._leads):
             self._driver.put(effect.to, effect.message)
             return
         link = self._links.to(effect.to)
@@ -283,7 +284,7 @@ class ServerNode:
         self._adding.make_adders(self._slices.reroute(effect))
 
     def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(fx.LEAD, effect.message))
+        self._send(fx.Send(LEAD, effect.message))
 
     def _beat_all(self, machine: str, effect: Effect) -> None:
         assert isinstance(effect, fx.BeatAll)
@@ -300,7 +301,7 @@ class ServerNode:
         """Ask the lead to end the job, in an orderly way or `at_once`. `failed`: why the job has
         failed, if it has. If the lead runs in another process, end only this server."""
         if self._leads:
-            self._driver.post(fx.LEAD, ev.StopAsked(at_once, failed))
+            self._driver.post(LEAD, ev.StopAsked(at_once, failed))
         else:
             self._driver.post(self.name, m.Stop(reason=TOLD_TO_LEAVE))
 
@@ -369,7 +370,7 @@ def _trace(
     if options.trace_dir is None:
         return None
     origins = [
-        Origin(machine, "lead" if machine == fx.LEAD else "server", server, machine, job)
+        Origin(machine, "lead" if machine == LEAD else "server", server, machine, job)
         for machine in machines
     ]
     return Trace(options.trace_dir / f"{name}.trace", origins)

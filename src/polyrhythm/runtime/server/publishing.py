@@ -6,6 +6,7 @@ from collections.abc import Callable
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
@@ -28,7 +29,7 @@ class Publishing:
         """`replicated`: slices can move between servers, so every version that is sent lists the
         slices of this server. `workers`: about how many workers read a version at the same time."""
         self._server = server
-        self._name = fx.server_name(server)
+        self._name = server_name(server)
         self._placed = placed
         self._peers = peers
         self._driver = driver
@@ -36,7 +37,7 @@ class Publishing:
         self._workers = max(1, workers)
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Link | None:
-        link = self._peers.get(fx.worker_name(effect.worker))
+        link = self._peers.get(worker_name(effect.worker))
         return link if link is not None and link.incarnation == effect.incarnation else None
 
     def publish(self, effect: fx.Publish) -> None:

@@ -9,6 +9,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Event
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError, LinkError, Refused
@@ -45,7 +46,7 @@ class Joiner:
         self._reach_lead(lead, 0)
 
     def _reach_lead(self, lead: m.Address, before: int) -> None:
-        reply = self._links.reach(lead, fx.LEAD, self._hello(lead, before))
+        reply = self._links.reach(lead, LEAD, self._hello(lead, before))
         self._heard_throttle.follow(reply.heartbeat_s, reply.lead_timeout_s)
         self._put(ev.LeadLinked(reply.heartbeat_s, reply.lead_timeout_s))
 
@@ -55,7 +56,7 @@ class Joiner:
         self._job = self._machine.job.job
         self.servers = self.servers or tuple(spec.address for spec in effect.servers)
         for spec in effect.servers:
-            name = fx.server_name(spec.server)
+            name = server_name(spec.server)
             try:
                 if spec.server != SEAT.server:
                     hello = self._hello(spec.address)
@@ -71,7 +72,7 @@ class Joiner:
         try:
             self._reach_lead(self._lead, effect.incarnation)
         except _UNREACHABLE as error:
-            self._put(ev.LinkClosed(fx.LEAD, f"it could not join again: {error}"))
+            self._put(ev.LinkClosed(LEAD, f"it could not join again: {error}"))
 
     def _hello(self, address: m.Address, before: int = 0) -> m.WorkerHello:
         """The hello of this worker. `before`: its last incarnation, if it joins again."""

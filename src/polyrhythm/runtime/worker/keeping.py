@@ -11,6 +11,7 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.keeping import most_nbytes, parts_of
+from polyrhythm.core.names import LEAD
 from polyrhythm.core.text import plain
 from polyrhythm.errors import LinkError, StoreError, UsageError
 from polyrhythm.io.link import Payload
@@ -43,7 +44,7 @@ class StateCarrier:
         if asked is None or capture is None or spec is None or (waiting and not asked.at_once):
             return
         self._asked = None
-        link = self._links.to(fx.LEAD)
+        link = self._links.to(LEAD)
         if link is None:
             return
         identity: dict[str, Any] = {"worker": asked.worker, "incarnation": asked.incarnation}

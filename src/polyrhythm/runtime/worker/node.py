@@ -16,6 +16,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.names import LEAD
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
@@ -109,7 +110,7 @@ class WorkerNode:
         return self._joining.servers
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
-        if link.peer == fx.LEAD and self._heard_throttle.due(time.monotonic_ns()):
+        if link.peer == LEAD and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(_ME, ev.LeadHeard())
         if isinstance(message, m.Parameters):
             self._landing.take(link, message, payload)
@@ -364,13 +365,13 @@ class WorkerNode:
         self._joining.dial(effect)
 
     def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(fx.LEAD, effect.message))
+        self._send(fx.Send(LEAD, effect.message))
 
     def _say_if_unread(self) -> None:
         """Tell the machine that the lead is alive if unread messages of the lead have arrived.
         While the user's code computes, no link is read."""
         self.timesheet.look()
-        if self._links.unread(fx.LEAD):
+        if self._links.unread(LEAD):
             self._driver.put(_ME, ev.LeadHeard())
 
     def _arrange(self, effect: fx.Arrange) -> None:

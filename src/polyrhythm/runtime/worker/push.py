@@ -9,6 +9,7 @@ import torch
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
+from polyrhythm.core.names import server_name
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import BufferTurns
@@ -115,7 +116,7 @@ class Pushing:
 
     def seed(self, effect: fx.SeedSlices) -> None:
         assert self._model is not None and self._layout is not None
-        link = self._links.to(fx.server_name(effect.server))
+        link = self._links.to(server_name(effect.server))
         if link is None:
             return
         worker, incarnation = self._machine.worker, self._machine.incarnation
@@ -129,7 +130,7 @@ class Pushing:
         self._links.touch(link)
 
     def push(self, effect: fx.PushSlices) -> None:
-        link = self._links.to(fx.server_name(effect.server))
+        link = self._links.to(server_name(effect.server))
         if link is None or self._layout is None:
             return
         worker, incarnation = self._machine.worker, self._machine.incarnation

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.events import SliceSeeded
+from polyrhythm.core.names import LEAD
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.process import Process
@@ -81,7 +82,7 @@ class SimCuts:
             raise InvariantBroken(f"checkpoint {number} has {nbytes} bytes of a state")
         committed = ev.CutCommitted(number, nbytes)
         took_ns = _RECORD_NS + nbytes * self._store_ns_per_byte
-        self._after(took_ns, lambda: self._process.post(fx.LEAD, committed))
+        self._after(took_ns, lambda: self._process.post(LEAD, committed))
 
     # -- the state of the user's code ----------------------------------------------------------
 

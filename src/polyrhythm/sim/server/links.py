@@ -9,6 +9,7 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.observe.journal import Journal
@@ -48,22 +49,22 @@ class SimServerLinks:
     def say_hello(self, lead: Channel | None) -> None:
         """Join the job: over a link to the lead, or directly if the lead runs in this process."""
         if lead is None:
-            self._process.post(fx.LEAD, ev.ServerHelloReceived(self._name, self._me))
+            self._process.post(LEAD, ev.ServerHelloReceived(self._name, self._me))
         else:
-            self.peers[fx.LEAD] = lead
+            self.peers[LEAD] = lead
             lead.send(self._me)
 
     def hear_hello(self, channel: Channel, hello: Hello) -> None:
         self._take_stranger(channel, hello)
         if self._journal is not None:
-            self._process.put(fx.LEAD, hello_event(channel.peer, hello))
+            self._process.put(LEAD, hello_event(channel.peer, hello))
         else:
             self._process.put(self._name, called(channel.peer, hello))
 
     def _take_stranger(self, channel: Channel, hello: Hello) -> None:
         self._strangers += 1
         operator = isinstance(hello, m.OperatorHello)
-        name = fx.operator_name if operator else "link-{}".format
+        name = operator_name if operator else "link-{}".format
         channel.peer = name(self._strangers)
         self.peers[channel.peer] = channel.back
 
@@ -85,7 +86,7 @@ class SimServerLinks:
     def bind(self, effect: fx.Bind) -> None:
         channel = self.peers.pop(effect.link, None)
         if channel is not None and self._journal is None:
-            server = fx.server_number(effect.peer)
+            server = server_number(effect.peer)
             if self._greet(channel.back, effect.peer, effect.incarnation) and server is not None:
                 self._process.put(self._name, ev.Linked(server, effect.incarnation))
         elif channel is not None and self._journal is not None:
@@ -93,7 +94,7 @@ class SimServerLinks:
             channel.back.peer, channel.back.incarnation = effect.peer, effect.incarnation
             self.peers[effect.peer] = channel
             self._journal.note("linked", peer=effect.peer, link="simulated")
-            server = fx.server_number(effect.peer)
+            server = server_number(effect.peer)
             if server is not None:
                 self._process.put(self._name, ev.Linked(server, effect.incarnation))
 
@@ -103,7 +104,7 @@ class SimServerLinks:
                 continue  # servers with a higher number dial this one
             channel = self._dial(spec)
             if channel is None:
-                closed = ev.LinkClosed(fx.server_name(spec.server), "no process answers")
+                closed = ev.LinkClosed(server_name(spec.server), "no process answers")
                 self._process.put(self._name, closed)
                 continue
             channel.back.incarnation = spec.incarnation

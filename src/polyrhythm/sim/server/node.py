@@ -14,6 +14,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Event, Machine
+from polyrhythm.core.names import LEAD, server_name, worker_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
@@ -59,10 +60,10 @@ class ServerProcess(Process):
         None unless the lead runs in this server. `objective`: the weight that is folded into the
         first slice lowers it. `checker`: if given, every event is checked. `dial` returns the
         channel to another server, or None if that server is not running."""
-        self.name = fx.server_name(server)
+        self.name = server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
-            machines[fx.LEAD] = LeadMachine(job)
+            machines[LEAD] = LeadMachine(job)
             machines[PACEMAKER] = Pacemaker(job)
         super().__init__(clock, machines, check=checker is not None)
         self.address = m.Address("simulated", life, "", "")
@@ -153,7 +154,7 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.receive(channel, batch))
             return
-        if channel.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
+        if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(self.name, ev.LeadHeard())
         heard = channel.heard  # False if the link ended while this process was stopped
         for message in batch:
@@ -167,7 +168,7 @@ class ServerProcess(Process):
         self.run()
 
     def _take_for_lead(self, channel: Channel, message: m.Message) -> None:
-        self._queue.append((fx.LEAD, message))
+        self._queue.append((LEAD, message))
         if self._checker is not None:
             self._checker.told_lead(message)
 
@@ -183,7 +184,7 @@ class ServerProcess(Process):
             self.put(self.name, message)
 
     def _take_request(self, channel: Channel, message: m.OperatorRequest) -> None:
-        self.put(fx.LEAD, ev.OperatorRequested(channel.peer, message))
+        self.put(LEAD, ev.OperatorRequested(channel.peer, message))
 
     def closed(self, channel: Channel, reason: str) -> None:
         if self.frozen:
@@ -230,7 +231,7 @@ class ServerProcess(Process):
             self._tell_server(peer, copy, memory.nbytes_at(copy.slice))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
-        channel = self._links.to(fx.server_name(server))
+        channel = self._links.to(server_name(server))
         if channel is not None:
             channel.send(message, nbytes)
 
@@ -257,7 +258,7 @@ class ServerProcess(Process):
         if self._checker is not None:
             if isinstance(message, m.Fold):
                 self._checker.decided(message)
-            if to == fx.LEAD and to in self.machines:
+            if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
         if to in self.machines:
             self._queue.append((to, message))
@@ -347,7 +348,7 @@ class ServerProcess(Process):
 
     def _send_kept(self, effect: fx.SendKept) -> None:
         """Send the state of the checkpoint to a worker that has resumed."""
-        channel = self._links.to(fx.worker_name(effect.worker))
+        channel = self._links.to(worker_name(effect.worker))
         if channel is None:
             return
         for first, end in parts_of(self._kept_nbytes):
@@ -361,10 +362,10 @@ class ServerProcess(Process):
 
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):
-            self.post(fx.LEAD, event)
+            self.post(LEAD, event)
 
     def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(fx.LEAD, effect.message))
+        self._send(fx.Send(LEAD, effect.message))
 
     def _beat_all(self, effect: fx.BeatAll) -> None:
         for channel in self._links.peers.values():

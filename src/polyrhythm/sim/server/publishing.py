@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
@@ -33,7 +34,7 @@ class SimPublishing:
         or dead. A stopped process calls the argument of `slept_through` when it continues."""
         self._process = process
         self._server = server
-        self._name = fx.server_name(server)
+        self._name = server_name(server)
         self._links = links
         self._placed = placed
         self._slept_through = slept_through
@@ -42,7 +43,7 @@ class SimPublishing:
         the round or the ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
-        channel = self._links.peers.get(fx.worker_name(effect.worker))
+        channel = self._links.peers.get(worker_name(effect.worker))
         return (
             channel
             if channel is not None and channel.back.incarnation == effect.incarnation

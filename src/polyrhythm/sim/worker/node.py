@@ -13,6 +13,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.keeping import PART_NBYTES, parts_of
 from polyrhythm.core.lead_watch import HeardThrottle
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -98,7 +99,7 @@ class WorkerProcess(Process):
     def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
         channel = self._dial(self, server, at)
         if channel is None:
-            self.put(_ME, ev.LinkClosed(fx.server_name(server), "no process answers"))
+            self.put(_ME, ev.LinkClosed(server_name(server), "no process answers"))
             return
         self._channels[server] = channel
         if server == SEAT.server:
@@ -117,7 +118,7 @@ class WorkerProcess(Process):
 
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if self._computing.on or self.frozen or self._backlog:
-            self._lead_unread = self._lead_unread or channel.peer == fx.LEAD
+            self._lead_unread = self._lead_unread or channel.peer == LEAD
             self._put_off(lambda: self._take(channel, batch))
         else:
             self._take(channel, batch)
@@ -142,7 +143,7 @@ class WorkerProcess(Process):
             self._computing.look_up()
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
-        if channel.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
+        if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
             self._queue.append((_ME, _LEAD_HEARD))
         for message in batch:
             kind = type(message)
@@ -229,7 +230,7 @@ class WorkerProcess(Process):
     # -- effects -------------------------------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
-        channel = self._channels.get(SEAT.server if effect.to == fx.LEAD else int(effect.to[1:]))
+        channel = self._channels.get(SEAT.server if effect.to == LEAD else int(effect.to[1:]))
         if channel is not None:
             channel.send(effect.message)
 
@@ -255,7 +256,7 @@ class WorkerProcess(Process):
         self._link(SEAT.server, before=effect.incarnation)
 
     def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(fx.LEAD, effect.message))
+        self._send(fx.Send(LEAD, effect.message))
 
     def _note(self, effect: fx.Note) -> None:
         self.reports.append((self.clock.now_ns, effect))

@@ -1,0 +1,39 @@
+"""The names of peers: s0, s1, ... (servers), w0, w1, ... (workers), operator-1, ... (links of
+operators), and `lead` (the process of the lead). A machine addresses a message with such a name."""
+
+from functools import cache
+
+LEAD = "lead"
+_OPERATOR = "operator-"
+
+
+@cache
+def server_name(server: int) -> str:
+    return f"s{server}"
+
+
+@cache
+def worker_name(worker: int) -> str:
+    return f"w{worker}"
+
+
+@cache
+def worker_number(peer: str) -> int | None:
+    """The number of the worker with this name; None if it is not a worker's name."""
+    return int(peer[1:]) if peer.startswith("w") and peer[1:].isdigit() else None
+
+
+@cache
+def server_number(peer: str) -> int | None:
+    """The number of the server with this name; None if it is not a server's name."""
+    return int(peer[1:]) if peer.startswith("s") and peer[1:].isdigit() else None
+
+
+def operator_name(number: int) -> str:
+    return f"{_OPERATOR}{number}"
+
+
+def is_operator(peer: str) -> bool:
+    """Whether this is the name of an operator's link. A link gets such a name only after its peer
+    has sent an operator's hello and was authorised."""
+    return peer.startswith(_OPERATOR)
