@@ -9,7 +9,6 @@ a timer will end it (`until_s`, or None). The state holds both as times on the c
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,11 +16,10 @@ from typing import Any, ClassVar
 from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.aggregates import MeanOfLatest, MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
-from polyrhythm.observe.worker import Fields, WorkerState
+from polyrhythm.observe.recent import RecentWork
+from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages.reasons import FAILED, NOT_FINITE, Reason
 
-_RECENT_S = 10.0
-"""Speeds are measured over the last ten seconds of the journal."""
 _WAITING_HOLDS_S = 2.5
 """The lead reports a wait once a second while it lasts. If it has not reported a wait for this
 long, the wait is over."""
@@ -91,7 +89,7 @@ class RunState:
     _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
     _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
     _rtt_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
-    _samples: deque[tuple[float, dict[Any, Fields]]] = field(default_factory=deque)
+    _recent: RecentWork = field(default_factory=RecentWork)
 
     # -- derived values ------------------------------------------------------------------------
 
@@ -273,24 +271,7 @@ class RunState:
         objective = line.get("objective") if _is_number(line.get("objective")) else None
         self.objective = self.objective if objective is None else objective
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
-        self._measure(line.get("workers", {}))
-
-    def _measure(self, workers: dict[Any, Fields]) -> None:
-        """Keep the fields of each worker without converting them, because there may be thousands of
-        workers in thousands of lines."""
-        self._samples.append((self.at_s, workers))
-        while len(self._samples) > 2 and self._samples[1][0] <= self.at_s - _RECENT_S:
-            self._samples.popleft()
-        before_s, before = self._samples[0]
-        for number, fields in workers.items():
-            state = self.workers.get(int(number))
-            if state is None:
-                continue
-            state.measured, state.before = fields, before.get(number, {})
-            if state.no_points and fields.get("contributions"):
-                state.no_points = False
-            state.recent_s = self.at_s - max(before_s, state.joined_s)
-            state.clock = fields.get("clock", state.clock)
+        self._recent.take(line.get("workers", {}), self.at_s, self.workers)
 
     def _waiting(self, line: dict[str, Any]) -> None:
         now = WaitingState.read(line, self.at_s)
