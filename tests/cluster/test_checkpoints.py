@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from polyrhythm.core.record import Record
-from polyrhythm.store.checkpoints import PARAMETERS, listing, load, read_record, read_slices
+from polyrhythm.store.checkpoints import PARAMETERS, load, read_record, read_slices
+from polyrhythm.store.listing import listing
 from polyrhythm.store.objects import open_store
 from tests.cluster.jobs.counted_visits import POINTS
 from tests.cluster.processes import Command, call, wait_until

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyrhythm.store.checkpoints import listing, load, read_kept
+from polyrhythm.store.checkpoints import load, read_kept
 from polyrhythm.store.kept import decode_state
+from polyrhythm.store.listing import listing
 from polyrhythm.store.objects import open_store
 from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import JOBS, call_resume, kill_whole, newest, resume

@@ -12,11 +12,11 @@ STORE: tuple[Mutant, ...] = (
         "manifest-first",
         "A writer that is killed leaves a checkpoint that seems to exist and has no record.",
         (
-            Change("store:write_manifest", "store.put(_path(number, name), data)", "None"),
+            Change("store:write_manifest", "store.put(path_of(number, name), data)", "None"),
             Change(
                 "store:write_manifest",
                 "return checkpoint",
-                "store.put(_path(number, name), data)\nreturn checkpoint",
+                "store.put(path_of(number, name), data)\nreturn checkpoint",
             ),
         ),
         (f"{_DAMAGE}::test_a_checkpoint_exists_from_its_last_write_on",),

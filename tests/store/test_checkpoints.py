@@ -10,11 +10,9 @@ from safetensors.torch import load_file
 from polyrhythm.errors import DamagedCheckpoint, StoreError, StoreTaken
 from polyrhythm.store.checkpoints import (
     check_model,
-    listing,
     load,
     newest,
     next_number,
-    prune,
     read_kept,
     read_record,
     read_slices,
@@ -24,6 +22,7 @@ from polyrhythm.store.checkpoints import (
     write_slices,
 )
 from polyrhythm.store.kept import decode_state, encode_state
+from polyrhythm.store.listing import listing, prune
 from polyrhythm.store.objects import Buffer, Store, open_store
 from polyrhythm.wire.messages import OptimizerSpec
 from tests.store.samples import (

@@ -10,15 +10,8 @@ import msgspec
 import pytest
 
 from polyrhythm.errors import DamagedCheckpoint, StoreError
-from polyrhythm.store.checkpoints import (
-    Checkpoint,
-    listing,
-    load,
-    newest,
-    prune,
-    read_slices,
-    verify,
-)
+from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_slices, verify
+from polyrhythm.store.listing import listing, prune
 from polyrhythm.store.manifest import FORMAT, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import Store, open_store
 from tests.store.samples import check_slices, layout_for, write_checkpoint

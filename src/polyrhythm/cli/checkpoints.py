@@ -11,7 +11,8 @@ from polyrhythm.api.stores import url_of
 from polyrhythm.cli.status import Json
 from polyrhythm.core.text import shown
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
-from polyrhythm.store.checkpoints import Listed, listing, verify
+from polyrhythm.store.checkpoints import verify
+from polyrhythm.store.listing import Listed, listing
 from polyrhythm.store.objects import Store, open_store
 
 checkpoints = typer.Typer(no_args_is_help=True)

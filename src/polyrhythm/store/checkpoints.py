@@ -1,5 +1,4 @@
-"""Checkpoints in a store: writing one, finding the newest that is whole, reading it, and deleting
-old ones.
+"""Checkpoints in a store: writing one, finding the newest that is whole, and reading it.
 
     checkpoints/00000007/slices-0-5f2c9a41.safetensors   parameters and optimizer state, per server
     checkpoints/00000007/kept-c2d4e6f8.safetensors       state of the user's code, if any
@@ -69,28 +68,6 @@ class Checkpoint:
         return sum(file.nbytes for file in (*self.tensor_files, self.manifest.record))
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A checkpoint in a listing. `fault` is None if its manifest is valid and its files have the
-    right sizes. The contents of the files are not read."""
-
-    number: int
-    checkpoint: Checkpoint | None
-    fault: str | None
-    other_version: bool = False
-    incomplete: bool = False
-    """The checkpoint has no manifest: it is being written, or writing it was interrupted."""
-
-    @property
-    def state(self) -> str:
-        """`whole`, `incomplete`, `damaged` or `other version`."""
-        if self.fault is None:
-            return "whole"
-        if self.incomplete:
-            return "incomplete"
-        return "other version" if self.other_version else "damaged"
-
-
 # -- writing ---------------------------------------------------------------------------------------
 
 
@@ -106,7 +83,7 @@ def write_slices(
     }
     file = encode(tensors)
     name = f"slices-{server}-{_token()}.safetensors"
-    store.put(_path(number, name), file.buffers)
+    store.put(path_of(number, name), file.buffers)
     return FileEntry(name, file.nbytes, file.digest, tuple(sorted(slices)))
 
 
@@ -114,9 +91,9 @@ def delete_unused(store: Store, number: int, file: FileEntry) -> None:
     """Delete this file of a checkpoint if the checkpoint has no manifest. Call this for a file that
     the caller has written, when the checkpoint is complete or given up."""
     try:
-        store.nbytes_of(_path(number, MANIFEST))
+        store.nbytes_of(path_of(number, MANIFEST))
     except ObjectMissing:
-        store.delete([_path(number, file.name)])
+        store.delete([path_of(number, file.name)])
 
 
 def write_kept(store: Store, number: int, state: memoryview) -> FileEntry:
@@ -124,7 +101,7 @@ def write_kept(store: Store, number: int, state: memoryview) -> FileEntry:
     DamagedCheckpoint if it is not such a state."""
     verify_bytes(state, "the state of worker.keep")
     name = f"kept-{_token()}.safetensors"
-    store.put(_path(number, name), state)
+    store.put(path_of(number, name), state)
     return FileEntry(name, state.nbytes, index_digest(state))
 
 
@@ -147,10 +124,10 @@ def write_manifest(
 
     Raise StoreTaken if another job has written a checkpoint with this number or a higher one. Two
     jobs then use one store, and the caller must stop making checkpoints there. If there is a higher
-    number, `prune` would soon delete this checkpoint."""
+    number, `listing.prune` would soon delete this checkpoint."""
     data = msgspec.json.encode(record)
     name = f"record-{_token()}.json"
-    store.put(_path(number, name), data)
+    store.put(path_of(number, name), data)
     manifest = Manifest(
         number=number,
         round=round,
@@ -177,7 +154,7 @@ def write_manifest(
 
 def numbers(store: Store) -> list[int]:
     """The numbers of all checkpoints, also of damaged and incomplete ones, in rising order."""
-    return sorted(_objects(store))
+    return sorted(objects_of(store))
 
 
 def next_number(store: Store) -> int:
@@ -186,35 +163,12 @@ def next_number(store: Store) -> int:
     return max(numbers(store), default=0) + 1
 
 
-def prune(store: Store, keep: int) -> list[int]:
-    """Delete every checkpoint that is older than the newest `keep` whole ones, also if it is
-    damaged or incomplete. Return the numbers that were deleted. A checkpoint of another version of
-    polyrhythm is not deleted."""
-    if keep < 1:
-        raise StoreError(f"cannot keep {keep} checkpoints: keep at least 1")
-    listed = listing(store)
-    whole = [each.number for each in listed if each.fault is None]
-    if len(whole) < keep:
-        return []
-    oldest = whole[-keep]
-    gone = [each.number for each in listed if each.number < oldest and not each.other_version]
-    for number in gone:
-        store.delete([_path(number, MANIFEST)])  # first, so that the checkpoint no longer exists
-        store.delete_under(f"{FOLDER}/{number:08d}")
-    return gone
-
-
 # -- reading ---------------------------------------------------------------------------------------
-
-
-def listing(store: Store) -> list[Listed]:
-    """All checkpoints, oldest first. Their faults are found by names and sizes of files alone."""
-    return [_listed(store, number, infos) for number, infos in sorted(_objects(store).items())]
 
 
 def load(store: Store, number: int) -> Checkpoint:
     """Read the manifest of one checkpoint."""
-    path = _path(number, MANIFEST)
+    path = path_of(number, MANIFEST)
     try:
         data = store.get(path)
     except ObjectMissing:
@@ -256,7 +210,7 @@ def verify(store: Store, checkpoint: Checkpoint) -> None:
         raise DamagedCheckpoint(f"checkpoint {checkpoint.number} has no slice {missing[0]}")
     read_record(store, checkpoint, Any)
     for entry in checkpoint.tensor_files:
-        path = _path(checkpoint.number, entry.name)
+        path = path_of(checkpoint.number, entry.name)
         index = read_index(store, path, entry)
         for _ in read_bytes(store, path, index, index.places):
             pass
@@ -265,7 +219,7 @@ def verify(store: Store, checkpoint: Checkpoint) -> None:
 def read_record(store: Store, checkpoint: Checkpoint, kind: type[T]) -> T:
     """Read and verify the lead's record, and decode it as a value of this type."""
     entry = checkpoint.manifest.record
-    path = _path(checkpoint.number, entry.name)
+    path = path_of(checkpoint.number, entry.name)
     data = store.get(path)
     if data.nbytes != entry.nbytes or digest_of(data) != entry.digest:
         raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its digest differs")
@@ -281,7 +235,7 @@ def read_kept(store: Store, checkpoint: Checkpoint) -> memoryview:
     """Read and verify the state that `worker.keep` added. It is empty if there is none."""
     if (entry := checkpoint.manifest.kept) is None:
         return memoryview(b"")
-    path = _path(checkpoint.number, entry.name)
+    path = path_of(checkpoint.number, entry.name)
     data = store.get(path)
     if data.nbytes != entry.nbytes or index_digest(data) != entry.digest:
         raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its digest differs")
@@ -328,15 +282,15 @@ def check_model(checkpoint: Checkpoint, model: ModelSpec) -> None:
 def _is_latest(store: Store, number: int) -> bool:
     """Whether no checkpoint with a higher number has a manifest."""
     return not any(
-        later > number and _path(later, MANIFEST) in {info.name for info in infos}
-        for later, infos in _objects(store).items()
+        later > number and path_of(later, MANIFEST) in {info.name for info in infos}
+        for later, infos in objects_of(store).items()
     )
 
 
 def _created(store: Store, number: int, manifest: bytes) -> bool:
     """Create the manifest. Return False if there is one of another job. A store whose answer was
     lost may report that the manifest exists, because the same request was sent again."""
-    path = _path(number, MANIFEST)
+    path = path_of(number, MANIFEST)
     return store.create(path, manifest) or store.get(path) == manifest
 
 
@@ -344,11 +298,12 @@ def _token() -> str:
     return os.urandom(4).hex()
 
 
-def _path(number: int, name: str) -> str:
+def path_of(number: int, name: str) -> str:
+    """The path of this file of a checkpoint."""
     return f"{FOLDER}/{number:08d}/{name}"
 
 
-def _objects(store: Store) -> dict[int, list[ObjectInfo]]:
+def objects_of(store: Store) -> dict[int, list[ObjectInfo]]:
     """The objects of each checkpoint, by its number."""
     found: dict[int, list[ObjectInfo]] = {}
     for info in store.list(FOLDER):
@@ -356,27 +311,6 @@ def _objects(store: Store) -> dict[int, list[ObjectInfo]]:
         if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) >= 8:
             found.setdefault(int(parts[1]), []).append(info)
     return found
-
-
-def _listed(store: Store, number: int, infos: list[ObjectInfo]) -> Listed:
-    if _path(number, MANIFEST) not in {info.name for info in infos}:
-        return Listed(number, None, "it has no manifest", incomplete=True)
-    try:
-        checkpoint = load(store, number)
-    except OtherVersion as error:
-        return Listed(number, None, str(error), other_version=True)
-    except DamagedCheckpoint as error:
-        return Listed(number, None, str(error))
-    sizes = {info.name: info.nbytes for info in infos}
-    for entry in (*checkpoint.tensor_files, checkpoint.manifest.record):
-        there = sizes.get(_path(number, entry.name))
-        url = store.url_of(_path(number, entry.name))
-        if there is None:
-            return Listed(number, checkpoint, f"{url} is missing")
-        if there != entry.nbytes:
-            fault = f"{url} is damaged: it has {there} bytes instead of {entry.nbytes}"
-            return Listed(number, checkpoint, fault)
-    return Listed(number, checkpoint, None)
 
 
 def _missing_slices(checkpoint: Checkpoint) -> list[int]:
@@ -391,7 +325,7 @@ def _read_whole_slices(
     for entry in checkpoint.manifest.files:
         if needed.isdisjoint(entry.slices):
             continue
-        path = _path(checkpoint.number, entry.name)
+        path = path_of(checkpoint.number, entry.name)
         index = read_index(store, path, entry)
         owners = {name: name.partition(".") for name in index.places}
         wanted = {str(number): number for number in needed}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.names import LEAD
 from polyrhythm.errors import DamagedCheckpoint, PolyrhythmError, StoreTaken
 from polyrhythm.release import VERSION
 from polyrhythm.runtime import crashpoint
@@ -22,12 +23,12 @@ from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.store.checkpoints import (
     delete_unused,
     load,
-    prune,
     read_slices,
     write_kept,
     write_manifest,
     write_slices,
 )
+from polyrhythm.store.listing import prune
 from polyrhythm.store.objects import Buffer, Store, open_store
 from polyrhythm.wire.messages import FileEntry, JobSpec
 
@@ -167,7 +168,7 @@ class Checkpoints:
         except PolyrhythmError as error:
             taken = isinstance(error, StoreTaken)
             failed = ev.CutCommitted(record.number, fault=str(error), taken=taken)
-            self._driver.post(fx.LEAD, failed)
+            self._driver.post(LEAD, failed)
             return
         nbytes, unpruned = checkpoint.manifest.record.nbytes, ""
         nbytes += 0 if kept is None else kept.nbytes
@@ -176,7 +177,7 @@ class Checkpoints:
         except PolyrhythmError as error:
             unpruned = str(error)
         committed = ev.CutCommitted(record.number, nbytes, unpruned=unpruned, unkept=unkept)
-        self._driver.post(fx.LEAD, committed)
+        self._driver.post(LEAD, committed)
 
     # -- resuming ------------------------------------------------------------------------------
 
