@@ -217,7 +217,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Channel, "send", send_again)
         for store in (SimRoundsSliceStore, SimOnArrivalSliceStore):
             booked = type("Booked", (Blocks, store), {"books": books})
-            patch.setattr(f"polyrhythm.sim.server.node.{store.__name__}", booked)
+            patch.setattr(f"polyrhythm.sim.server.store_modes.{store.__name__}", booked)
         yield books
 
 

@@ -18,7 +18,6 @@ from polyrhythm.core.names import LEAD, server_name, worker_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.observe.journal import Journal
@@ -27,15 +26,14 @@ from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
-from polyrhythm.sim.model.sizes import slice_sizes
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
 from polyrhythm.sim.server.cuts import SimCuts
 from polyrhythm.sim.server.links import SimServerLinks
+from polyrhythm.sim.server.placed import SimPlacedSlices
 from polyrhythm.sim.server.publishing import SimPublishing
 from polyrhythm.sim.server.saving import SimModelSaver
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
-from polyrhythm.sim.server.store_modes import SimOnArrivalSliceStore, SimRoundsSliceStore
 from polyrhythm.wire import messages as m
 
 
@@ -68,7 +66,6 @@ class ServerProcess(Process):
         super().__init__(clock, machines, check=checker is not None)
         self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
-        self.memory: SimSliceStore | None = None
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of this server's machines, with their times. A server without the lead has no
         journal for them."""
@@ -84,13 +81,18 @@ class ServerProcess(Process):
         )
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._links = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
+        self._slices = SimPlacedSlices(
+            server,
+            job,
+            checker,
+            tell=self._tell_server,
+            put=lambda event: self.put(self.name, event),
+        )
+        self._placed = self._slices.placed
         self._adding: SimAdding
-        self._store_type: type[SimSliceStore]
         if traits_of(job.sync).rounds:
-            self._store_type = SimRoundsSliceStore
             self._adding = SimRoundsAdding(clock, self._add, self._fold, fold_ns_per_byte)
         else:
-            self._store_type = SimOnArrivalSliceStore
             self._adding = SimOnArrivalAdding(clock, self._fold_slice, fold_ns_per_byte)
         self._publishing = SimPublishing(
             self, server, self._links, self._placed, self._slept_through
@@ -110,6 +112,11 @@ class ServerProcess(Process):
         )
         self._missed: deque[Callable[[], None]] = deque()
         """Calls that are delayed because the process is stopped."""
+
+    @property
+    def memory(self) -> SimSliceStore | None:
+        """The slice store; None until the lead has placed slices on this server."""
+        return self._slices.store
 
     def say_hello(self, lead: Channel | None) -> None:
         """Join the job: over a link to the lead, or directly if the lead runs in this process."""
@@ -211,24 +218,9 @@ class ServerProcess(Process):
         self._adding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
-        memory = self.memory
-        assert memory is not None
-        event = memory.add(message)
-        if memory.outgoing_steps:
-            self._send_steps()
+        event = self._slices.add(message)
         if event is not None:
             self._queue.append((self.name, event))
-
-    def _take_from_primary(self, channel: Channel, message: CarriedCopy | CarriedState) -> None:
-        memory = self._placed()
-        event = memory.copy(message) if isinstance(message, CarriedCopy) else memory.adopt(message)
-        if event is not None:
-            self.put(self.name, event)
-
-    def _send_steps(self) -> None:
-        memory = self._placed()
-        for peer, copy in memory.take_outgoing_steps():
-            self._tell_server(peer, copy, memory.nbytes_at(copy.slice))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
         channel = self._links.to(server_name(server))
@@ -245,11 +237,6 @@ class ServerProcess(Process):
     def _learn(self) -> None:
         if self._objective is not None and (weight := self._placed().weights.get(0)) is not None:
             self._objective.folded(weight)
-
-    def _placed(self) -> SimSliceStore:
-        if self.memory is None:
-            raise LinkError("slices came before this server was told to hold any")
-        return self.memory
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -282,23 +269,9 @@ class ServerProcess(Process):
             self._links.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
 
     def _build(self, effect: fx.Build) -> None:
-        self.memory = self._store_type(
-            self._server,
-            slice_sizes(effect.spec, self._job),
-            effect.routes,
-            effect.routing,
-            Stepping(self._job),
-            keep=self._checker is not None,
-            fresh=effect.fresh,
-        )
-        if self._checker is not None:
-            self._checker.memories[self._server] = self.memory
+        store = self._slices.build(effect)
         if effect.fresh and self._job.resume:
-            self._cuts.restore(self.memory, effect.routing)
-
-    def _enlist(self, effect: fx.Enlist) -> None:
-        if self.memory is not None:
-            self.memory.enlist(effect.members)
+            self._cuts.restore(store, effect.routing)
 
     def _start_fold(self, effect: fx.StartFold) -> None:
         self._adding.start(effect, self._placed().nbytes)
@@ -307,36 +280,13 @@ class ServerProcess(Process):
         if self._slept_through(lambda: self._fold(effect)):
             return
         weight = self._placed().fold(effect.round, effect.slot, effect.share)
-        self._send_steps()
+        self._slices.send_steps()
         self._learn()
         if self._checker is not None:
             self._checker.folded(self._server, effect.round)
         self.put(self.name, ev.FoldDone(effect.round, weight))
         self._adding.done()
         self.run()
-
-    def _reroute(self, effect: fx.Reroute) -> None:
-        self.put(self.name, self._placed().reroute(effect.routes, effect.routing))
-
-    def _send_state(self, effect: fx.SendState) -> None:
-        memory = self._placed()
-        for state in memory.states(effect.to, effect.held, effect.routing):
-            nbytes = memory.nbytes_at(state.slice) if state.parts else 0
-            self._tell_server(effect.to, state, nbytes)
-
-    def _fetch_state(self, effect: fx.FetchState) -> None:
-        fetch = self._placed().fetch(effect.slices, effect.routing)
-        self._tell_server(effect.primary, fetch)
-
-    def _unlease(self, effect: fx.Unlease) -> None:
-        if self.memory is not None:
-            self.memory.unlease(effect.worker, effect.ticket)
-
-    def _free_slots(self, effect: fx.FreeSlots) -> None:
-        self._placed().free(effect.slots)
-
-    def _freeze(self, effect: fx.Freeze) -> None:
-        self._placed().freeze()
 
     def _send_parameters(self, effect: fx.SendParameters) -> None:
         for slice_ in effect.slices:
@@ -378,19 +328,19 @@ class ServerProcess(Process):
         fx.Note: _note,
         fx.End: _end,
         fx.Build: _build,
-        fx.Enlist: _enlist,
+        fx.Enlist: lambda process, effect: process._slices.enlist(effect),
         fx.StartFold: _start_fold,
         fx.Publish: lambda process, effect: process._publishing.publish(effect),
         fx.PublishLatest: lambda process, effect: process._publishing.publish_latest(effect),
-        fx.Unlease: _unlease,
-        fx.FreeSlots: _free_slots,
-        fx.Freeze: _freeze,
+        fx.Unlease: lambda process, effect: process._slices.unlease(effect),
+        fx.FreeSlots: lambda process, effect: process._slices.free_slots(effect),
+        fx.Freeze: lambda process, effect: process._slices.freeze(),
         fx.Beat: _beat,
         fx.BeatAll: _beat_all,
         fx.Reach: lambda process, effect: process._links.reach(effect),
-        fx.Reroute: _reroute,
-        fx.SendState: _send_state,
-        fx.FetchState: _fetch_state,
+        fx.Reroute: lambda process, effect: process._slices.reroute(effect),
+        fx.SendState: lambda process, effect: process._slices.send_state(effect),
+        fx.FetchState: lambda process, effect: process._slices.fetch_state(effect),
         fx.SendParameters: _send_parameters,
         fx.CopyParameters: lambda process, effect: None,  # copying takes no virtual time
         fx.CreateModel: lambda process, effect: process._saver.create(effect),
@@ -418,7 +368,9 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     ),
     m.OperatorRequest: ServerProcess._take_request,
     m.Seed: ServerProcess._take_seed,
-    CarriedCopy: ServerProcess._take_from_primary,
-    CarriedState: ServerProcess._take_from_primary,
+    **dict.fromkeys(
+        (CarriedCopy, CarriedState),
+        lambda process, channel, message: process._slices.take_from_primary(message),
+    ),
 }
 """How a server takes each type of message. All other messages are events of its own machine."""

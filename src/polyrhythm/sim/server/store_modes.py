@@ -2,8 +2,9 @@
 
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.sim.server.slice_store import SimSliceStore
-from polyrhythm.wire.messages import Contribution, Row
+from polyrhythm.wire.messages import Contribution, JobSpec, Row
 
 
 class SimRoundsSliceStore(SimSliceStore):
@@ -71,3 +72,8 @@ class SimOnArrivalSliceStore(SimSliceStore):
         self.free(self._latest.surplus())
         if self._keep:
             self._latest.check()
+
+
+def choose_slice_store(job: JobSpec) -> type[SimSliceStore]:
+    """The class of a server's slice store, which depends on the job's sync policy."""
+    return SimRoundsSliceStore if traits_of(job.sync).rounds else SimOnArrivalSliceStore
