@@ -136,7 +136,7 @@ LEARN: tuple[Mutant, ...] = (
         "abandoned-loss-is-counted",
         "The objective of a micro-batch that was given back is in the mean.",
         "learn:Exchange._leave_out",
-        "if objective:\n    self._objective.pop()",
+        "if objective:\n    self.objective.remove_last()",
         "pass",
         "tests/learn/test_visits.py::test_the_objective_of_an_abandoned_micro_batch_is_not_counted",
     ),
@@ -151,9 +151,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "objective-since-the-beginning",
         "A contribution reports the mean objective since the beginning of the job.",
-        "learn:Exchange._mean_objective",
-        "losses, self._objective = self._objective, []",
-        "losses = self._objective",
+        "learn:ObjectiveReport.take_mean",
+        "losses, self._losses = self._losses, []",
+        "losses = self._losses",
         "tests/learn/test_visits.py::test_a_contribution_reports_the_objective_of_its_own_steps",
     ),
     mutant(

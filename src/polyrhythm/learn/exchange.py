@@ -16,7 +16,7 @@ from polyrhythm.core.worker.cadence import Due, Standing, after_step, choose_cad
 from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attachment import Attachment
 from polyrhythm.learn.left_out import LeftOut, reason_of
-from polyrhythm.learn.probe import NOT_PROBED, Probe
+from polyrhythm.learn.objective import ObjectiveReport
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
@@ -52,18 +52,13 @@ class Exchange(torch.optim.Optimizer):
         self._on_its_way = False
         """Whether this worker trains although the version that contains its last contribution has
         not arrived yet. Only a policy with the trait `trains_through` permits that."""
-        self._objective: list[tuple[float, float]] = []
-        """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
         """The number of points between the last contribution and the last step."""
         self._batch = 0
         """The number of points that were asked for as the present batch."""
-        self._fresh: tuple[float | None, int, int] = NOT_PROBED
-        """With kind local and rounds that end by the clock: the loss before the first local step of
-        this round."""
         self._points: float | None = None
         self._left_out = LeftOut(node.name, flat, job.on_nan)
-        self.probe: Probe | None = None
+        self.objective = ObjectiveReport()
         self.before_step: Callable[[], None] = node.end_iteration
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
@@ -93,12 +88,9 @@ class Exchange(torch.optim.Optimizer):
             self._points = (self._points or 0.0) + points
         skipped = self._left_out.step(self._visited() - self._stepped)
         if objective is not None and not skipped:
-            if isinstance(objective, torch.Tensor):
-                objective = objective.detach().item()
-            new = self._visited() - self._stepped
-            self._objective.append((float(objective), new if new > 0 else 1.0))
+            self.objective.add(objective, self._visited() - self._stepped)
             if not self._kind.steps_on_servers and self.traits.timed and not self._step:
-                self._fresh = (float(objective), round(self._visited()), 0)
+                self.objective.keep_first(round(self._visited()))
         self._stepped = self._visited()
         if not self._kind.steps_on_servers and not skipped:
             self._shorten_step()
@@ -191,7 +183,7 @@ class Exchange(torch.optim.Optimizer):
         self._stepped = self._visited()
         self._step -= 1
         if objective:
-            self._objective.pop()
+            self.objective.remove_last()
         self._abandoned_ns += self._node.timesheet.computed_ns() - self._micro_ns
         self._node.look()
 
@@ -230,7 +222,7 @@ class Exchange(torch.optim.Optimizer):
         """Forget the steps since the last contribution: they will never count."""
         self._left_out.take(self._step)
         self._step, self._points = 0, None
-        self._objective.clear()
+        self.objective.clear()
         self._stepped = 0.0
         self._visits.drop()
 
@@ -319,7 +311,8 @@ class Exchange(torch.optim.Optimizer):
             self._attachment.check_options(self.param_groups)
         self._attachment.check_frozen()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
-        objective = self._mean_objective()
+        objective = self.objective.take_mean()
+        self._stepped = 0.0
         if self._on_its_way:
             self._node.set_apart()
         gathered = weight if self.traits.gathers and self._step else None
@@ -333,7 +326,7 @@ class Exchange(torch.optim.Optimizer):
             self._abstain(named, progress, lease)
             return
         steps, self._step = max(1, self._step), 0
-        probe = self._probed()
+        probe = self.objective.take_first(asked=self._node.terms.probe[1] > 0)
         wait = not self.traits.trains_through or self._node.asked
         abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         self._node.contribute(
@@ -362,36 +355,19 @@ class Exchange(torch.optim.Optimizer):
         """Leave out what was computed since the last contribution, and continue with the parameters
         of the next version. The lead counts the contribution as left out."""
         self._step = 0
-        self._mean_objective()
+        self.objective.take_mean()
+        self._stepped = 0.0
         self._flat.restore_buffers()
         self._node.abstain(lease, reason_of(why), progress)
         self._kind.remember(self._flat)
         self.resume_pace()
         self.begin_round()
 
-    def _mean_objective(self) -> float | None:
-        """Return the mean loss over the points of all steps since the last contribution, and begin
-        a new mean."""
-        losses, self._objective = self._objective, []
-        self._stepped = 0.0
-        points = sum(count for _, count in losses)
-        return sum(loss * count for loss, count in losses) / points if losses else None
-
     def take_version(self) -> None:
         """Take the present parameters as the base from which changes are computed. The worker has
         waited without contributing, and new parameters may have arrived."""
         self._kind.remember(self._flat)
         self.resume_pace()
-
-    def _probed(self) -> tuple[float | None, int, int]:
-        """The objective at the parameters with which this round began. It is measured on the probe
-        sample. Without a sample it is the loss of the first local step, which is computed before
-        that step changes the model. The mean loss of the round is not used, because it does not
-        show how averaging the workers' models changes the objective."""
-        fresh, self._fresh = self._fresh, NOT_PROBED
-        if self.probe is not None:
-            return self.probe.result()
-        return fresh if self._node.terms.probe[1] else NOT_PROBED
 
     def resume_pace(self) -> None:
         """The worker computes again. If its steps are made longer (staging), the next one counts
@@ -404,8 +380,8 @@ class Exchange(torch.optim.Optimizer):
         for it."""
         self._micro_ns = 0
         self._gathered = 0.0
-        if self.probe is not None and self._node.terms.probe[1]:
-            self.exclude_time(self.probe.evaluate(*self._node.terms.probe))
+        if took_ns := self.objective.begin_round(*self._node.terms.probe):
+            self.exclude_time(took_ns)
         self._node.timesheet.begin_interval()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

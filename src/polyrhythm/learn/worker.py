@@ -138,7 +138,8 @@ class Worker:
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.probe()")
         sample, seed = self._job.probe_points, self._job.seed
-        self._exchange.probe = Probe(count_of(dataset), sample, seed, fetcher(dataset), loss_of)
+        probe = Probe(count_of(dataset), sample, seed, fetcher(dataset), loss_of)
+        self._exchange.objective.probe = probe
         self._exchange.begin_round()
 
     def finish(self) -> None:
