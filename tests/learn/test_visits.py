@@ -30,7 +30,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def record(node: WorkerNode, *said: Any, **how: Any) -> None:
         arguments = signature.bind(node, *said, **how).arguments
         push = [tensor.clone() for tensor in node.push]
-        found.append({**arguments, "terms": node.terms, "push": push, "stopped": node.stopped})
+        found.append(
+            {**arguments, "terms": node.loop.terms, "push": push, "stopped": node.loop.stopped}
+        )
         contribute(node, *said, **how)
 
     monkeypatch.setattr(WorkerNode, "contribute", record)
@@ -111,8 +113,8 @@ def test_under_psp_a_contribution_has_the_predicted_number_of_steps(
     decides when the worker contributes."""
 
     def wait_and_look(node: WorkerNode) -> bool:
-        node._wait(lambda: node._resumed or node._let_go)
-        return node._resumed
+        node.loop.await_version()
+        return node.loop.resumed
 
     monkeypatch.setattr(WorkerNode, "look", wait_and_look)
     run(lambda _: 1.0, sync="psp", kind="local", workers=2, rounds=8)

@@ -67,10 +67,10 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
         def note_plan() -> bool:
             """Record the planned number of steps before and after `_due` is called. A new plan may
             arrive during the call, so `_due` may have used either number."""
-            before = worker._node.terms.steps
+            before = worker._node.loop.terms.steps
             result = due()
             planned.clear()
-            planned.update((before, worker._node.terms.steps))
+            planned.update((before, worker._node.loop.terms.steps))
             return result
 
         optimizer._due = note_plan

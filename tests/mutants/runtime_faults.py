@@ -245,7 +245,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "hurried-for-good",
         "A worker that was told once to contribute at once does so in every later round.",
-        "runtime:WorkerNode._resume",
+        "runtime:UserLoop.resume",
         "self.hurried = False",
         "pass",
         "tests/runtime/worker/test_worker_node.py::test_a_barrier_that_was_called_is_over_with_the_next_version",

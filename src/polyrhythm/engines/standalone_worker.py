@@ -66,8 +66,8 @@ def run_remote(
     finally:
         if node.fault is not None:
             say(f"its trace ends early: {node.fault}")
-    left = "the job has ended" if node.stopped else in_words(DONE)
-    say(f"left: {in_words(TOLD_TO_LEAVE) if node.asked else left}")
+    left = "the job has ended" if node.loop.stopped else in_words(DONE)
+    say(f"left: {in_words(TOLD_TO_LEAVE) if node.loop.asked else left}")
     return present.status
 
 

@@ -70,10 +70,10 @@ def presence(
     _handle(node, signals, present)
     try:
         yield present
-        reason = TOLD_TO_LEAVE if node.asked else DONE
+        reason = TOLD_TO_LEAVE if node.loop.asked else DONE
     except (ToldToLeave, JobFailed, Refused, LinkError) as error:
-        reason = TOLD_TO_LEAVE if node.asked else failed(error)
-        if not node.asked:
+        reason = TOLD_TO_LEAVE if node.loop.asked else failed(error)
+        if not node.loop.asked:
             raise  # for a worker that was told to leave, an end of the job is no error
     except BaseException as error:  # reported to the lead, and raised again
         reason, raised = why_failed(error), True

@@ -39,6 +39,7 @@ class Exchange(torch.optim.Optimizer):
         assert job is not None
         self._inner = inner
         self._node = node
+        self._loop = node.loop
         self._flat = flat
         self._visits = visits
         self._pacer = pacer
@@ -81,7 +82,7 @@ class Exchange(torch.optim.Optimizer):
         """
         self.before_step()
         result = closure() if closure is not None else None
-        if self._node.stopped:
+        if self._loop.stopped:
             self._drop_steps()
             return result
         if points is not None:
@@ -110,7 +111,7 @@ class Exchange(torch.optim.Optimizer):
         if self._due() is not Due.NO:
             self._contribute()
         self._drop_gradients()
-        if self._node.stopped:
+        if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
         return result
@@ -147,26 +148,26 @@ class Exchange(torch.optim.Optimizer):
             return self._batch
         standing = self._standing()
         for points in ahead:
-            standing = after_step(self.cadence, standing, self._node.terms, points)
-        return self.cadence.next_points(standing, self._node.terms)
+            standing = after_step(self.cadence, standing, self._loop.terms, points)
+        return self.cadence.next_points(standing, self._loop.terms)
 
     def fits(self, points: int) -> bool:
         """Whether a batch that was loaded ahead, and planned with this many points, may be the next
         one."""
         if self._visits.unstepped:
             return points == self._batch
-        return self.cadence.fits(points, self._standing(), self._node.terms)
+        return self.cadence.fits(points, self._standing(), self._loop.terms)
 
     def begin_batch(self, points: int) -> None:
         """The training loop gets a batch for which this many points were asked."""
         self._batch = points
 
     def _due(self) -> Due:
-        node = self._node
-        if node.stopped:
+        node, loop = self._node, self._loop
+        if loop.stopped:
             return Due.NO
-        called = node.hurried or node.stopping
-        due = decide(self.cadence, self._standing(), node.terms, asked=node.asked, called=called)
+        called = loop.hurried or node.stopping
+        due = decide(self.cadence, self._standing(), loop.terms, asked=loop.asked, called=called)
         if due is Due.PASSED_ALL:
             node.ask_for_barrier()
         return due
@@ -212,7 +213,7 @@ class Exchange(torch.optim.Optimizer):
         self._on_its_way = False
         with torch.no_grad():
             took_ns = self._node.rebase()
-        if self._node.terms.anew:
+        if self._loop.terms.anew:
             self._forget_steps()
             self.resume_pace()
         elif self._pacer is not None:
@@ -252,7 +253,7 @@ class Exchange(torch.optim.Optimizer):
     def has_version(self) -> bool:
         """Whether the worker's parameters are exactly those of a version: they include no steps
         that only this worker has made."""
-        if self._node.stopped:
+        if self._loop.stopped:
             return True
         local = not self._kind.steps_on_servers and self.pending
         return not local and not self.traits.trains_through
@@ -271,10 +272,10 @@ class Exchange(torch.optim.Optimizer):
     def contribute_rest(self) -> None:
         """Contribute the points since the last contribution, because no points are left. A worker
         that was told to leave does not wait for a version first."""
-        if self._node.stopped:
+        if self._loop.stopped:
             self._drop_steps()
             return
-        if not self._node.asked:
+        if not self._loop.asked:
             self.settle()
         if self._visits.unstepped:
             self._finish_accumulation()
@@ -326,8 +327,8 @@ class Exchange(torch.optim.Optimizer):
             self._abstain(named, progress, lease)
             return
         steps, self._step = max(1, self._step), 0
-        probe = self.objective.take_first(asked=self._node.terms.probe[1] > 0)
-        wait = not self.traits.trains_through or self._node.asked
+        probe = self.objective.take_first(asked=self._loop.terms.probe[1] > 0)
+        wait = not self.traits.trains_through or self._loop.asked
         abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         self._node.contribute(
             weight,
@@ -380,7 +381,7 @@ class Exchange(torch.optim.Optimizer):
         for it."""
         self._micro_ns = 0
         self._gathered = 0.0
-        if took_ns := self.objective.begin_round(*self._node.terms.probe):
+        if took_ns := self.objective.begin_round(*self._loop.terms.probe):
             self.exclude_time(took_ns)
         self._node.timesheet.begin_interval()
 

@@ -76,12 +76,12 @@ class Worker:
     def stopped(self) -> bool:
         """Whether the training loop must end. Either the job has ended, and the worker has the
         final parameters, or this worker was told to leave."""
-        return self._node.stopped or self._node.asked
+        return self._node.loop.stopped or self._node.loop.asked
 
     @property
     def version(self) -> int:
         """The number of folds in the worker's present parameters."""
-        return self._job.resume_round + self._node.version
+        return self._job.resume_round + self._node.loop.version
 
     @property
     def incarnation(self) -> int:
@@ -145,7 +145,7 @@ class Worker:
     def finish(self) -> None:
         """Called when `main` has returned: a worker that was told to leave contributes its last
         local steps."""
-        if self._exchange is not None and self._exchange.pending and self._node.asked:
+        if self._exchange is not None and self._exchange.pending and self._node.loop.asked:
             self._exchange.contribute_rest()
 
     def batches(
@@ -214,7 +214,7 @@ class Worker:
         try:
             while not self.stopped:
                 self._node.end_iteration()
-                lease = self._node.lease or lease
+                lease = self._node.loop.lease or lease
                 if ahead.take(lease):
                     self._visits.drop()
                 self._visits.begin(lease.number)
@@ -303,7 +303,7 @@ class Worker:
             print(f"polyrhythm: {said}", file=sys.stderr, flush=True)
         if finite:
             exact = self._exchange is None or self._exchange.has_version
-            self._node.report(finite, self._node.version if exact else -1)
+            self._node.report(finite, self._node.loop.version if exact else -1)
 
     def evaluate(self, **measures: Callable[[], float]) -> None:
         """Evaluate these measures now and then, and report them. `--target-accuracy` needs this.

@@ -33,9 +33,9 @@ def say(node: WorkerNode, *effects: fx.Effect) -> None:
 
 def test_a_barrier_that_was_called_is_over_with_the_next_version(node: WorkerNode) -> None:
     say(node, fx.Resume(1, stop=False), fx.ContributeNow())
-    assert node.hurried
+    assert node.loop.hurried
     say(node, fx.Resume(2, stop=False))
-    assert not node.hurried
+    assert not node.loop.hurried
 
 
 @pytest.mark.parametrize(("anew", "carried"), [(False, 0.5), (True, 0.0)])

@@ -21,9 +21,7 @@ from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
-from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
-from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.worker_links import WorkerLinks
@@ -32,6 +30,7 @@ from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.runtime.worker.joining import Joiner
 from polyrhythm.runtime.worker.keeping import StateCarrier
 from polyrhythm.runtime.worker.landing import Landing
+from polyrhythm.runtime.worker.loop import UserLoop
 from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.store.tensor_file import Encoded
@@ -46,15 +45,6 @@ class WorkerNode:
     def __init__(self, name: str, job: str, dialer: Dialer, options: NodeOptions) -> None:
         self.name = name
         self.job: m.JobSpec | None = None
-        self.stopped = False
-        self.asked = False
-        """Whether the worker was told to leave."""
-        self.version = -1
-        self.lease: m.Leased | None = None
-        self.terms = fx.Resume(-1, stop=False)
-        """The last effect `Resume`: it says when to contribute next."""
-        self.hurried = False
-        """Whether the interval of the round is over, so that the worker must contribute now."""
         self._machine = WorkerMachine(name)
         self._report = options.report
         self._trace: Trace | None = None
@@ -84,15 +74,12 @@ class WorkerNode:
         self._heard_throttle = HeardThrottle()
         self._joining = Joiner(name, job, self._machine, self._links, self._heard_throttle, put)
         self.state = StateCarrier(self._links)
+        self.loop = UserLoop(name, self._links, self._send_state)
         self._spec: m.ModelSpec | None = None
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
         self.timesheet = Timesheet()
-        self._resumed = False
-        self._failure: PolyrhythmError | None = None
-        self._let_go = False
-        """Whether the machine has ordered the worker not to wait for a version any more."""
         self._parting = False
 
     # -- joining -------------------------------------------------------------------------------
@@ -101,7 +88,7 @@ class WorkerNode:
         """Connect to the lead, wait until this worker is admitted, and connect to every server."""
         self._joining.reach_lead(lead)
         self._driver.run()
-        self._begin(lambda: self.job is not None and self._machine.linked)
+        self.loop.begin(lambda: self.job is not None and self._machine.linked)
         assert self.job is not None
         return self.job
 
@@ -132,20 +119,22 @@ class WorkerNode:
         self._model = FlatModel(layout, tensors, self.job.wire_dtype, aside=aside)
         self._pushing.attach(self._model, layout)
         self._landing.attach(self._model, layout, in_place=self.job.in_place)
-        self._resumed = False
+        self.loop.resumed = False
         self._driver.post(_ME, ev.Attaching(spec))
-        self._begin(lambda: self._resumed)
+        self.loop.begin(lambda: self.loop.resumed)
         self._book()
         return self._model
 
     def enrol(self, points: int, batch: int = 0) -> m.Leased:
         """Ask for chunks of a data set of this many points, and wait for them. `batch`: the batch
         size of the user's loop. If the worker must join again, it does so first."""
-        self.lease = None
+        self.loop.lease = None
         self._driver.post(_ME, ev.Enrolling(points, batch))
-        self._begin(lambda: self.lease is not None and self._machine.state is Phase.COMPUTING)
-        assert self.lease is not None
-        return self.lease
+        self.loop.begin(
+            lambda: self.loop.lease is not None and self._machine.state is Phase.COMPUTING
+        )
+        assert self.loop.lease is not None
+        return self.loop.lease
 
     def keep(self, capture: Callable[[], Encoded]) -> None:
         """Put the state that `capture` returns into every checkpoint, if this worker is asked."""
@@ -156,13 +145,16 @@ class WorkerNode:
         """As `keep`, and wait for the state in the checkpoint from which the job resumes."""
         self.state.capture = capture
         self._driver.post(_ME, ev.StateKept(restore=True))
-        self._begin(lambda: self.state.restored is not None)
+        self.loop.begin(lambda: self.state.restored is not None)
         return self.state.take_restored()
 
     def end_iteration(self) -> None:
         """An iteration of the user's loop has ended: send the state if the lead has asked for
         it."""
         self.state.send_if_asked(self._spec)
+
+    def _send_state(self) -> None:
+        self.state.send_if_asked(self._spec, waiting=True)
 
     @property
     def number(self) -> int:
@@ -239,7 +231,7 @@ class WorkerNode:
         elif self._parting:
             self.timesheet.resume()
         else:
-            self._resumed = False
+            self.loop.resumed = False
             self._driver.post(_ME, event)
             self.timesheet.trained_through(began_ns)
         self._push.turn_to_next(self._machine.unacknowledged)
@@ -247,16 +239,14 @@ class WorkerNode:
     def look(self) -> bool:
         """Handle the messages that have arrived, without waiting. Returns whether the worker has
         the next version."""
-        if self._failure is not None:
-            raise self._failure
-        self._links.poll(0.0)
-        return self._resumed
+        self.loop.look()
+        return self.loop.resumed
 
     def await_version(self) -> int:
         """Wait for the next version, and return how long that took. For a worker that contributes
         without waiting and has no points left."""
         began_ns = time.monotonic_ns()
-        self._wait(lambda: self._resumed or self._let_go)
+        self.loop.await_version()
         return self.timesheet.waited_for_version(began_ns)
 
     def rebase(self) -> int:
@@ -265,11 +255,11 @@ class WorkerNode:
         changes are discarded. Returns how long this took; the time counts as transferring."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
-        if self.terms.anew or self.terms.stop:
+        if self.loop.terms.anew or self.loop.terms.stop:
             self._model.adopt()
         else:
             self._model.rebase(self._push.sent)
-        return self.timesheet.rebased(began_ns, anew=self.terms.anew)
+        return self.timesheet.rebased(began_ns, anew=self.loop.terms.anew)
 
     def set_apart(self) -> None:
         """Leave the last contribution out of the next one. For a worker that has not yet received a
@@ -278,7 +268,7 @@ class WorkerNode:
         self._model.set_apart(self._push.sent)
 
     def interval_left_ns(self) -> int:
-        return self.timesheet.interval_left_ns(self.terms.interval_ns)
+        return self.timesheet.interval_left_ns(self.loop.terms.interval_ns)
 
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())
@@ -297,11 +287,11 @@ class WorkerNode:
         if self._parting:
             self.timesheet.resume()
             return
-        self._resumed = False
+        self.loop.resumed = False
         idle_ns = self._links.idle_ns
         self._driver.post(_ME, event)
-        self._wait(lambda: self._resumed or self._let_go)
-        self._parting = self.asked
+        self.loop.await_version()
+        self._parting = self.loop.asked
         self._book()
         self.timesheet.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
@@ -311,7 +301,7 @@ class WorkerNode:
         assert self._model is not None
         if self._landing.in_place is not None:
             self._model.read_in_place(self._landing.in_place)
-        if self._model.aside and self._resumed:
+        if self._model.aside and self.loop.resumed:
             self._model.adopt()
         self.timesheet.resume()
 
@@ -330,22 +320,8 @@ class WorkerNode:
     def ask_to_leave(self) -> None:
         """Make the user's loop contribute what it has computed, and end. Any thread may call
         this."""
-        self.asked = True
+        self.loop.asked = True
         self._driver.post(_ME, ev.LeaveAsked())
-
-    def _begin(self, done: Callable[[], bool]) -> None:
-        """Wait until `done`, which the user's loop needs before it can begin. Raises ToldToLeave if
-        the worker is told to leave before."""
-        self._wait(lambda: done() or self.asked or self._let_go)
-        if not done():
-            raise ToldToLeave(f"{self.name} was told to leave before it had begun")
-
-    def _wait(self, done: Callable[[], bool]) -> None:
-        while not done():
-            if self._failure is not None:
-                raise self._failure
-            self.state.send_if_asked(self._spec, waiting=True)
-            self._links.poll(1.0)
 
     # -- effects of the machine ----------------------------------------------------------------
 
@@ -378,32 +354,8 @@ class WorkerNode:
         self._pushing.arrange()
         self._landing.arrange(effect.routes)
 
-    def _resume(self, effect: fx.Resume) -> None:
-        self.version = effect.round
-        self.terms = effect
-        self.hurried = False
-        self.stopped = self.stopped or effect.stop
-        self._resumed = True
-
-    def _allow_to_go(self, effect: fx.StopWaiting) -> None:
-        self._let_go = True
-        self.stopped = self.stopped or effect.stop
-
-    def _hurry(self, effect: fx.ContributeNow) -> None:
-        self.hurried = True
-
-    def _take_chunks(self, effect: fx.TakeChunks) -> None:
-        self.lease = effect.lease
-
-    def _fail(self, effect: fx.Fail) -> None:
-        failed = JobFailed if effect.stopped else Refused
-        if effect.reason.code == "lead-lost":
-            failed = LeadLost
-            self._links.shut()  # the user's thread may be waiting for the rest of a frame
-        self._failure = failed(in_words(effect.reason))
-
     def _end(self, effect: fx.End) -> None:
-        pass  # the user's code has ended, or `_fail` has set the exception that ends it
+        pass  # the user's code has ended, or `UserLoop.fail` has set the exception that ends it
 
     @property
     def fault(self) -> str | None:
@@ -429,11 +381,11 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.SeedSlices: lambda node, effect: node._pushing.seed(effect),
     fx.PushSlices: lambda node, effect: node._pushing.push(effect),
     fx.Expect: lambda node, effect: node._landing.expect(effect),
-    fx.Resume: WorkerNode._resume,
-    fx.StopWaiting: WorkerNode._allow_to_go,
-    fx.ContributeNow: WorkerNode._hurry,
+    fx.Resume: lambda node, effect: node.loop.resume(effect),
+    fx.StopWaiting: lambda node, effect: node.loop.let_go(effect),
+    fx.ContributeNow: lambda node, effect: node.loop.hurry(),
     fx.CaptureState: lambda node, effect: node.state.ask(effect),
-    fx.TakeChunks: WorkerNode._take_chunks,
-    fx.Fail: WorkerNode._fail,
+    fx.TakeChunks: lambda node, effect: node.loop.take_lease(effect),
+    fx.Fail: lambda node, effect: node.loop.fail(effect),
     fx.End: WorkerNode._end,
 }

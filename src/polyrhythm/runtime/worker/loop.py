@@ -1,0 +1,91 @@
+"""The user's loop as the worker's machine sees it: what the machine has told the loop, and how the
+loop waits for the machine.
+
+The loop waits on its own thread, and reads the links while it waits.
+"""
+
+from collections.abc import Callable
+
+from polyrhythm.core import effects as fx
+from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.runtime.net.worker_links import WorkerLinks
+from polyrhythm.wire import messages as m
+
+
+class UserLoop:
+    def __init__(self, name: str, links: WorkerLinks, meanwhile: Callable[[], None]) -> None:
+        """`name`: the name of the worker. `meanwhile` is called again and again while the loop
+        waits."""
+        self.stopped = False
+        """Whether the job has ended."""
+        self.asked = False
+        """Whether the worker was told to leave."""
+        self.version = -1
+        self.lease: m.Leased | None = None
+        self.terms = fx.Resume(-1, stop=False)
+        """The last effect `Resume`: it says when to contribute next."""
+        self.hurried = False
+        """Whether the interval of the round is over, so that the worker must contribute now."""
+        self.resumed = False
+        """Whether the loop may go on with a version that it has not used yet."""
+        self._released = False
+        """Whether the machine has ordered the worker not to wait for a version any more."""
+        self._failure: PolyrhythmError | None = None
+        self._name = name
+        self._links = links
+        self._meanwhile = meanwhile
+
+    # -- effects of the machine ----------------------------------------------------------------
+
+    def resume(self, effect: fx.Resume) -> None:
+        self.version = effect.round
+        self.terms = effect
+        self.hurried = False
+        self.stopped = self.stopped or effect.stop
+        self.resumed = True
+
+    def let_go(self, effect: fx.StopWaiting) -> None:
+        self._released = True
+        self.stopped = self.stopped or effect.stop
+
+    def hurry(self) -> None:
+        self.hurried = True
+
+    def take_lease(self, effect: fx.TakeChunks) -> None:
+        self.lease = effect.lease
+
+    def fail(self, effect: fx.Fail) -> None:
+        failed = JobFailed if effect.stopped else Refused
+        if effect.reason.code == "lead-lost":
+            failed = LeadLost
+            self._links.shut()  # the user's thread may be waiting for the rest of a frame
+        self._failure = failed(in_words(effect.reason))
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def begin(self, done: Callable[[], bool]) -> None:
+        """Wait until `done`, which the loop needs before it can begin. Raises ToldToLeave if the
+        worker is told to leave before."""
+        self._wait(lambda: done() or self.asked or self._released)
+        if not done():
+            raise ToldToLeave(f"{self._name} was told to leave before it had begun")
+
+    def await_version(self) -> None:
+        """Wait until the loop may go on with a new version, or need not wait for one any more."""
+        self._wait(lambda: self.resumed or self._released)
+
+    def look(self) -> None:
+        """Handle the messages that have arrived, without waiting."""
+        self._raise_failure()
+        self._links.poll(0.0)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self._raise_failure()
+            self._meanwhile()
+            self._links.poll(1.0)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
