@@ -59,6 +59,24 @@ def test_a_server_reports_seeded_when_all_its_slices_are_seeded() -> None:
     assert seat.tell(ev.SliceSeeded(0, 1)) == [], "once is enough"
 
 
+def test_slices_read_from_a_checkpoint_before_a_partner_is_linked_are_reported_after_placed() -> (
+    None
+):
+    server = ServerMachine(1, m.JobSpec(job="j", servers=3, replicas=1))
+    servers = tuple(m.ServerSpec(n, m.Address("", 0, "", ""), n + 4) for n in range(3))
+    routes = (m.Route(1, (2,)),)
+    place = m.Place(
+        term=1, routing=3, spec=spec((200,)), routes=routes, servers=servers, fresh=True
+    )
+    assert not sent(server.handle(place, 1), m.Placed, "lead")
+    assert server.handle(ev.SliceSeeded(0, 3), 2) == []
+    effects = server.handle(ev.Linked(2, 6), 3)
+    reports = [
+        e.message for e in of(effects, fx.Send) if isinstance(e.message, m.Placed | m.Seeded)
+    ]
+    assert [(type(report), report.routing) for report in reports] == [(m.Placed, 3), (m.Seeded, 3)]
+
+
 def test_fresh_routes_build_and_seed_the_slices_again() -> None:
     seat = Seat()
     seat.tell(place(1))

@@ -30,6 +30,10 @@ class Failover:
         self.partners = Links()
         """Links to the servers that slices are copied to or from."""
         self.unseeded: set[int] = set()
+        """The slices whose initial contents are missing."""
+        self._seeding = 0
+        """The routing epoch in which this server was told to allocate slices and wait for their
+        initial contents; 0 if it has reported that it has them."""
         self._built = False
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, its request for states that cannot be answered yet."""
@@ -76,6 +80,7 @@ class Failover:
         state.mine = frozenset(mine)
         kept = {i for i, route in enumerate(place.routes) if state.server in route.holders}
         self.unseeded = kept if place.fresh else set()
+        self._seeding = place.routing if self.unseeded else 0
         self._replica_fetch.begin(place)
         state.replication = Replication()
         state.replication.reroute(mine.items(), place.routing)
@@ -134,9 +139,24 @@ class Failover:
             state.acknowledge(worker, sequence)
         rows = self._mode.placed_rows(rerouted.rows)
         state.tell_lead(m.Placed(**state.identity(), round=rerouted.version, rows=rows))
+        self._report_seeded()
         for pull in list(state.leases.pulls.values()):
             self._mode.answer(pull)
         self.answer_fetches()
+
+    def slice_seeded(self, event: ev.SliceSeeded) -> None:
+        if event.routing != self._seeding or event.slice not in self.unseeded:
+            # a repeated seed, or one of a seeder that died before the slices were built again
+            return
+        self.unseeded.remove(event.slice)
+        self._report_seeded()
+
+    def _report_seeded(self) -> None:
+        """Tell the lead when all slices have their initial contents, after `Placed`: slices that
+        are read from a checkpoint may be there before every partner is linked."""
+        if self._seeding and not self.unseeded and self._seeding == self._state.epoch.routing:
+            self._seeding = 0
+            self._state.tell_lead(m.Seeded(**self._state.identity()))
 
     # -- replicas ------------------------------------------------------------------------------
 

@@ -132,15 +132,6 @@ class ServerMachine:
         if not state.writing and not state.cutting:
             self._failover.follow()
 
-    def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
-        unseeded = self._failover.unseeded
-        if event.routing != self.state.epoch.routing or event.slice not in unseeded:
-            # a repeated seed, or one of a seeder that died before the slices were built again
-            return
-        unseeded.remove(event.slice)
-        if not unseeded:
-            self.state.tell_lead(m.Seeded(**self.state.identity()))
-
     def _on_server_called(self, event: ev.ServerCalled, now_ns: int) -> None:
         called = (event.link, event.server, event.incarnation)
         self.state.out += self._admission.call(*called, now_ns)
@@ -350,7 +341,7 @@ class ServerMachine:
         m.Fetch: _on_fetch,
         m.Copied: _on_copied,
         m.Adopted: _on_adopted,
-        ev.SliceSeeded: _on_slice_seeded,
+        ev.SliceSeeded: lambda server, event, now_ns: server._failover.slice_seeded(event),
         ev.Contributed: _on_contributed,
         ev.Repeated: _on_repeated,
         m.Fold: _on_fold,
