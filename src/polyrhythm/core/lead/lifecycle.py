@@ -6,6 +6,7 @@ and is told to rejoin when it can be reached again.*
 """
 
 from polyrhythm.core.effects import Bind, Drop
+from polyrhythm.core.lead.folds import Folds
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
@@ -122,6 +123,17 @@ class Lifecycle:
         first = self._job.resume_round + 1
         opened = Reason("opened", {"round": first, "members": len(entering)})
         self._mode.fold(release, opened, now_ns)
+
+    def send_stop(self, goal: Reason, folds: Folds, now_ns: int) -> None:
+        """Let every member read the final version and leave."""
+        for member in self._view.members():
+            if member.key not in self._rounds.enlisted:
+                # the servers do not know this member, so it cannot read the final version
+                late = Reason("too-late", {"name": member.name}).because(goal)
+                self.refuse(member, late, now_ns, ending=True)
+                continue
+            folds.release_one(member, self._rounds.readers, stop=True)
+        self.end_if_deserted(now_ns)
 
     def _enter(self, member: Member, now_ns: int) -> None:
         member.late = True

@@ -223,7 +223,7 @@ class LeadMachine:
             return
         self._best.folded(self._mode.done, now_ns)
         if self._ending.goal is not None:
-            self._send_stop(self._ending.goal, now_ns)
+            self._lifecycle.send_stop(self._ending.goal, self._folds, now_ns)
             return
         self._cuts.after_fold(now_ns)
         self._counting.send_leases(self._sharing.share_again(self.view, removed), now_ns)
@@ -234,17 +234,6 @@ class LeadMachine:
             self._lifecycle.enter_attached(now_ns)
         self._mode.end_if_idle(now_ns)
         self._promote(now_ns)
-
-    def _send_stop(self, goal: Reason, now_ns: int) -> None:
-        """Let every member read the final version and leave."""
-        for member in self.view.members():
-            if member.key not in self._rounds.enlisted:
-                # the servers do not know this member, so it cannot read the final version
-                late = Reason("too-late", {"name": member.name}).because(goal)
-                self._lifecycle.refuse(member, late, now_ns, ending=True)
-                continue
-            self._folds.release_one(member, self._rounds.readers, stop=True)
-        self._lifecycle.end_if_deserted(now_ns)
 
     # -- servers -------------------------------------------------------------------------------
 
