@@ -1,6 +1,6 @@
 """Measures how much checkpoints slow training down, and how soon a resumed job trains.
 
-    python -m benchmarks.checkpoints [--pairs 10] [--mb 102] [--passes 4] [--every 10s] [--resumes 3]
+    python -m benchmarks.checkpoints [--pairs 10] [--mb 102] [--passes 12] [--every 10s] [--resumes 3]
 
 A pair is one job without checkpoints and one with them; both make the same number of passes, and
 their order alternates. The time of a job is the time from its first round to its last fold. The
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=at_least_one, default=10)
     parser.add_argument("--mb", type=float, default=102.0)
-    parser.add_argument("--passes", type=at_least_one, default=4)
+    parser.add_argument("--passes", type=at_least_one, default=12)
     parser.add_argument("--every", default="10s")
     parser.add_argument("--resumes", type=at_least_one, default=3)
     args = parser.parse_args()
@@ -78,6 +78,8 @@ def main() -> None:
                 took_s[kept] = training_s(journal)
                 if kept:
                     made = [line for line in journal if line["what"] == "checkpoint"]
+                    if not made:
+                        raise SystemExit("no checkpoint was made: use more --passes")
                     counts.append(len(made))
                     times.extend(line["seconds"] for line in made)
             ratios.append(took_s[True] / took_s[False])
