@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
@@ -129,12 +130,12 @@ def test_seeds_mix_if_the_slice_store_ignores_the_routing_epoch(monkeypatch) -> 
 
 
 def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) -> None:
-    honest = ServerMachine._on_slice_seeded
+    honest = Failover.slice_seeded
 
-    def blind(self: ServerMachine, event: ev.SliceSeeded, now_ns: int) -> None:
-        honest(self, ev.SliceSeeded(event.slice, self.state.epoch.routing), now_ns)
+    def blind(self: Failover, event: ev.SliceSeeded) -> None:
+        honest(self, ev.SliceSeeded(event.slice, self._seeding))
 
-    monkeypatch.setitem(ServerMachine._HANDLERS, ev.SliceSeeded, blind)
+    monkeypatch.setattr(Failover, "slice_seeded", blind)
     with pytest.raises(AssertionError, match="were not seeded"):
         search(seeder_deaths=2, joins=4)
 

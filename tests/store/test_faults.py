@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from polyrhythm.store.checkpoints import newest
 from polyrhythm.store.credentials import aws_settings
 from polyrhythm.store.faults import reason_of, shown_url
 from polyrhythm.store.objects import Store, open_store
+from tests.cluster.processes import wait_until
 from tests.store.samples import check_slices, layout_for, write_checkpoint
 from tools.s3_server import BUCKET, KEY, SECRET, S3Server, binary, running
 
@@ -235,7 +237,15 @@ def test_a_stopped_server_is_named_and_used_again_when_it_is_back(
         refused(lambda: write_checkpoint(store, 2), "does not answer")
         refused(lambda: newest(store, pytest.fail), "does not answer")
         server.start()
-        assert newest(store, lambda _: None) == first
+
+        def read_again() -> Any:
+            """None while the server answers, but does not have its files yet."""
+            try:
+                return newest(store, lambda _: None)
+            except StoreError:
+                return None
+
+        assert wait_until(read_again, "the S3 server has its files again") == first
         check_slices_of(store)
         assert write_checkpoint(store, 3).number == 3
 
