@@ -102,9 +102,11 @@ def _resumed(
 ) -> JobSpec | None:
     """The job that continues after a loss of parameters; None if the job does not continue."""
     ended = progress.state.ended
-    if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
+    lost = run.lead_lost or run.slices_lost
+    if run.interrupted or run.failed is None or (ended is None and not lost):
         return None
-    reason = None if run.lead_lost or ended is None else ended.reason.code
+    # the lead that the engine told of a loss gives the engine's word as its reason
+    reason = None if lost or ended is None else ended.reason.code
     loss = Loss(reason, run.lost, progress.state.round)
     if not resuming.applies(loss):
         return None

@@ -24,7 +24,8 @@ class Loss:
     """How a job ended before it reached a goal."""
 
     reason: str | None
-    """The code of the lead's reason for the end; None if the lead was lost."""
+    """The code of the lead's reason for the end; None if the command that runs the job found the
+    loss of the lead or of slices itself."""
     servers: int
     """How many dead servers the command that runs the job knows of."""
     rounds: int

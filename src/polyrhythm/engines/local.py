@@ -227,6 +227,7 @@ class LocalJob:
             else:
                 self._respawn(child, needed=True)
         elif loss is ProcessLoss.SLICES:
+            self._run.slices_lost = True
             self._fail(f"{died}; the job ends: its slices are lost")
         elif not over:
             if self._job.respawn:
