@@ -76,6 +76,9 @@ class Worker:
     def stopped(self) -> bool:
         """Whether the training loop must end. Either the job has ended, and the worker has the
         final parameters, or this worker was told to leave."""
+        if self._node.loop.stopped and self._exchange is not None:
+            # another thread may have received the final version since the last step
+            self._exchange.settle()
         return self._node.loop.stopped or self._node.loop.asked
 
     @property
