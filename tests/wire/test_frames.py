@@ -201,10 +201,11 @@ class Sizes:
         return self._real.digest()
 
 
+@pytest.mark.parametrize("piece", [PIECE_NBYTES, 4 * PIECE_NBYTES])
 @pytest.mark.parametrize("arriving", [1000, 65_536, 300_001, 10**9])
-@pytest.mark.parametrize("nbytes", [1000, PIECE_NBYTES, 2 * 2**20, 5 * PIECE_NBYTES + 17])
+@pytest.mark.parametrize("nbytes", [1000, PIECE_NBYTES, 2 * 2**20, 9 * PIECE_NBYTES + 17])
 def test_payloads_are_hashed_in_large_pieces_as_they_arrive(
-    monkeypatch, arriving: int, nbytes: int
+    monkeypatch, piece: int, arriving: int, nbytes: int
 ) -> None:
     hashers: list[Sizes] = []
 
@@ -214,13 +215,15 @@ def test_payloads_are_hashed_in_large_pieces_as_they_arrive(
 
     frame = joined(encode(PART, [bytes(nbytes)], digest=Digest.XXH3))
     monkeypatch.setattr(Digest, "hasher", hasher)
-    (got,) = feed(decoder(), frame, itertools.repeat(arriving))
+    receiver = decoder()
+    receiver.piece_nbytes = piece
+    (got,) = feed(receiver, frame, itertools.repeat(arriving))
     assert got[1] == bytes(nbytes)
     sizes = hashers[-1].sizes
     assert sum(sizes) == nbytes
     assert min(sizes) >= min(nbytes, 256 * 1024)
-    assert max(sizes) < 2 * PIECE_NBYTES
-    assert len(sizes) > 1 or nbytes < 2 * PIECE_NBYTES
+    assert max(sizes) < 2 * piece
+    assert len(sizes) > 1 or nbytes < 2 * piece
 
 
 def test_a_payload_without_a_place_is_received_into_the_decoders_buffer() -> None:

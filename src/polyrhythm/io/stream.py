@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.carrier import ALL, NOW, SOME, Carrier, Wrapped
+from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.forked import close_when_forked
+from polyrhythm.io.hashing import Amounts, amounts_for
 from polyrhythm.io.link import Payload, PollableLink, Sendable
 from polyrhythm.io.outgoing import Descriptor, Outgoing, fingerprint_of
 from polyrhythm.wire.digests import Buffer, Digest
@@ -44,7 +46,8 @@ _NO_PAYLOAD: Wrapped = (0, [], [])
 
 
 class StreamLink:
-    def __init__(self, carrier: Carrier, peer: str) -> None:
+    def __init__(self, carrier: Carrier, peer: str, amounts: Amounts | None = None) -> None:
+        """`amounts`: how much is hashed at a time. None: the amounts for this process's cores."""
         self.peer = peer
         self.incarnation = 0
         self.kind = carrier.kind
@@ -53,6 +56,8 @@ class StreamLink:
         self._sock = carrier.sock
         close_when_forked(self._sock)
         self._decoder = Decoder(Digest.XXH3, STRANGER, hello=True)
+        self._amounts = amounts or amounts_for(usable_cores())
+        self._decoder.piece_nbytes = self._amounts.arriving_nbytes
         self._digest = Digest.XXH3
         self._hello = True
         self._outbox: deque[Outgoing] = deque()
@@ -256,8 +261,7 @@ class StreamLink:
     def _next_items(self) -> list[Outgoing]:
         """The frames of the next write. A frame with descriptors is written alone, because
         descriptors are sent with the first byte of a write. Frames that must still be hashed are
-        written a few at a time, so that the peer receives the first ones while the next ones are
-        hashed."""
+        written a few at a time (`io/hashing.py`)."""
         items: list[Outgoing] = []
         buffers = hashes_nbytes = 0
         for item in self._outbox:
@@ -266,7 +270,7 @@ class StreamLink:
                 break
             items.append(item)
             hashes_nbytes += item.hashes_nbytes
-            if item.descriptors or hashes_nbytes >= _DIRECT_NBYTES:
+            if item.descriptors or hashes_nbytes >= self._amounts.written_nbytes:
                 break
         return items
 

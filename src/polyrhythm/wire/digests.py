@@ -17,8 +17,8 @@ from polyrhythm.errors import FrameError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_NBYTES = 1024 * 1024
-"""A payload is hashed in pieces of this size while it arrives. Such a piece is still in the core's
-cache when it is hashed. Smaller pieces took more processor time on machines with few cores."""
+"""A payload is hashed in pieces of this size while it arrives, unless the link chooses another size.
+Such a piece is still in the core's cache when it is hashed."""
 LEAST_PIECE_NBYTES = 256 * 1024
 """The smallest piece, except for a payload that is smaller itself."""
 

@@ -144,6 +144,8 @@ class Decoder:
     ) -> None:
         self.limits = limits
         self.land = land
+        self.piece_nbytes = PIECE_NBYTES
+        """A payload is hashed in pieces of this size while it arrives."""
         self._staging = memoryview(bytearray(_STAGING_NBYTES))
         self._start = 0
         self._end = 0
@@ -179,8 +181,8 @@ class Decoder:
     def target(self) -> memoryview:
         if self._payload is not None:
             rest = len(self._payload) - self._filled
-            if self._hasher is not None and rest >= PIECE_NBYTES + LEAST_PIECE_NBYTES:
-                rest = PIECE_NBYTES
+            if self._hasher is not None and rest >= self.piece_nbytes + LEAST_PIECE_NBYTES:
+                rest = self.piece_nbytes
             return self._payload[self._filled : self._filled + rest]
         if self._start == self._end:
             self._start = self._end = 0
@@ -191,7 +193,7 @@ class Decoder:
             self._filled += nbytes
             rest = len(self._payload) - self._filled
             if self._hasher is not None and rest >= LEAST_PIECE_NBYTES:
-                self._hash_arrived(self._hasher, self._payload, PIECE_NBYTES)
+                self._hash_arrived(self._hasher, self._payload, self.piece_nbytes)
         else:
             self._end += nbytes
 
