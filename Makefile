@@ -12,7 +12,7 @@ STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
 
-.PHONY: setup run test check docs picture bench rolling newcomer mutants torture torture-cluster clean
+.PHONY: setup run test retest check docs picture bench rolling newcomer mutants torture torture-cluster clean
 
 setup: $(READY)
 
@@ -32,6 +32,10 @@ run: $(READY)
 # says otherwise.
 test: $(READY)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+
+# Run the tests that failed in the last `make test` once more, one at a time.
+retest: $(READY)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
 
 check: $(READY)
 	$(BIN)/ruff check .
