@@ -40,7 +40,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> None:
-    """Run a job. `objective_of(optimizer)` is called before every step and returns the objective of
+    """Run a job. `objective_of(worker)` is called before every step and returns the objective of
     the step."""
 
     def main(worker: Worker) -> None:
@@ -48,7 +48,7 @@ def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> 
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
         for points, targets in worker.batches(DATA, batch_size=batch):
             ((model(points) - targets) ** 2).mean().backward()
-            optimizer.step(objective=objective_of(optimizer))
+            optimizer.step(objective=objective_of(worker))
 
     fields = {"workers": 1, "servers": 1, "heartbeat_s": 20.0, **job}
     run_inline(JobSpec(job="visits", **fields), main, timeout_s=60)
@@ -77,8 +77,8 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
     """Every second micro-batch is abandoned, unless it is the first of its round."""
     turn, doomed = count(), [False]
 
-    def objective_of(optimizer: Any) -> float:
-        doomed[0] = optimizer._gathered > 0 and next(turn) % 2 == 0
+    def objective_of(worker: Any) -> float:
+        doomed[0] = worker._exchange._gathered > 0 and next(turn) % 2 == 0
         return 1e6 if doomed[0] else 1.0
 
     times: list[bool] = []

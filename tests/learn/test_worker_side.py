@@ -62,7 +62,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
 
     def main(worker: Worker) -> None:
         model, optimizer = attach(worker)
-        planned, due = {0}, optimizer._due
+        planned, due = {0}, worker._exchange._due
 
         def note_plan() -> bool:
             """Record the planned number of steps before and after `_due` is called. A new plan may
@@ -73,12 +73,12 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
             planned.update((before, worker._node.loop.terms.steps))
             return result
 
-        optimizer._due = note_plan
+        worker._exchange._due = note_plan
         mine = taken[worker.name] = []
         steps = came = points = 0
         for inputs, wanted, _ in worker.batches(DATA, batch_size=7):
             (model(inputs) - wanted).square().mean().backward()
-            in_flight = optimizer._on_its_way
+            in_flight = worker._exchange._on_its_way
             optimizer.step()
             steps, points = steps + 1, points + len(inputs)
             if not optimizer.pending:  # the worker has contributed in this step
@@ -87,7 +87,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
                 plans.update(planned)
                 mine.append((steps, points))
                 steps = came = points = 0
-            elif in_flight and not optimizer._on_its_way:
+            elif in_flight and not worker._exchange._on_its_way:
                 came = steps
         sent[worker.name] = exchanges.of(worker)
 
@@ -168,14 +168,14 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
             settle()
             if not visited:
                 weight = model.weight.detach().clone()
-            before = optimizer._visits.points
+            before = worker._visits.points
             if number % 6 == 0:
                 time.sleep(0.15)  # a micro-batch that takes long
             (model(inputs) - wanted).square().mean().backward()
             visited.append(points.tolist())
             was = len(exchanges.of(worker))
             optimizer.step()
-            left_out = len(exchanges.of(worker)) == was and optimizer._visits.points < before
+            left_out = len(exchanges.of(worker)) == was and worker._visits.points < before
             if len(exchanges.of(worker)) > was:
                 left_out = exchanges.of(worker)[-1].trailer.weight < sum(map(len, visited))
             if left_out:

@@ -176,7 +176,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "gradients-are-not-consumed",
         "Gradients of a step remain for the next one in jobs that do not call zero_grad.",
-        "learn:Exchange._drop_gradients",
+        "learn:AttachedOptimizer.drop_gradients",
         "parameter.grad = None",
         "pass",
         "tests/learn/test_worker.py::test_step_clears_the_gradients",
@@ -185,7 +185,7 @@ LEARN: tuple[Mutant, ...] = (
         "rate-of-the-defaults",
         "Contributions travel with the rate that the optimizer was made with, whatever a scheduler"
         " sets.",
-        "learn:Exchange._contribute",
+        "learn:AttachedOptimizer.rates",
         "float(group['lr'])",
         "float(self.defaults['lr'])",
         "tests/learn/test_worker.py::test_scheduled_rates_travel_with_the_contribution",

@@ -1,20 +1,17 @@
-"""The optimizer that `worker.attach` returns. Its `step()` exchanges parameters as the sync policy
-demands.
+"""The steps and contributions of a worker: a step contributes, or waits, as the sync policy demands.
 
-It is a torch optimizer, so learning rate schedulers accept it. It shares the parameter groups of
-the user's optimizer, so the learning rates that a scheduler sets are sent with each contribution.
+The user's code calls `step()` of the optimizer that `worker.attach` returned (`learn/attached.py`).
 """
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, after_step, choose_cadence, decide
 from polyrhythm.errors import NotFinite
-from polyrhythm.learn.attachment import Attachment
+from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.left_out import LeftOut, reason_of
 from polyrhythm.learn.objective import ObjectiveReport
 from polyrhythm.learn.staging import Pacer
@@ -25,7 +22,7 @@ from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.wire.messages import ChunkProgress
 
 
-class Exchange(torch.optim.Optimizer):
+class Exchange:
     def __init__(
         self,
         inner: torch.optim.Optimizer,
@@ -37,7 +34,6 @@ class Exchange(torch.optim.Optimizer):
     ) -> None:
         job = node.job
         assert job is not None
-        self._inner = inner
         self._node = node
         self._loop = node.loop
         self._flat = flat
@@ -61,30 +57,19 @@ class Exchange(torch.optim.Optimizer):
         self._left_out = LeftOut(node.name, flat, job.on_nan)
         self.objective = ObjectiveReport()
         self.before_step: Callable[[], None] = node.end_iteration
-        super().__init__(inner.param_groups, inner.defaults)
-        self.param_groups = inner.param_groups
-        self.state = inner.state
         self._kind.remember(self._flat)
-        self._attachment = Attachment(model, inner)
+        self.model = AttachedOptimizer(inner, model, self)
 
     def step(
         self,
-        closure: Callable[[], Any] | None = None,
-        *,
-        objective: torch.Tensor | float | None = None,
-        points: float | None = None,
-    ) -> Any:
-        """Contribute the gradients, and continue with the parameters that the servers return. With
-        kind local: take a local step, and contribute after every `--local-steps` steps.
-
-        `objective` is the loss, for the display and the journal. `points` is the weight of this
-        step if the batches did not come from `worker.batches`. The gradients are cleared.
-        """
-        self.before_step()
-        result = closure() if closure is not None else None
+        model: AttachedOptimizer,
+        objective: torch.Tensor | float | None,
+        points: float | None,
+    ) -> None:
+        """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
         if self._loop.stopped:
             self._drop_steps()
-            return result
+            return
         if points is not None:
             self._points = (self._points or 0.0) + points
         skipped = self._left_out.step(self._visited() - self._stepped)
@@ -94,8 +79,7 @@ class Exchange(torch.optim.Optimizer):
                 self.objective.keep_first(round(self._visited()))
         self._stepped = self._visited()
         if not self._kind.steps_on_servers and not skipped:
-            self._shorten_step()
-            self._inner.step()
+            model.step_locally(self._share())
         self._step += 1
         if self._pacer is not None:
             self._pacer.pace(self._visited())
@@ -110,22 +94,16 @@ class Exchange(torch.optim.Optimizer):
         self._visits.stepped()
         if self._due() is not Due.NO:
             self._contribute()
-        self._drop_gradients()
+        model.drop_gradients()
         if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
-        return result
 
-    def _shorten_step(self) -> None:
-        """Scale the gradients if the step has fewer points than a whole step."""
+    def _share(self) -> float:
+        """The fraction of a whole step: less than 1 if the step has fewer points."""
         if self._points is not None:
-            return
-        share = self.cadence.share(self._visited() - self._gathered)
-        if share < 1:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(share)
+            return 1.0
+        return self.cadence.share(self._visited() - self._gathered)
 
     def _visited(self) -> float:
         """Return the number of points since the last contribution."""
@@ -232,7 +210,7 @@ class Exchange(torch.optim.Optimizer):
         final parameters."""
         self.settle()
         self._forget_steps()
-        self._drop_gradients()
+        self.model.drop_gradients()
 
     def settle(self) -> None:
         """Wait for the version that answers a contribution in flight, unless this worker was told
@@ -243,11 +221,6 @@ class Exchange(torch.optim.Optimizer):
                 self._pacer.exclude_time(took_ns)
             if self._node.look():
                 self._rebase()
-
-    def _drop_gradients(self) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
 
     @property
     def has_version(self) -> bool:
@@ -280,25 +253,22 @@ class Exchange(torch.optim.Optimizer):
         if self._visits.unstepped:
             self._finish_accumulation()
         self._contribute()
-        self._drop_gradients()
+        self.model.drop_gradients()
 
     def _finish_accumulation(self) -> None:
         """Make a step with the gradients that the user's code has accumulated since its last step.
         Otherwise their points would count, but not their gradients."""
         skipped = self._left_out.step(self._visited() - self._stepped)
         if not self._kind.steps_on_servers and not skipped:
-            self._shorten_step()
-            self._inner.step()
+            self.model.step_locally(self._share())
         self._step += 1
         if self.traits.gathers:
             self._end_micro_batch(skipped=skipped)
         self._visits.stepped()
 
-    step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
-
     def _contribute(self) -> None:
         began_ns = time.monotonic_ns()
-        self._attachment.check_tensors()
+        self.model.check_tensors()
         self._flat.check_homes()
         visited, progress, lease = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
@@ -308,10 +278,8 @@ class Exchange(torch.optim.Optimizer):
         if why is not None and not self.traits.trains_through:
             self._abstain(why, progress, lease)
             return
-        if self._kind.steps_on_servers:
-            self._attachment.check_options(self.param_groups)
-        self._attachment.check_frozen()
-        rates = tuple(float(group["lr"]) for group in self.param_groups)
+        self.model.check_options(steps_on_servers=self._kind.steps_on_servers)
+        rates = self.model.rates
         objective = self.objective.take_mean()
         self._stepped = 0.0
         if self._on_its_way:
@@ -323,7 +291,7 @@ class Exchange(torch.optim.Optimizer):
             named = self._left_out.named(error)
             if not self._left_out.skips or self.traits.trains_through:
                 raise named from None
-            self._inner.state.clear()  # it led to these parameters
+            self.model.inner.state.clear()  # it led to these parameters
             self._abstain(named, progress, lease)
             return
         steps, self._step = max(1, self._step), 0
@@ -384,6 +352,3 @@ class Exchange(torch.optim.Optimizer):
         if took_ns := self.objective.begin_round(*self._loop.terms.probe):
             self.exclude_time(took_ns)
         self._node.timesheet.begin_interval()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self._inner.zero_grad(set_to_none=set_to_none)

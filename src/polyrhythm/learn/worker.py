@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
@@ -98,7 +99,7 @@ class Worker:
         were not acknowledged are dropped."""
         return self._node.acknowledged
 
-    def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Exchange:
+    def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> AttachedOptimizer:
         """Join the job with this model, and return the optimizer that exchanges its parameters.
         Training begins with the parameters of the first worker and uses the options of its
         optimizer. The models and options of other workers must match."""
@@ -113,8 +114,8 @@ class Worker:
         self._pacer = pacer
         self._exchange = Exchange(optimizer, self._node, flat, self._visits, model, pacer)
         self._exchange.before_step = self._kept.begin_step
-        self._kept.attach(self._exchange.param_groups)
-        return self._exchange
+        self._kept.attach(self._exchange.model.param_groups)
+        return self._exchange.model
 
     def keep(self, **objects: Stateful) -> None:
         """Put the state of these objects, such as a scheduler or an average of the parameters, into
