@@ -154,6 +154,7 @@ def messages() -> list[m.Message]:
         m.Proceed(**IDENTITY, number=4),
         m.Keeping(**IDENTITY, restore=True),
         m.Keep(**IDENTITY, number=4),
+        m.Appointed(**IDENTITY),
         m.Kept(**IDENTITY, number=4, nbytes=9, offset=3, part=6, fault="odd"),
         m.Restored(**IDENTITY, nbytes=9, offset=3, fault="gone"),
     ]

@@ -29,6 +29,15 @@ def server_number(peer: str) -> int | None:
     return int(peer[1:]) if peer.startswith("s") and peer[1:].isdigit() else None
 
 
+@cache
+def own_number(name: str) -> int | None:
+    """The number in a name that a worker keeps when it is started again: `worker-3` (started by the
+    job) or `rank-3` (started by torchrun, Slurm or another launcher). None: the name has none."""
+    prefix, _, number = name.rpartition("-")
+    known = prefix in ("worker", "rank") and number.isascii() and number.isdigit()
+    return int(number) if known and len(number) < 10 else None
+
+
 def operator_name(number: int) -> str:
     return f"{_OPERATOR}{number}"
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from polyrhythm.core.batches import least_of
+from polyrhythm.core.names import own_number
 from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
@@ -32,10 +33,6 @@ from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_read import load_into
 from polyrhythm.wire.messages import MOST_NUMBER, JobSpec
-
-_EVALUATOR = "worker-0"
-"""The worker that evaluates for all workers. It is the first one, because its name is the same
-after a restart."""
 
 
 class Worker:
@@ -270,10 +267,10 @@ class Worker:
             yield points, batch
 
     def _number(self) -> int:
-        """The number in the name of a worker that the job itself started: it is the same after a
-        restart. For any other worker, a number that differs from those of the others."""
-        prefix, _, number = self.name.rpartition("-")
-        return int(number) if prefix == "worker" and number.isdecimal() else self._node.number
+        """The number in the worker's name, which is the same after a restart. For a worker without
+        one, a number that differs from those of the others."""
+        number = own_number(self.name)
+        return self._node.number if number is None else number
 
     def _own_seed(self) -> int:
         """A seed that differs between workers."""
@@ -282,7 +279,7 @@ class Worker:
     def _say(self, message: str) -> None:
         """Print a message that concerns all workers of the job. Of the workers that one command
         starts, the first one prints it."""
-        if self.name == _EVALUATOR or not self.name.startswith("worker-"):
+        if own_number(self.name) in (None, 0):
             print(f"polyrhythm: {message}", file=sys.stderr, flush=True)
 
     def data(self, name: str) -> Path:
@@ -311,10 +308,11 @@ class Worker:
 
     def evaluate(self, **measures: Callable[[], float]) -> None:
         """Evaluate these measures now and then, and report them. `--target-accuracy` needs this.
-        Call it after every step: worker-0 evaluates, and other workers do nothing. The time of
+        Call it after every step: one worker evaluates, and the others do nothing. It is the worker
+        with the lowest number; when it leaves or dies, the next one takes over. The time of
         evaluations does not count as computing. It is at most a tenth of the worker's time."""
         began_ns = time.monotonic_ns()
-        if self.name != _EVALUATOR or self.stopped or not self._evaluations.due(began_ns):
+        if not self._node.evaluates or self.stopped or not self._evaluations.due(began_ns):
             return
         exchange = self._exchange
         if exchange is not None and exchange.traits.timed and exchange.pending:

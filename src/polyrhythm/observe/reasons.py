@@ -168,6 +168,9 @@ SENTENCES = {
     "no-store": "the job has no store for checkpoints: start it with --store URL",
     "store-taken": "another job writes to the store: give every job a store of its own",
     "ending-already": "the job is ending",
+    # why a worker evaluates for all workers
+    "lowest-number": "it has the lowest number",
+    "evaluator-gone": "{name} is gone",
     # why a job, or a process of it, ended
     "goal": "the job reached its goal: {goal}",
     "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"

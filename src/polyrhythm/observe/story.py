@@ -227,6 +227,12 @@ class Teller:
         self._reports[line["worker"]] = Sentence(self.state.at_s, text, about, routine=True)
         return []
 
+    def _evaluator(self, line: dict[str, Any]) -> list[Sentence]:
+        reason = reason_of(line)
+        if reason.code == "lowest-number":
+            return []
+        return [self._say(f"{line['name']} evaluates from now on: {in_words(reason)}", None)]
+
     def _no_points(self, line: dict[str, Any]) -> list[Sentence]:
         text = f"{line['name']} has no points to visit: there are too few for all workers; it rests"
         return [self._say(text, {line["worker"]})]
@@ -344,6 +350,7 @@ class Teller:
         "policy": _policy,
         "waiting": _waiting,
         "reported": _reported,
+        "evaluator": _evaluator,
         "chunks": _chunks,
         "no-points": _no_points,
         "skipped": _skipped,

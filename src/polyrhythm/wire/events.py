@@ -30,6 +30,7 @@ class EventType(IntEnum):
     LEAVE = 38
     STOP = 39
     EVICTED = 40
+    APPOINTED = 41
     # one contribution, from the push to the pull
     TRAILER = 48
     ABSTAINED = 49

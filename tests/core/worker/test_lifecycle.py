@@ -19,6 +19,7 @@ BEFORE_ADMISSION = (
     m.Release,
     m.Withhold,
     m.Keep,
+    m.Appointed,
     m.Proceed,
     m.Evicted,
     ev.Linked,

@@ -41,6 +41,7 @@ class Lifecycle:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._operators = parts.operators
+        self._evaluator = parts.evaluator
         self.suspicion = Suspicion(parts.job.heartbeat_s)
 
     def accepts(self, worker: int, incarnation: int) -> bool:
@@ -119,6 +120,7 @@ class Lifecycle:
         for member in entering:
             self._view.enter(member)
             self._policy.on(sync.Joined(member.worker), now_ns)
+        self._evaluator.choose()
         release = frozenset(member.worker for member in entering)
         first = self._job.resume_round + 1
         opened = Reason("opened", {"round": first, "members": len(entering)})
@@ -138,6 +140,7 @@ class Lifecycle:
     def _enter(self, member: Member, now_ns: int) -> None:
         member.late = True
         self._view.enter(member)
+        self._evaluator.choose()
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
     def enter_attached(self, now_ns: int) -> None:
@@ -211,6 +214,8 @@ class Lifecycle:
         if not self._rounds.open:
             self._opening.lost()
             self.open_if_ready(now_ns)
+        if not self._ending.begun:
+            self._evaluator.choose()
         if member.entered:
             self._removals.leave(member.key)
             self._rounds.left(member.worker)

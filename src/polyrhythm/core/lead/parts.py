@@ -6,6 +6,7 @@ from polyrhythm.core.lead.admission import Admission, Opening
 from polyrhythm.core.lead.best import KeepBest
 from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.ending import Ending, Stopping
+from polyrhythm.core.lead.evaluator import Evaluator
 from polyrhythm.core.lead.folds import Folds
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.operators import Operators
@@ -48,6 +49,7 @@ class Parts:
     ending: Ending
     stopping: Stopping
     folds: Folds
+    evaluator: Evaluator
 
 
 def connect(job: JobSpec) -> Parts:
@@ -83,4 +85,5 @@ def connect(job: JobSpec) -> Parts:
         ),
         stopping=Stopping(),
         folds=Folds(policy, view, routing, removals, rounds, outbox),
+        evaluator=Evaluator(view, outbox),
     )

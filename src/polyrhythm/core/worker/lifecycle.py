@@ -74,6 +74,7 @@ _ROWS: dict[type, str] = {
     m.Pause:          "-       -        -       -       -       =         -       -",
     m.Withhold:       "-       =        =       =       =       =         =       =",
     m.Keep:           "-       =        =       =       =       =         =       =",
+    m.Appointed:      "-       =        =       =       =       =         =       =",
     m.Proceed:        "-       =        =       C       C       C         =       =",
     ev.LeaveAsked:    "T       T        T       T       T       T         =       -",
     ev.Leaving:       "LE      LE       LE      LE      LE      LE        LE      E",

@@ -132,6 +132,11 @@ class WorkerMachine:
         return self._state.mode.stop
 
     @property
+    def evaluates(self) -> bool:
+        """Whether this worker evaluates the model for all workers."""
+        return self._state.evaluates
+
+    @property
     def unacknowledged(self) -> int:
         """The number of contributions of this incarnation that are not acknowledged, so that
         servers may still read their buffers."""
@@ -178,6 +183,10 @@ class WorkerMachine:
         report = m.Report(**outbox.identity(), round=event.round, metrics=event.metrics)
         outbox.tell_lead(report)
 
+    def _on_appointed(self, message: m.Appointed, now_ns: int) -> None:
+        state = self._state
+        state.evaluates = state.evaluates or message.incarnation == state.outbox.incarnation
+
     def _on_state_kept(self, event: ev.StateKept, now_ns: int) -> None:
         self._state.keeps, self._state.restores = True, event.restore
         self._state.announce_state()
@@ -193,6 +202,7 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     ev.LeadHeard: (_MACHINE, WorkerMachine._on_lead_heard),
     m.Alive: (_MACHINE, WorkerMachine._on_alive),
     ev.Reporting: (_MACHINE, WorkerMachine._on_reporting),
+    m.Appointed: (_MACHINE, WorkerMachine._on_appointed),
     m.Admitted: (_ENTRY, Entry.on_admitted),
     ev.Linked: (_ENTRY, Entry.on_linked),
     ev.Attaching: (_ENTRY, Entry.on_attaching),

@@ -49,6 +49,8 @@ class WorkerState:
         self.unreached: set[tuple[int, int]] = set()
         """Servers, with their incarnations, that this worker could not reach, so that it had to
         rejoin, and has not reached since."""
+        self.evaluates = False
+        """Whether this incarnation evaluates the model for all workers."""
         self.asked = False
         """Whether the worker was told to leave."""
         self.leaves = False
@@ -71,6 +73,7 @@ class WorkerState:
             self.mode.attach(self.spec)
         self.pushes = Pushes(self.outbox)
         self.leased = False
+        self.evaluates = False
         self.heartbeat = Heartbeat()
         self.leave_if_asked()
 

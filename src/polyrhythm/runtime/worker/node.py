@@ -177,6 +177,10 @@ class WorkerNode:
         return self._machine.stopping
 
     @property
+    def evaluates(self) -> bool:
+        return self._machine.evaluates
+
+    @property
     def acknowledged(self) -> int:
         return self._machine.acknowledged
 

@@ -67,6 +67,7 @@ from polyrhythm.wire.messages.keeping import Keep, Keeping, Kept, Restored
 from polyrhythm.wire.messages.membership import (
     Admitted,
     Alive,
+    Appointed,
     Attach,
     Enrol,
     Evicted,
@@ -122,6 +123,7 @@ __all__ = [
     "Adopted",
     "Alive",
     "Amount",
+    "Appointed",
     "Arrived",
     "Asking",
     "Attach",
@@ -225,6 +227,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Leave: EventType.LEAVE,
     Stop: EventType.STOP,
     Evicted: EventType.EVICTED,
+    Appointed: EventType.APPOINTED,
     Trailer: EventType.TRAILER,
     Abstained: EventType.ABSTAINED,
     Arrived: EventType.ARRIVED,

@@ -56,6 +56,11 @@ class Leased(Message, frozen=True, kw_only=True):
     number: int = 0
 
 
+class Appointed(Message, frozen=True, kw_only=True):
+    """The lead has chosen this worker to evaluate the model for all workers, from now on until its
+    incarnation ends."""
+
+
 class Report(Message, frozen=True, kw_only=True):
     """Values that a worker's code reports, such as its accuracy."""
 
