@@ -27,8 +27,9 @@ waits."""
 ONCE = 8192 if TORTURED else 2048
 """A number of columns with which no element gets two contributions: enough for more than a minute
 of contributions."""
-ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
-"""The updaters with which servers fold (`jobs/ledger.py`)."""
+ADDITION, MOMENTUM, ADAGRAD, OUTER = "addition", "momentum", "adagrad", "outer"
+"""The updaters with which servers fold (`jobs/ledger.py`). `OUTER`: workers make the steps, and
+servers fold their averaged change with adagrad."""
 _CLOSE = 1e-3
 _SETTLED = 12
 """The number of steps after which momentum has added all of a contribution except 2**-13 of it."""
@@ -48,6 +49,8 @@ def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | floa
 def folded_with(optimizer: str) -> tuple[str, ...]:
     if optimizer == ADDITION:
         return ("--updater", "addition")
+    if optimizer == OUTER:
+        return ("--kind", "local", "--set", "local=1", "--outer", "adagrad:lr=1")
     plain = ("--async-scale", "none", "--async-momentum", "contribution")
     return ("--set", f"optimizer={optimizer}", *plain)
 

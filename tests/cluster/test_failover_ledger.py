@@ -22,6 +22,7 @@ from tests.cluster.ledger_job import (
     MANY,
     MOMENTUM,
     ONCE,
+    OUTER,
     SEEDS,
     endure,
     finish,
@@ -55,10 +56,11 @@ def draw(rng: random.Random) -> list[str]:
         pytest.param("ssp:2", "tcp", MANY, ADDITION, marks=SHOWN_ELSEWHERE),
         pytest.param("asp", "auto", MANY, ADDITION, marks=SHOWN_ELSEWHERE),
         pytest.param("bsp", "tcp", ONCE, ADAGRAD, marks=SHOWN_ELSEWHERE),
+        ("bsp", "auto", ONCE, OUTER),
         ("ssp:2", "tcp", ONCE, MOMENTUM),
         ("asp", "auto", ONCE, MOMENTUM),
     ],
-    ids=["bsp", "ssp", "asp", "bsp-adagrad", "ssp-momentum", "asp-momentum"],
+    ids=["bsp", "ssp", "asp", "bsp-adagrad", "bsp-outer", "ssp-momentum", "asp-momentum"],
 )
 def test_no_contribution_is_lost_or_counted_twice(
     tmp_path: Path,

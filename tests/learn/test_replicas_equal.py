@@ -177,14 +177,24 @@ def train(worker: Worker, optimizer: str) -> Iterator[int]:
 
 
 @pytest.mark.guarantee("replica-equals-primary", k=(1,))
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-@pytest.mark.parametrize("sync", ["bsp", "ssp:2", "asp"])
+@pytest.mark.parametrize(
+    ("sync", "optimizer", "outer"),
+    [
+        *((sync, "momentum", "off") for sync in ("bsp", "ssp:2", "asp")),
+        *((sync, "adam", "off") for sync in ("bsp", "ssp:2", "asp")),
+        ("bsp", "momentum", "nesterov:lr=0.7,momentum=0.9"),
+    ],
+)
 def test_replicas_equal_their_primaries_after_every_step(
-    witness: Witness, sync: str, optimizer: str
+    witness: Witness, sync: str, optimizer: str, outer: str
 ) -> None:
+    """With an outer optimizer, workers make the optimizer's steps, and servers those of the outer
+    optimizer."""
     job = JobSpec(
         job="twin",
         sync=sync,
+        kind="gradient" if outer == "off" else "local",
+        outer=outer,
         workers=2,
         servers=3,
         replicas=1,

@@ -182,3 +182,15 @@ def test_losing_a_server_with_bf16_on_the_wire() -> None:
     undisturbed, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum")
     disturbed, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum", lose=1)
     assert tj.distance(disturbed, undisturbed) < TOLERANCE
+
+
+@pytest.mark.parametrize("lose", [None, 1, 2])
+@pytest.mark.parametrize("outer", ["nesterov:lr=0.7,momentum=0.9", "adam:lr=0.01,beta2=0.95"])
+def test_the_state_of_the_outer_optimizer_survives_the_loss_of_a_server(
+    outer: str, lose: int | None
+) -> None:
+    fields = {"kind": "local", "local_steps": 3, "rounds": 30, "outer": outer}
+    state, journal = run(job(1, **fields), "momentum", steps=3, lose=lose, look=True)
+    lost = [line["server"] for line in journal if line["what"] == "server-lost"]
+    assert lost == ([] if lose is None else [lose])
+    assert tj.distance(state, local_twin(2, "momentum", 3, 30, outer)) < TOLERANCE

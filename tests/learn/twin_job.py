@@ -164,10 +164,33 @@ def twin(
     return model.state_dict()
 
 
-def local_twin(workers: int, optimizer_name: str, steps: int, rounds: int) -> State:
+OUTER: dict[str, Callable[[Net], torch.optim.Optimizer]] = {
+    "nesterov:lr=0.7,momentum=0.9": lambda model: torch.optim.SGD(
+        model.parameters(), lr=0.7, momentum=0.9, nesterov=True
+    ),
+    "sgd:lr=0.5": lambda model: torch.optim.SGD(model.parameters(), lr=0.5),
+    "adam:lr=0.01,beta2=0.95": lambda model: torch.optim.Adam(
+        model.parameters(), lr=0.01, betas=(0.9, 0.95)
+    ),
+}
+"""By the text of `--outer`, the same optimizer in plain torch."""
+
+
+def local_twin(
+    workers: int,
+    optimizer_name: str,
+    steps: int,
+    rounds: int,
+    outer: str = "off",
+    *,
+    by_points: bool = True,
+) -> State:
     """Train in one process with kind local: every worker makes steps of its own optimizer from the
-    common parameters, and then the models are averaged."""
+    common parameters, and then the models are averaged. With an outer optimizer (DiLoCo), the
+    difference between the common parameters and this average is the gradient of its step. With
+    `by_points=False` every worker has the same weight."""
     model = build()
+    outer_optimizer = OUTER[outer](model) if outer != "off" else None
     copies = [copy.deepcopy(model) for _ in range(workers)]
     optimizers = [OPTIMIZERS[optimizer_name](mine) for mine in copies]
     schedulers = [schedule(optimizer) for optimizer in optimizers]
@@ -183,11 +206,17 @@ def local_twin(workers: int, optimizer_name: str, steps: int, rounds: int) -> St
                 optimizers[worker].step()
                 visited += len(labels)
             schedulers[worker].step()
-            weights.append(visited)
+            weights.append(visited if by_points else 1)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parts = [dict(mine.named_parameters())[name] for mine in copies]
-                parameter.copy_(mean_by_points(parts, weights))
+                average = mean_by_points(parts, weights)
+                if outer_optimizer is None:
+                    parameter.copy_(average)
+                else:
+                    parameter.grad = parameter - average
+        if outer_optimizer is not None:
+            outer_optimizer.step()
         average_buffers(model, copies, weights)
     return model.state_dict()
 

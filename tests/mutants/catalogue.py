@@ -6,6 +6,7 @@ from tests.mutants.core_faults import CORE
 from tests.mutants.learn_faults import LEARN
 from tests.mutants.model_faults import MODEL
 from tests.mutants.mutant import Mutant
+from tests.mutants.outer_faults import OUTER
 from tests.mutants.paper_faults import PAPERS
 from tests.mutants.runtime_faults import RUNTIME
 from tests.mutants.store_faults import STORE
@@ -19,4 +20,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *STORE,
     *MODEL,
     *CHECKPOINTS,
+    *OUTER,
 )

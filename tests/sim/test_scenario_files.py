@@ -77,6 +77,15 @@ def test_groups_become_workers_with_names() -> None:
         (("rounds = 3", "rounds = 3\nkind = 'gradients'"), ["gradients"]),
         (("rounds = 3", "rounds = 3\nmodel = '3B'"), ["model"]),
         (("rounds = 3", "rounds = 3\nlocal_steps = 2"), ["local_steps", "kind"]),
+        (("rounds = 3", "rounds = 3\nouter = 'sgd'"), ["--outer 'sgd'", "sgd:lr=1"]),
+        (("rounds = 3", "rounds = 3\nouter = 'nesterov'\nsync = 'asp'"), ["--outer", "bsp"]),
+        (("rounds = 3", "rounds = 3\nouter = 'nesterov'\nkind = 'gradient'"), ["--kind local"]),
+        (("rounds = 3", "rounds = 3\nweights = 'all'"), ["weights is 'all'", "points or workers"]),
+        (("rounds = 3", "rounds = 3\nweights = 'workers'\nsync = 'asp'"), ["--weights", "bsp"]),
+        (
+            ("[job]", "[objective]\nhalving = 9\nat_once = 5\n[job]\nweights = 'workers'"),
+            ["counts points"],
+        ),
         (("rounds = 3", "rounds = 3\nservers = 0"), ["servers is 0"]),
         (
             ("rounds = 3", "rounds = 3\nsync = 'psp'\nkind = 'gradient'"),

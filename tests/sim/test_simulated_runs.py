@@ -114,6 +114,30 @@ def test_local_steps_make_contributions_of_several_batches() -> None:
     assert run.result["points"] == 100
 
 
+def test_an_outer_optimizer_and_equal_weights_change_no_decision() -> None:
+    text = """
+        [job]
+        rounds = 6
+        batch = 10
+        kind = "local"
+        local_steps = 4
+        servers = 2
+        replicas = 1
+        {more}
+        [[workers]]
+        count = 2
+        step = "10ms"
+        [[workers]]
+        step = "15ms"
+        """
+    plain = Run(text.format(more=""))
+    outer = Run(text.format(more="outer = 'nesterov'\nweights = 'workers'"))
+    assert plain.weight() == 6 * 3 * 40
+    assert outer.weight() == 6 * 3
+    for result in ("rounds", "contributions", "points", "seconds"):
+        assert outer.result[result] == plain.result[result]
+
+
 def test_without_points_workers_contribute_all_the_same() -> None:
     run = Run("[job]\nrounds = 5\nbatch = 8\n[[workers]]\ncount = 2\nstep = '1ms'\n")
     assert run.result["contributions"] == 10

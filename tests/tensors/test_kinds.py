@@ -55,7 +55,9 @@ class Largest(Stateless):
 class Statistics:
     steps_on_servers: ClassVar[bool] = False
 
-    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+    def updater(
+        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+    ) -> Updater:
         return Largest()
 
     def remember(self, model: FlatModel) -> None: ...

@@ -18,6 +18,7 @@ from polyrhythm.runtime.choices import (
     ON_ERROR,
     ON_NAN,
     UPDATERS,
+    WEIGHTS,
     WIRE_DTYPES,
 )
 from polyrhythm.wire.messages import JobSpec
@@ -50,6 +51,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
         ("--async-scale", spec.async_scale, ASYNC_SCALES),
         ("--async-momentum", spec.async_momentum, ASYNC_MOMENTA),
+        ("--weights", spec.weights, WEIGHTS),
         ("--on-error", spec.on_error, ON_ERROR),
         ("--on-nan", spec.on_nan, ON_NAN),
         ("--updater", spec.updater, UPDATERS),

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from polyrhythm.core.outer import EXAMPLE
+
 Interval = Annotated[
     str,
     typer.Option(
@@ -40,6 +42,21 @@ AsyncMomentum = Annotated[
     typer.Option(
         help="asp and ssp: momentum (and Adam's first moment) decays once per round of all members,"
         " as under bsp, or once per contribution, which diverges at much lower rates."
+    ),
+]
+Outer = Annotated[
+    str,
+    typer.Option(
+        help="Kind local: the optimizer with which servers apply the averaged change of a round, such"
+        f" as {EXAMPLE} (DiLoCo) or adam:lr=0.01. Its lr is the size of that step, and"
+        " sgd:lr=1 is plain averaging, as is off."
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        help="Policies with rounds: how a round weighs its contributions: points (by the points that"
+        " each contains), or workers (all equally)."
     ),
 ]
 ReadAhead = Annotated[

@@ -86,12 +86,14 @@ def train(
         str,
         typer.Option(
             help="What workers send: gradient, local (changes after local steps), or auto: local under"
-            " psp and fsp, gradient otherwise."
+            " psp and fsp and with --outer, gradient otherwise."
         ),
     ] = AUTO,
     local_steps: Annotated[
         int, typer.Option(help="Kind local: steps between two contributions.")
     ] = 1,
+    outer: policies.Outer = "off",
+    weights: policies.Weights = "points",
     updater: Annotated[
         str,
         typer.Option(
@@ -264,6 +266,8 @@ def train(
         deterministic=deterministic,
         kind=kind,
         local_steps=local_steps,
+        outer=outer,
+        weights=weights,
         rounds=rounds,
         epochs=epochs,
         seed=seed,

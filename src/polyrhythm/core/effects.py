@@ -304,6 +304,7 @@ class PushSlices(Effect, frozen=True):
     routing: int
     buffer: int
     weight: float
+    """How much the contribution counts in the mean of its round."""
     rates: tuple[float, ...]
     pull: int = 0
     """Without rounds: the ticket of a pull for the parameters; 0 for none."""

@@ -273,6 +273,7 @@ class Computed(Event, frozen=True):
 
     buffer: int
     weight: float
+    """The number of points that it contains."""
     rates: tuple[float, ...]
     objective: float | None
     compute_ns: int

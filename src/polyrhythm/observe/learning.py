@@ -9,6 +9,7 @@ from typing import Any
 
 from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
+from polyrhythm.core.outer import OFF, outer_rate
 from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.reasons import in_words
@@ -115,6 +116,8 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
     if finding.state is LearningState.STALLED:
         return f"try another rate{rate}, higher or lower, and check the data and its labels"
     tries = [f"a lower rate{_example(state, job)}"]
+    if job is not None and job.outer != OFF:
+        tries.append(f"a lower lr of --outer (it is {outer_rate(job.outer):g})")
     if finding.state is LearningState.NOT_FINITE:
         tries.append("clipped gradients")
     if state.momentum and job is not None and not traits_of(job.sync).rounds:

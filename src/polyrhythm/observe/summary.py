@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.outer import OFF
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.parts import Failover
@@ -26,6 +27,7 @@ def described(job: JobSpec) -> dict[str, Any]:
         "job": job.name,
         "sync": job.sync,
         "kind": job.kind,
+        **({} if job.outer == OFF else {"outer": job.outer}),
         "workers": job.workers,
         "servers": job.servers,
     }

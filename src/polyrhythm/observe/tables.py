@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polyrhythm.core.lead.learning import LearningState
+from polyrhythm.core.outer import OFF
 from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
@@ -140,7 +141,8 @@ def status(run: Run) -> RenderableType:
     what = f"{run.name}: {run.word}" + (f": {run.reason}" if run.reason else "")
     rows: list[RenderableType] = [Text(shown(what), style="bold")]
     if job is not None:
-        rows.append(Text(f"{job.name}, --sync {job.sync}, --kind {job.kind}"))
+        outer = "" if job.outer == OFF else f", --outer {job.outer}"
+        rows.append(Text(f"{job.name}, --sync {job.sync}, --kind {job.kind}{outer}"))
     running = run.word == "running"
     rows.append(Text(headline(state, job if running else None, run.now_s)))
     if state.workers:

@@ -1,6 +1,8 @@
 """The values that command-line flags accept. This module does not import torch, so that commands
 start quickly."""
 
+from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
+
 LINKS = ("auto", "tcp", "local")
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")
 WIRE_DTYPES = ("same", "bf16")
@@ -8,4 +10,5 @@ ASYNC_SCALES = ("members", "none")
 ASYNC_MOMENTA = ("round", "contribution")
 ON_ERROR = ("go-on", "end")
 ON_NAN = ("refuse", "skip", "end")
+WEIGHTS = (BY_POINTS, BY_WORKERS)
 UPDATERS = ("optimizer", "addition")

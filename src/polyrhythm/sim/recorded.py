@@ -16,7 +16,9 @@ policies too short.
 """
 
 from polyrhythm.core.kinds import steps_on_servers
+from polyrhythm.core.outer import OFF
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
+from polyrhythm.core.weights import BY_POINTS
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.worker import WorkerState
@@ -49,6 +51,8 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             sync=sync,
             timer=job.timer,
             kind=AUTO if other and steps_on_servers(job.kind) else job.kind,
+            outer=job.outer if traits_of(sync).rounds else OFF,
+            weights=job.weights if traits_of(sync).rounds else BY_POINTS,
             local_steps=1 if traits_of(sync).plans_steps else job.local_steps,
             servers=job.servers,
             rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),

@@ -12,6 +12,7 @@ from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
+from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.happening import Happening
 from polyrhythm.sim.quantities import Duration, Rate, Size, check_factor
@@ -39,6 +40,11 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     timer: str = "auto"
     kind: str = AUTO
     local_steps: int = 1
+    outer: str = "off"
+    """For kind local: the optimizer with which servers fold the averaged change. The model of
+    learning does not depend on it."""
+    weights: str = BY_POINTS
+    """How a round weighs its contributions: points or workers."""
     servers: int = 1
     workers: int | None = None
     """Round 1 opens when this many workers have joined. None: the number of workers that join at
@@ -124,6 +130,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 raise ValueError(f"{name} is smaller than one parameter of {_ITEM_NBYTES} bytes")
         if self.local_steps != 1 and not steps_on_workers(self.kind):
             raise ValueError("local_steps goes with kind = 'local'")
+        if self.weights not in (BY_POINTS, BY_WORKERS):
+            raise ValueError(f"weights is {self.weights!r}: give {BY_POINTS} or {BY_WORKERS}")
         self.timer_text()
 
     def timer_text(self) -> str:
@@ -265,6 +273,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("there are no workers: give at least one [[workers]] table")
         if self.job.target_change is not None and self.objective is None:
             raise ValueError("target_change is about an objective: give an [objective] table")
+        if self.job.weights != BY_POINTS and self.objective is not None:
+            raise ValueError("the model of [objective] counts points: give weights = 'points'")
         names = [worker.name for worker in self.cast()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -302,6 +312,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             timer=job.timer_text(),
             kind=job.kind,
             local_steps=job.local_steps,
+            outer=job.outer,
+            weights=job.weights,
             rounds=job.rounds,
             epochs=job.epochs,
             seed=job.seed,

@@ -2,8 +2,9 @@
 
 *gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's
 step. *local*: the worker makes optimizer steps of its own and sends the change of its parameters;
-the servers add the mean of these changes. A new kind is one class here, one entry in `KINDS`, and
-its traits in `core/kinds.py`.
+the servers add the mean of these changes, or make a step of the outer optimizer with it
+(`core/outer.py`). A new kind is one class here, one entry in `KINDS`, and its traits in
+`core/kinds.py`.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 
 from polyrhythm.core.kinds import GRADIENT, LOCAL
+from polyrhythm.core.outer import only_scales, parse_outer
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.buffers import Buffers
@@ -20,14 +22,16 @@ from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import can_fuse
 from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum, Updater
-from polyrhythm.wire.messages import JobSpec, ModelSpec
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
 
 class Kind(Protocol):
     steps_on_servers: ClassVar[bool]
     """Whether servers run the optimizer. Otherwise the worker runs it, between contributions."""
 
-    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+    def updater(
+        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+    ) -> Updater:
         """Return the updater that adds up and folds contributions to these slices of parameters."""
 
     def remember(self, model: FlatModel) -> None:
@@ -46,9 +50,10 @@ class Kind(Protocol):
 class Gradient:
     steps_on_servers: ClassVar[bool] = GRADIENT.steps_on_servers
 
-    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
-        dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
-        return Optimizer(spec.optimizer, held, fused=can_fuse(spec.optimizer, dtypes))
+    def updater(
+        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+    ) -> Updater:
+        return Optimizer(spec.optimizer, held, fused=_can_fuse(layout, spec.optimizer))
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=False)
@@ -67,8 +72,14 @@ class Gradient:
 class Local:
     steps_on_servers: ClassVar[bool] = LOCAL.steps_on_servers
 
-    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
-        return Mean()
+    def updater(
+        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+    ) -> Updater:
+        outer = parse_outer(job.outer)
+        if outer is None or only_scales(outer):
+            return Mean(by_rate=outer is not None)
+        outer = OptimizerSpec(outer.name, outer.groups * len(spec.optimizer.groups))
+        return Optimizer(outer, held, fused=_can_fuse(layout, outer), all_present=True)
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=True)
@@ -78,6 +89,11 @@ class Local:
 
     def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
         model.fill_changes(push)
+
+
+def _can_fuse(layout: Layout, optimizer: OptimizerSpec) -> bool:
+    dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
+    return can_fuse(optimizer, dtypes)
 
 
 KINDS: dict[str, Kind] = {"gradient": Gradient(), "local": Local()}
@@ -101,4 +117,4 @@ def updaters_for(
 def _updater(layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]) -> Updater:
     if job.updater == "addition":
         return Addition() if traits_of(job.sync).rounds else Sum()
-    return KINDS[job.kind].updater(layout, spec, held)
+    return KINDS[job.kind].updater(layout, job, spec, held)

@@ -1,8 +1,6 @@
-"""Torch optimizers, described by a name and options: which ones a server can run, and how one is
-built.
+"""Torch optimizers, described by a name and options: how a server builds one for its slices.
 
-A server has slices and not whole tensors, so only elementwise optimizers give correct results
-there.
+`core/elementwise.py` lists those that a server can run.
 """
 
 import inspect
@@ -11,32 +9,15 @@ from typing import Any
 
 import torch
 
+from polyrhythm.core.elementwise import ELEMENTWISE as ELEMENTWISE
+from polyrhythm.core.elementwise import reason_against
 from polyrhythm.core.text import plain
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import OptimizerSpec
 
-ELEMENTWISE = (
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Adagrad",
-    "Adadelta",
-    "Adamax",
-    "ASGD",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-)
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 _FUSED_DTYPES = (torch.float32, torch.float64)
 """torch's fused SGD leaves most elements of half precision unchanged (pytorch issue 191763)."""
-_REASONS = {
-    "LBFGS": "it searches along a line with the whole gradient at once",
-    "Adafactor": "it factors each matrix into rows and columns",
-    "Muon": "it orthogonalises each matrix as a whole",
-    "SparseAdam": "it needs sparse gradients, and contributions are dense",
-}
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
@@ -51,9 +32,9 @@ def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
     """Return the optimizer as a spec, or raise an error that says why it cannot run on slices."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or type(optimizer) is not getattr(torch.optim, name):
-        reason = _REASONS.get(name, "it is not one of torch's elementwise optimizers")
         raise UsageError(
-            f"{name} cannot run on a server, which holds slices and not whole tensors: {reason};"
+            f"{name} cannot run on a server, which holds slices and not whole tensors:"
+            f" {reason_against(name)};"
             f" use one of {', '.join(ELEMENTWISE)}, or --kind local, which keeps it on the worker"
         )
     return OptimizerSpec(name, tuple(_options(group) for group in optimizer.param_groups))

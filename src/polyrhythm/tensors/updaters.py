@@ -119,7 +119,12 @@ def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
 
 
 class Mean(Stateless):
-    """Adds the weighted mean of the workers' changes to the parameters. For the kind *local*."""
+    """Adds the weighted mean of the workers' changes to the parameters. For the kind *local*.
+    `by_rate`: multiply the mean by the step's rate, which is that of an outer optimizer without
+    state."""
+
+    def __init__(self, *, by_rate: bool = False) -> None:
+        self._by_rate = by_rate
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -131,7 +136,8 @@ class Mean(Stateless):
     ) -> None:
         for held, place, step in zip(slices, target, steps, strict=True):
             if step.weight:
-                alpha = step.scale / step.weight
+                scale = step.scale * step.rate if self._by_rate else step.scale
+                alpha = scale / step.weight
                 torch.add(held.parameters, held.aggregate, alpha=alpha, out=place)
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
@@ -180,15 +186,24 @@ class Sum(Stateless):
 
 
 class Optimizer:
-    """Makes a `torch.optim` step with the mean gradient over all points. For the kind
-    *gradient*."""
+    """Makes a `torch.optim` step with the mean gradient over all points (kind *gradient*), or with
+    the mean change as a negative gradient (the outer optimizer of kind *local*)."""
 
     takes_parts: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = True
 
-    def __init__(self, spec: OptimizerSpec, slices: Sequence[Held], *, fused: bool) -> None:
+    def __init__(
+        self,
+        spec: OptimizerSpec,
+        slices: Sequence[Held],
+        *,
+        fused: bool,
+        all_present: bool = False,
+    ) -> None:
         """`fused`: use torch's fused kernels. The answer must be the same for all slices of the
-        model (`can_fuse`)."""
+        model (`can_fuse`). `all_present`: contributions are changes, and none is absent: a
+        parameter that no worker has changed takes part in the step, and moves with its
+        momentum."""
         self._params = {
             held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
             for held in slices
@@ -197,7 +212,7 @@ class Optimizer:
         for held in slices:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
-        self._absences = Absences(held.slice for held in slices)
+        self._absences = Absences(() if all_present else (held.slice for held in slices))
         # without torch's hooks for its profiler and compiler, which take longer than a small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))

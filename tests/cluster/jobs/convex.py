@@ -5,6 +5,7 @@ import torch
 
 POINTS, SIZE = 480, 24
 OPTIMIZERS = {
+    "slow": lambda parameters: torch.optim.SGD(parameters, lr=0.001),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.02),
 }

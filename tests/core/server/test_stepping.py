@@ -45,3 +45,8 @@ def test_an_empty_view_counts_as_one_member() -> None:
 
 def test_an_aggregate_without_contributions_has_no_weight() -> None:
     assert stepping(2, sync="bsp").step(0.0, None, -1) == SliceStep(0.0, 0.0, -1, 1.0)
+
+
+def test_an_outer_step_has_the_rate_of_the_outer_optimizer() -> None:
+    made = stepping(4, sync="bsp", kind="local", outer="nesterov:lr=0.7,momentum=0.9")
+    assert made.step(2.0, 0.1, 7, 0.5) == SliceStep(2.0, 0.7, 7, 0.5, 1)

@@ -1,9 +1,9 @@
-from polyrhythm.core.effects import PushSlices
+from polyrhythm.core.effects import PushSlices, Send
 from polyrhythm.core.events import Computed
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.core.worker.pushes import Pushes
-from polyrhythm.wire.messages import Route
+from polyrhythm.wire.messages import Route, Trailer
 
 ROUTES = Route(0), Route(1)
 
@@ -50,3 +50,15 @@ def test_a_server_gets_repeated_contributions_before_new_ones() -> None:
     contributing.reroute(ROUTES)
     assert pushes(effects) == [(1, 1), (1, 2)]
     assert not contributing.relinking
+
+
+def test_servers_get_the_weight_and_the_lead_gets_the_points() -> None:
+    for weights, weight in (("points", 64.0), ("workers", 1.0)):
+        outbox = WorkerOutbox()
+        contributing = Pushes(outbox)
+        contributing.weights = weights
+        effects = outbox.begin()
+        contributing.send(Computed(0, 64.0, (), None, 0, 0, 0, ()), Assembly(ROUTES))
+        assert [e.weight for e in effects if isinstance(e, PushSlices)] == [weight, weight]
+        (trailer,) = [e.message for e in effects if isinstance(e, Send)]
+        assert isinstance(trailer, Trailer) and trailer.weight == 64.0

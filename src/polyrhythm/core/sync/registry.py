@@ -5,11 +5,12 @@ A new policy adds its `PolicyEntry` to `POLICIES`; the command line's help, the 
 the conformance suite read it from there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from polyrhythm.core.kinds import KINDS, steps_on_servers
+from polyrhythm.core import outer
+from polyrhythm.core.kinds import KINDS, steps_on_servers, steps_on_workers
 from polyrhythm.core.sync.arrival.restart import SSP_RESTART
 from polyrhythm.core.sync.arrival.staleness import ASP, SSP
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -18,6 +19,7 @@ from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.barrier.fsp import FSP
 from polyrhythm.core.sync.barrier.psp import PSP
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy, Traits, split_sync
+from polyrhythm.core.weights import BY_POINTS
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
@@ -57,13 +59,18 @@ def choose_kind(job: JobSpec) -> JobSpec:
     """The job with `auto` replaced by the kind that its policy prefers.
 
     fsp learns as much per pass with either kind, and more per second with local steps (decision
-    030). If an option of the job needs gradients, the kind is gradient.
+    030). If an option of the job needs gradients, the kind is gradient; an outer optimizer needs
+    local steps.
     """
     if job.kind != AUTO:
         return job
     traits = traits_of(job.sync)
     needs_gradients = job.abandon != OFF or job.in_place or job.updater == "addition"
-    kinds = filter(steps_on_servers, sorted(traits.kinds)) if needs_gradients else iter(())
+    kinds: Iterator[str] = iter(())
+    if needs_gradients:
+        kinds = filter(steps_on_servers, sorted(traits.kinds))
+    elif job.outer != outer.OFF:
+        kinds = filter(steps_on_workers, sorted(traits.kinds))
     return replace(job, kind=next(kinds, traits.preferred_kind))
 
 
@@ -74,9 +81,15 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
     policy, traits = entry.build(job), entry.traits
     if kind not in KINDS:
         raise UsageError(f"--kind {kind!r} is not known: choose one of {', '.join((AUTO, *KINDS))}")
+    _check_outer(job, traits)
     if kind not in traits.kinds:
         allowed = ", ".join(sorted(traits.kinds))
         raise UsageError(f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}")
+    if job.weights != BY_POINTS and not traits.rounds:
+        raise UsageError(
+            f"--weights {job.weights} goes with --sync {_names(lambda traits: traits.rounds)}: under"
+            f" {sync} contributions are folded one by one, so they are not weighed"
+        )
     if job.abandon != OFF and not (traits.timed and steps_on_servers(kind)):
         timed = _names(lambda traits: traits.timed)
         raise UsageError(
@@ -96,6 +109,29 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
         if job.timer != OFF:
             raise UsageError("--deterministic waits for every worker: it goes with --timer off")
     return policy
+
+
+def _check_outer(job: JobSpec, traits: Traits) -> None:
+    """Raise an error if the job cannot have the outer optimizer that `--outer` names."""
+    if outer.parse_outer(job.outer) is None:
+        return
+    if not _averages(traits):
+        raise UsageError(
+            f"--outer goes with --sync {_names(_averages)}: it makes a step with the averaged change"
+            f" of a round of local steps, which {job.sync} does not have"
+        )
+    if not steps_on_workers(job.kind):
+        raise UsageError(
+            f"--outer goes with --kind local: with --kind {job.kind} the servers run the job's own"
+            " optimizer"
+        )
+    if job.updater == "addition":
+        raise UsageError("--outer goes with --updater optimizer: plain addition has no average")
+
+
+def _averages(traits: Traits) -> bool:
+    """Whether a round can be the average of workers' local steps."""
+    return traits.rounds and any(map(steps_on_workers, traits.kinds))
 
 
 def _repeatable(traits: Traits) -> bool:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
+from polyrhythm.core.weights import BY_POINTS, weight_in_round
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.core.worker.pulls import NOTHING, Assembly
 from polyrhythm.errors import InvariantBroken
@@ -167,6 +168,8 @@ class Pushes:
         self._early: dict[int, tuple[int, int]] = {}
         """Per server, an acknowledgement in a routing epoch whose routes this worker does not have
         yet."""
+        self.weights = BY_POINTS
+        """How contributions are weighed (`core/weights.py`)."""
 
     @property
     def full(self) -> bool:
@@ -241,7 +244,7 @@ class Pushes:
                 outbox.view,
                 outbox.routing,
                 computed.buffer,
-                computed.weight,
+                weight_in_round(self.weights, computed.weight),
                 computed.rates,
                 pull,
                 pulled,

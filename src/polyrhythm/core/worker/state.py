@@ -87,6 +87,7 @@ class WorkerState:
             if self.spec is not None:
                 self.mode.attach(self.spec)
         self.job = job
+        self.pushes.weights = job.weights
         self.leave_if_asked()
 
     def announce_state(self) -> None:

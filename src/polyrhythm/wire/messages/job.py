@@ -15,6 +15,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     timer: str = "auto"
     kind: str = "gradient"
     local_steps: int = 1
+    outer: str = "off"
+    """Kind local: the optimizer with which servers fold the averaged change of a round
+    (`core/outer.py`). `off`: they add the average."""
+    weights: str = "points"
+    """How a round weighs its contributions: `points`, by the points that each contains; `workers`,
+    all equally."""
     rounds: int | None = None
     epochs: int | None = None
     seed: int = 0
