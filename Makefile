@@ -12,7 +12,7 @@ STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
 
-.PHONY: setup run test retest check docs picture bench rolling newcomer mutants torture torture-cluster clean
+.PHONY: setup run test retest check docs examples picture bench rolling newcomer mutants torture torture-cluster clean
 
 setup: $(READY)
 
@@ -61,6 +61,11 @@ picture: $(READY)
 bench: $(BENCH_READY)
 	$(BIN)/python -m benchmarks.stragglers --readme
 	$(BIN)/python -m benchmarks.exchange --readme
+
+# Compare the scripts of examples/ with plain torch, and write the table in docs/examples.md. Known
+# results in runs/examples.json are kept: `make examples ONLY=gan` makes the runs of one script.
+examples: $(READY)
+	$(BIN)/python -m benchmarks.examples --parallel 2 --docs --check $(if $(ONLY),--only $(ONLY))
 
 # Run the commands of README and guide in a fresh clone.
 newcomer: $(READY)

@@ -1,12 +1,10 @@
 """A CNN with BatchNorm, whose running statistics are averaged over all workers.
 
 polyrhythm train examples/batchnorm_cnn.py
-python examples/batchnorm_cnn.py       # the same training in plain torch
 """
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import polyrhythm as pr
 
@@ -29,15 +27,13 @@ def make_data() -> tuple[torch.Tensor, torch.Tensor]:
     return (5 + 4 * shapes + noise).unsqueeze(1), labels
 
 
-def make(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    model = nn.Sequential(
+def make_model() -> nn.Module:
+    return nn.Sequential(
         *(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
         nn.MaxPool2d(2),
         *(nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
         *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(16, 3)),
     )
-    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
@@ -51,27 +47,11 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
 
 def main(worker: pr.Worker) -> None:
     images, labels = make_data()
-    model, optimizer = make(worker.seed)
-    optimizer = worker.attach(model, optimizer)
+    torch.manual_seed(worker.seed)
+    model = make_model()
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     for batch, targets in worker.batches((images[:TRAIN], labels[:TRAIN]), batch_size=16):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()
         optimizer.step(objective=loss)
     worker.report(accuracy=accuracy(model, images, labels))
-
-
-def plain(seed: int = 0, epochs: int = DEFAULTS["epochs"]) -> float:
-    """Train in plain torch, and return the accuracy."""
-    images, labels = make_data()
-    model, optimizer = make(seed)
-    train = TensorDataset(images[:TRAIN], labels[:TRAIN])
-    for _ in range(epochs):
-        for batch, targets in DataLoader(train, batch_size=16, shuffle=True):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(batch), targets).backward()
-            optimizer.step()
-    return accuracy(model, images, labels)
-
-
-if __name__ == "__main__":
-    print(f"accuracy {plain():.3f}")

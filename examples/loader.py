@@ -1,7 +1,6 @@
 """A DataLoader with two processes: sentences of different lengths, padded by a collate function.
 
 polyrhythm train examples/loader.py
-python examples/loader.py              # the same training in plain torch
 """
 
 import torch
@@ -18,17 +17,18 @@ class Sentences(Dataset[tuple[torch.Tensor, int]]):
     """Sentences of 3 to 20 made-up words. Words below 100 are good, the others bad. The label says
     whether more words are good than bad."""
 
-    def __init__(self, first: int, count: int) -> None:
-        self._first, self._count = first, count
+    def __init__(self, count: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(3, 21, (count,), generator=generator).tolist()
+        words = torch.randint(WORDS, (sum(lengths),), generator=generator)
+        self._sentences = words.split(lengths)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._sentences)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        generator = torch.Generator().manual_seed(self._first + index)
-        length = int(torch.randint(3, 21, (), generator=generator))
-        words = torch.randint(WORDS, (length,), generator=generator)
-        return words, int((words < WORDS // 2).sum() * 2 > length)
+        words = self._sentences[index]
+        return words, int((words < WORDS // 2).sum() * 2 > len(words))
 
 
 def pad(sentences: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,42 +47,21 @@ class Classifier(nn.Module):
         return self.head(self.words(words))
 
 
-def make(seed: int) -> tuple[Classifier, torch.optim.Optimizer, DataLoader]:
-    torch.manual_seed(seed)
-    model = Classifier()
-    loader = DataLoader(
-        Sentences(0, TRAIN), batch_size=16, shuffle=True, num_workers=2, collate_fn=pad
-    )
-    return model, torch.optim.Adam(model.parameters(), lr=0.01), loader
-
-
 def accuracy(model: Classifier) -> float:
-    test = Sentences(TRAIN, TEST)
-    words, labels = pad([test[index] for index in range(TEST)])
+    words, labels = pad(list(Sentences(TEST, seed=1)))
     with torch.no_grad():
         return (model(words).argmax(1) == labels).float().mean().item()
 
 
 def main(worker: pr.Worker) -> None:
-    model, optimizer, loader = make(worker.seed)
-    optimizer = worker.attach(model, optimizer)
+    torch.manual_seed(worker.seed)
+    model = Classifier()
+    loader = DataLoader(
+        Sentences(TRAIN, seed=0), batch_size=16, shuffle=True, num_workers=2, collate_fn=pad
+    )
+    optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=0.01))
     for words, labels in worker.batches(loader):
         loss = nn.functional.cross_entropy(model(words), labels)
         loss.backward()
         optimizer.step(objective=loss)
     worker.report(accuracy=accuracy(model))
-
-
-def plain(seed: int = 0, epochs: int = DEFAULTS["epochs"]) -> float:
-    """Train in plain torch, and return the accuracy."""
-    model, optimizer, loader = make(seed)
-    for _ in range(epochs):
-        for words, labels in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(words), labels).backward()
-            optimizer.step()
-    return accuracy(model)
-
-
-if __name__ == "__main__":
-    print(f"accuracy {plain():.3f}")

@@ -2,7 +2,6 @@
 
     polyrhythm train examples/tabular.py
     polyrhythm train examples/tabular.py --set file=flats.csv
-    python examples/tabular.py             # the same training in plain torch
 
 The table has the columns of `make_table`. Without a file, the table is made up.
 """
@@ -11,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import polyrhythm as pr
 
@@ -48,12 +46,6 @@ def make_data(file: str | None) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def make(columns: int, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(columns, 32), nn.ReLU(), nn.Linear(32, 1))
-    return model, torch.optim.Adam(model.parameters(), lr=0.01)
-
-
 def explained(model: nn.Module, inputs: torch.Tensor, rents: torch.Tensor) -> float:
     """The share of the variance of the rents that the model explains."""
     with torch.no_grad():
@@ -63,28 +55,11 @@ def explained(model: nn.Module, inputs: torch.Tensor, rents: torch.Tensor) -> fl
 def main(worker: pr.Worker) -> None:
     inputs, rents = make_data(worker.options.get("file"))
     train = int(TRAIN * len(inputs))
-    model, optimizer = make(inputs.shape[1], worker.seed)
-    optimizer = worker.attach(model, optimizer)
+    torch.manual_seed(worker.seed)
+    model = nn.Sequential(nn.Linear(inputs.shape[1], 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=0.01))
     for batch, targets in worker.batches((inputs[:train], rents[:train]), batch_size=32):
         loss = nn.functional.mse_loss(model(batch), targets)
         loss.backward()
         optimizer.step(objective=loss)
     worker.report(explained=explained(model, inputs[train:], rents[train:]))
-
-
-def plain(seed: int = 0, epochs: int = DEFAULTS["epochs"]) -> float:
-    """Train in plain torch, and return the explained share of the variance."""
-    inputs, rents = make_data(None)
-    train = int(TRAIN * len(inputs))
-    model, optimizer = make(inputs.shape[1], seed)
-    rows = TensorDataset(inputs[:train], rents[:train])
-    for _ in range(epochs):
-        for batch, targets in DataLoader(rows, batch_size=32, shuffle=True):
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(batch), targets).backward()
-            optimizer.step()
-    return explained(model, inputs[train:], rents[train:])
-
-
-if __name__ == "__main__":
-    print(f"explained variance {plain():.3f}")

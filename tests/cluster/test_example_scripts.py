@@ -1,34 +1,56 @@
 """Each script of `examples/` trains once, under one policy."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.examples.catalogue import EXAMPLES, FOLDER
 from tests.cluster.processes import Command
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = FOLDER.parent
 
 
-def train(name: str, sync: str, folder: Path) -> tuple[dict[str, float], int]:
-    """Run a script. Returns the last measures that a worker reported, and the number of points."""
-    flags = ["--workers", 2, "--servers", 1, "--sync", sync]
-    with Command(EXAMPLES / name, *flags, cwd=folder) as command:
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("name", "policy", "floor", "points"),
+    [
+        ("batchnorm_cnn", "bsp", 0.9, 4 * 960),
+        ("lenet_like", "fsp", 0.9, 3 * 640),
+        ("loader", "ssp:4", 0.85, 4 * 1_600),
+        ("tabular", "bsp", 0.8, 10 * 1_600),
+        ("transformer", "asp", 0.8, 5 * 1_500),
+    ],
+)
+def test_a_script_learns(name: str, policy: str, floor: float, points: int, tmp_path: Path) -> None:
+    example = EXAMPLES[name]
+    flags = ["--workers", 2, "--servers", 1, *example.words(policy)]
+    with Command(example.path, *flags, cwd=tmp_path) as command:
         assert command.wait(120) == 0, command.stderr()
-        points = sum(line["points"] for line in command.journal("rounds"))
-        return command.journal("reported")[-1]["metrics"], points
+        assert sum(line["points"] for line in command.journal("rounds")) == points
+        reports = [line["metrics"][example.measure] for line in command.journal("reported")]
+        assert example.deficit(reports[-1], floor) < 0
 
 
-def test_a_loader_with_processes(tmp_path: Path) -> None:
-    measures, points = train("loader.py", "ssp:4", tmp_path)
-    assert measures["accuracy"] > 0.85
-    assert points == 4 * 1_600
-
-
-def test_a_cnn_with_batch_norm(tmp_path: Path) -> None:
-    measures, points = train("batchnorm_cnn.py", "bsp", tmp_path)
-    assert measures["accuracy"] > 0.9
-    assert points == 4 * 960
-
-
-def test_a_table_from_pandas(tmp_path: Path) -> None:
-    measures, points = train("tabular.py", "bsp", tmp_path)
-    assert measures["explained"] > 0.8
-    assert points == 10 * 1_600
+@pytest.mark.cluster
+def test_the_notebook_learns(tmp_path: Path) -> None:
+    """Jupyter's kernel runs all cells."""
+    command = [sys.executable, "-m", "benchmarks.examples.notebook", FOLDER / "notebook.ipynb"]
+    options = ["--set=workers=2", "--set=servers=1", "--set=sync=ssp:4"]
+    places = {name: str(tmp_path) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
+    done = subprocess.run(
+        [*command, *options],
+        cwd=ROOT,
+        env={**os.environ, **places},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["metrics"]["accuracy"] > 0.85
+    assert told["points"] == 12 * 1_500

@@ -1,0 +1,1 @@
+"""Compares the scripts of `examples/` with plain torch."""

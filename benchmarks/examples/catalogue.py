@@ -1,0 +1,59 @@
+"""The scripts of `examples/` that are compared with plain torch, each with its measure and its
+tolerance."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import readme
+
+FOLDER = readme.ROOT / "examples"
+POLICIES = ("bsp", "asp", "ssp:4", "psp", "fsp")
+WORKERS = 3
+SERVERS = 2
+
+
+@dataclass(frozen=True)
+class Example:
+    file: str
+    measure: str
+    """The name under which the script reports how good its model is."""
+    tolerance: float
+    """How much worse than plain torch a run may be."""
+    lower: bool = False
+    """Whether a lower measure is better."""
+    flags: tuple[str, ...] = ()
+    """Flags of `polyrhythm train` that the script needs under every policy."""
+    policy_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further flags, by policy."""
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.file
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def words(self, policy: str) -> tuple[str, ...]:
+        """The flags that choose this policy for this script."""
+        return ("--sync", policy, *self.flags, *self.policy_flags.get(policy, ()))
+
+    def deficit(self, value: float, plain: float) -> float:
+        """How much worse a run is than plain torch; negative if it is better."""
+        return value - plain if self.lower else plain - value
+
+
+EXAMPLES = {
+    each.name: each
+    for each in (
+        Example("tabular.py", "explained", 0.02),
+        Example("batchnorm_cnn.py", "accuracy", 0.03),
+        Example("lenet_like.py", "accuracy", 0.05),
+        Example("loader.py", "accuracy", 0.05),
+        Example("transformer.py", "accuracy", 0.05),
+        Example("notebook.ipynb", "accuracy", 0.03),
+    )
+}
+"""The tolerances are chosen before results are known. The accuracy of `loader` and `transformer`
+still rises when they end, so their tolerance is larger."""
