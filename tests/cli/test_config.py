@@ -99,7 +99,7 @@ def test_the_error_names_a_faulty_environment_variable(call: Call) -> None:
         ("--max-seconds", "inf"),
     ],
 )
-def test_impossible_targets_are_refused(call: Call, tmp_path: Path, flag: str, value: str) -> None:
+def test_impossible_goals_are_refused(call: Call, tmp_path: Path, flag: str, value: str) -> None:
     error = call("train", "digits", flag, value).exception
     assert isinstance(error, UsageError) and str(error).startswith(f"{flag} is ")
     assert not (tmp_path / "runs").exists()

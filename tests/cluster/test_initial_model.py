@@ -86,7 +86,7 @@ def test_export_writes_the_model_of_a_run(trained: Path) -> None:
         (("first", "runs/first/model.safetensors"), "exists already"),
         (("first", "out.pt", "--checkpoint", "x"), "give a number, or last"),
         (("first", "out.pt", "--checkpoint", "last"), "there is no checkpoint in"),
-        (("first", "out.pt", "--best"), "has no best model: train with --keep-best accuracy"),
+        (("first", "out.pt", "--best"), "has no best model: train with --keep-best METRIC"),
         (("first", "out.pt", "--best", "--checkpoint", "1"), "exclude each other"),
     ],
 )

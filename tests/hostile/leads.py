@@ -39,8 +39,8 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 GOALS: tuple[dict[str, Any], ...] = (
     {"rounds": 10**9},
-    {"epochs": 10**9, "target_accuracy": 2e100},
-    {"target_change": 1e-300, "target_objective": -2e100},
+    {"epochs": 10**9, "targets": (m.Target("accuracy", 2e100, True),)},
+    {"target_change": 1e-300, "targets": (m.Target("objective", -2e100, False),)},
 )
 SPEC = m.ModelSpec(
     (m.TensorSpec("weight", (8, 8), "float32", 0, (8, 1)),), m.OptimizerSpec("SGD", ({"lr": 0.1},))

@@ -46,7 +46,7 @@ def test_a_report_must_be_finite(value: float) -> None:
 
 
 def test_two_reports_that_overflow_end_the_lead_when_they_are_not_refused() -> None:
-    stage = Stage(workers=2, target_accuracy=0.9, rounds=10).begin()
+    stage = Stage(workers=2, targets=(m.Target("accuracy", 0.9, True),), rounds=10).begin()
     for worker in range(2):
         stage.tell(m.Report(**stage.who(worker), metrics={"accuracy": 1e308}))
     with pytest.raises(OverflowError):
@@ -76,7 +76,7 @@ def test_a_worker_omits_a_measure_that_is_not_finite_and_reports_that_once(
 
 def train(policy: str, value: float) -> Stage:
     """Run rounds with trailers in which every number that no rule checks has this value."""
-    goal = {"target_change": 1e-9, "target_objective": -1e300}
+    goal = {"target_change": 1e-9, "targets": (m.Target("objective", -1e300, False),)}
     stage = Stage(workers=2, **POLICIES[policy], **goal).begin()
     for worker in range(2):
         stage.tell(m.Enrol(**stage.who(worker), points=8, batch=4))

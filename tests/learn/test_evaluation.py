@@ -9,9 +9,10 @@ from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.worker.timesheet import Timesheet
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import JobSpec, Target
 
 MS = 10**6
+GOOD = Target("accuracy", 0.9, True)
 DATA = (torch.zeros(64, 2), torch.zeros(64, 1))
 
 
@@ -48,12 +49,13 @@ def test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth_of_the_time(
 
 
 def test_a_job_ends_when_the_accuracy_that_one_worker_reports_reaches_the_target() -> None:
-    job = JobSpec(job="x", workers=2, servers=1, target_accuracy=0.9)
+    job = JobSpec(job="x", workers=2, servers=1, targets=(GOOD,))
     run = run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
     reports = {line["name"] for line in run.journal if line["what"] == "reported"}
     assert reports == {"worker-0"}
     (ended,) = [line for line in run.journal if line["what"] == "ended"]
-    assert ended["fields"] == {"goal": "accuracy", "accuracy": 0.95, "wanted": 0.9}
+    fields = {"goal": "target", "metric": "accuracy", "value": 0.95, "wanted": 0.9}
+    assert ended["fields"] == {**fields, "at_least": True}
 
 
 def test_the_time_of_an_evaluation_is_not_counted_as_computing(
@@ -61,6 +63,6 @@ def test_the_time_of_an_evaluation_is_not_counted_as_computing(
 ) -> None:
     aside: list[int] = []
     monkeypatch.setattr(Timesheet, "exclude_time", lambda sheet, took_ns: aside.append(took_ns))
-    job = JobSpec(job="x", workers=1, servers=1, target_accuracy=0.9)
+    job = JobSpec(job="x", workers=1, servers=1, targets=(GOOD,))
     run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
     assert aside and min(aside) > 0

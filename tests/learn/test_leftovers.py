@@ -130,11 +130,11 @@ def test_an_optimizer_that_has_already_stepped_is_refused() -> None:
         run_inline(job(epochs=1), main, timeout_s=20)
 
 
-def test_measures_may_have_any_name() -> None:
+def test_metrics_may_have_the_names_of_journal_fields() -> None:
     def main(worker: Worker) -> None:
         loop(worker)
-        worker.report(name=1.0, what=2.0, at_s=3.0, accuracy=math.nan)
+        worker.report(name=1.0, what=2.0, metrics=3.0, accuracy=math.nan)
 
     run = run_inline(job(epochs=1), main, timeout_s=20)
     reports = [line["metrics"] for line in run.journal if line["what"] == "reported"]
-    assert reports == [{"name": 1.0, "what": 2.0, "at_s": 3.0}] * 2, "NaN is left out"
+    assert reports == [{"name": 1.0, "what": 2.0, "metrics": 3.0}] * 2, "NaN is left out"

@@ -21,7 +21,7 @@ from polyrhythm.runtime.server.on_arrival_primary import OnArrivalPrimary
 from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
 from polyrhythm.runtime.server.replica_send import ReplicaSender
 from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
-from polyrhythm.wire.messages import Copy, JobSpec, Stamp
+from polyrhythm.wire.messages import Copy, JobSpec, Stamp, Target
 from tests.learn import twin_job as tj
 
 Lines = list[dict[str, Any]]
@@ -200,7 +200,7 @@ def test_replicas_equal_their_primaries_after_every_step(
         replicas=1,
         slice_nbytes=256,
         heartbeat_s=20.0,
-        target_accuracy=1.0,
+        targets=(Target("accuracy", 1.0, True),),
     )
     run = inline.InlineRun(None, [])
     guests: list[threading.Thread] = []

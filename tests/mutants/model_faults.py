@@ -88,4 +88,28 @@ MODEL: tuple[Mutant, ...] = (
         "None",
         f"{_FILE}::test_a_fresh_model_loads_the_file_strictly_and_is_equal[channels_last]",
     ),
+    mutant(
+        "best-loss-is-the-highest",
+        "With --keep-best val_loss the worst model is kept.",
+        "core:KeepBest._better",
+        "value < self.best if self._lowest else value > self.best",
+        "value > self.best",
+        f"{_BEST}::test_a_loss_is_best_when_it_is_lowest",
+    ),
+    mutant(
+        "evaluation-counts-for-one-worker",
+        "The value of an earlier evaluator stays in the mean of a target.",
+        "core:Reported.take",
+        "self._values[name] = {worker: value}",
+        "self._values.setdefault(name, {})[worker] = value",
+        "tests/core/lead/test_targets.py::test_an_evaluation_stands_for_all_workers",
+    ),
+    mutant(
+        "late-metric-fails-the-job",
+        "A job whose target is reported once per pass fails before the first pass is over.",
+        "core:Targets.hopeless",
+        "passes is not None and passes < _PASSES",
+        "False",
+        "tests/core/lead/test_targets.py::test_a_job_whose_only_target_is_never_reported_fails",
+    ),
 )

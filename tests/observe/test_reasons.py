@@ -34,6 +34,7 @@ FIELDS: dict[str, Any] = {
         "times": 3,
     },
     **{"goal": "rounds", "cause": "done", "limit_s": 2.0, "heartbeats": 20, "heartbeat_s": 0.1},
+    **{"target": "val_los", "names": "accuracy, val_loss"},
 }
 
 

@@ -10,12 +10,20 @@ from polyrhythm.observe.advice import advise
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import JobSpec, Target
 from tests.observe.journals import Line, ended, line, opened, rounds, totals
 
 
 def job(**fields: Any) -> JobSpec:
     return JobSpec(job="x", name="digits", workers=2, **fields)
+
+
+def accuracy(value: float) -> Target:
+    return Target("accuracy", value, True)
+
+
+def objective(value: float) -> Target:
+    return Target("objective", value, False)
 
 
 LINES = [
@@ -47,6 +55,51 @@ def test_the_result() -> None:
     assert (worker["contributions"], worker["points"], worker["compute_s"]) == (5, 50, 3.0)
 
 
+def test_every_reported_value_is_in_the_result_and_in_the_summary() -> None:
+    lines = [
+        *opened(0, 1),
+        line(2.0, "reported", worker=0, name="worker-0", metrics={"f1": 0.5, "val_loss": 2e-5}),
+        line(2.5, "reported", worker=1, name="worker-1", metrics={"f1": 0.7}),
+        rounds(3.0, 5),
+    ]
+    result = summarise(lines, job())
+    assert result["metrics"] == pytest.approx({"f1": 0.6, "val_loss": 2e-5})
+    assert result["per_worker"]["worker-1"]["reported"] == {"f1": 0.7}
+    rows = text_of(lines, job())
+    assert "  f1 0.6000" in rows and "  val_loss 2e-05" in rows
+
+
+def test_the_value_of_an_evaluation_replaces_those_of_all_workers() -> None:
+    lines = [
+        *opened(0, 1),
+        line(2.0, "reported", worker=0, name="worker-0", metrics={"f1": 0.5}),
+        line(3.0, "reported", worker=1, name="worker-1", evaluated=True, metrics={"f1": 0.9}),
+    ]
+    assert summarise(lines, job())["metrics"] == {"f1": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("target", "seconds"),
+    [
+        (Target("val_loss", 0.5, False), 1.0),
+        (Target("val_loss", 0.25, False), 3.0),
+        (Target("val_loss", 0.1, False), None),
+        (Target("val_loss", 0.7, True), 2.0),
+        (Target("other", 0.7, True), None),
+    ],
+)
+def test_the_time_to_a_target_is_that_of_its_first_value(
+    target: Target, seconds: float | None
+) -> None:
+    values = {2.0: 0.4, 3.0: 0.8, 4.0: 0.2, 5.0: 0.9}
+    reports = [
+        line(at_s, "reported", worker=0, name="worker-0", metrics={"val_loss": value})
+        for at_s, value in values.items()
+    ]
+    state = fold([*opened(0), *reports])
+    assert seconds_to_target(state, job(targets=(target,))) == seconds
+
+
 def test_bf16_travels_at_half_size() -> None:
     assert summarise(LINES, job(wire_dtype="bf16"))["bytes_pushed"] == 10 * 2_000
 
@@ -60,14 +113,14 @@ def test_a_run_that_never_opened_has_a_result() -> None:
     ("fields", "seconds"),
     [
         ({}, None),
-        ({"target_accuracy": 0.9}, 2.5),
-        ({"target_accuracy": 0.95}, None),
-        ({"target_objective": 0.9}, 2.0),
-        ({"target_objective": 0.5}, 4.0),
-        ({"target_objective": 0.5, "target_accuracy": 0.8}, 2.5),
+        ({"targets": (accuracy(0.9),)}, 2.5),
+        ({"targets": (accuracy(0.95),)}, None),
+        ({"targets": (objective(0.9),)}, 2.0),
+        ({"targets": (objective(0.5),)}, 4.0),
+        ({"targets": (objective(0.5), accuracy(0.8))}, 2.5),
     ],
 )
-def test_seconds_to_target(fields: dict[str, float], seconds: float | None) -> None:
+def test_seconds_to_target(fields: dict[str, Any], seconds: float | None) -> None:
     assert seconds_to_target(fold(LINES), job(**fields)) == seconds
 
 
@@ -78,7 +131,7 @@ def test_seconds_to_target(fields: dict[str, float], seconds: float | None) -> N
         ({"epochs": 4}, 4.0),
         ({"max_seconds": 10.0}, 6.0),
         ({"rounds": 18, "max_seconds": 5.0}, 1.0),
-        ({"target_accuracy": 0.99}, None),
+        ({"targets": (accuracy(0.99),)}, None),
     ],
 )
 def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
@@ -98,7 +151,7 @@ def text_of(lines: list[Line], job: JobSpec) -> list[str]:
 
 
 def test_the_summary_ends_with_the_advice() -> None:
-    rows = text_of(LINES, job(target_objective=0.5))
+    rows = text_of(LINES, job(targets=(objective(0.5),)))
     assert rows[0] == "digits: the job reached its goal: 9 rounds"
     assert "  target met after 4.00 s" in rows
     assert "  worker-0: 5 contributions, computing 50%, waiting 25%, transferring 25%" in rows

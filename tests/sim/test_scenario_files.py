@@ -68,8 +68,11 @@ def test_groups_become_workers_with_names() -> None:
     ("change", "words"),
     [
         (("rounds = 3", "rounds = 3\ncolour = 1"), ["colour", "$.job"]),
-        (("rounds = 3", ""), ["rounds, epochs, target_change or max_time"]),
+        (("rounds = 3", ""), ["rounds, epochs, target, target_change or max_time"]),
         (("rounds = 3", "epochs = 3"), ["points"]),
+        (("rounds = 3", "target = 'f1=1'"), ["a simulated job has only the objective"]),
+        (("rounds = 3", "target = 'objective'"), ["give NAME=VALUE"]),
+        (("rounds = 3", "target = 'objective=1'"), ["give an [objective] table"]),
         (("rounds = 3", "rounds = 0"), ["rounds is 0"]),
         (("rounds = 3", "rounds = 'many'"), ["int", "$.job.rounds"]),
         (("rounds = 3", "rounds = 3\nsync = 'bps'"), ["bps"]),

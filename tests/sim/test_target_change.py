@@ -1,4 +1,5 @@
-"""`target_change` in virtual time: the rule is checked once per full pass of the slowest worker.
+"""`target_change` and `target` in virtual time. A change is checked once per full pass of the slowest
+worker.
 
 The simulated objective has no noise and halves about every two passes, so its change in a pass is known.
 """
@@ -110,3 +111,14 @@ def test_a_simulated_job_that_learns_nothing_is_reported() -> None:
     job = Run(text.format(sync="asp", more="epochs = 8", after="", **fields))
     assert [line["state"] for line in job.lines("learning")] == ["stalled"]
     assert "learned nothing" in job.result["ended"]
+
+
+@pytest.mark.parametrize(("sync", "kind"), POLICIES)
+def test_a_simulated_job_ends_at_a_target_of_its_objective(sync: str, kind: str) -> None:
+    text = SCENARIO.replace("target_change = {bound}", 'target = "objective={bound}"')
+    more = 'interval = "20ms"' if sync == "fsp" else ""
+    fields = {"kind": kind, "local_steps": 1, "bound": 0.25, "points": POINTS}
+    job = Run(text.format(sync=sync, more=more, after="", **fields))
+    assert not job.end.failed
+    assert "wanted at most 0.25" in in_words(job.end.reason)
+    assert job.result["objective"] <= 0.25

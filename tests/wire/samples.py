@@ -71,7 +71,7 @@ def messages() -> list[m.Message]:
             epochs=3,
             number=4,
         ),
-        m.Report(**IDENTITY, metrics={"accuracy": 0.5}),
+        m.Report(**IDENTITY, metrics={"accuracy": 0.5}, evaluated=True),
         m.Leave(**IDENTITY, reason=DONE),
         m.Evicted(**IDENTITY, reason=Reason("silent-for", {"silent_s": 6.0})),
         m.Stop(**IDENTITY, reason=refused("goal"), failed=True),

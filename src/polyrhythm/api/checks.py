@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
-from polyrhythm.core.lead.best import ACCURACY
+from polyrhythm.core.metrics import parse_best
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import is_loopback
@@ -31,8 +31,11 @@ connection to a lead on another host uses TCP."""
 def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     """Raise an error if the settings of a job are wrong or contradict each other."""
     choose_policy(spec)
-    if spec.keep_best not in ("", ACCURACY):
-        raise UsageError(f"--keep-best is {spec.keep_best!r}: give accuracy")
+    if spec.keep_best:
+        try:
+            parse_best(spec.keep_best)
+        except ValueError as error:
+            raise UsageError(f"--keep-best is {spec.keep_best!r}: {error}") from None
     for flag, value in (
         ("--workers", spec.workers),
         ("--servers", spec.servers),
@@ -86,11 +89,7 @@ def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
 
 
 def _check_targets(spec: JobSpec) -> None:
-    accuracy, objective, seconds = spec.target_accuracy, spec.target_objective, spec.max_seconds
-    if accuracy is not None and not 0 < accuracy <= 1:
-        raise UsageError(f"--target-accuracy is {accuracy}: give a share of 1, such as 0.95")
-    if objective is not None and not math.isfinite(objective):
-        raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
+    seconds = spec.max_seconds
     if spec.target_change is not None and not 0 < spec.target_change < math.inf:
         raise UsageError(f"--target-change is {spec.target_change}: give a number, such as 0.001")
     if seconds is not None and not 0 < seconds < math.inf:

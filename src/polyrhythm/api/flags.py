@@ -31,6 +31,15 @@ Threads = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="End when a metric that workers report has this value (repeatable): val_loss=0.3,"
+        " accuracy=0.95. A loss or error must fall to the value, other metrics must rise to it;"
+        " 'f1>=0.9' and 'time<=2' state it.",
+    ),
+]
 CheckpointEvery = Annotated[
     str | None,
     typer.Option(help="Make a checkpoint regularly: a time such as 60s, or 100rounds."),

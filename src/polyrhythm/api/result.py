@@ -86,7 +86,7 @@ class Result:
 
     def state_dict(self, *, best: bool = False) -> dict[str, "Tensor"]:
         """The parameters and buffers of the trained model, for `model.load_state_dict`. `best`:
-        those of the model with the highest accuracy, which a job with `keep_best` keeps."""
+        those of the best model, which a job with `keep_best` keeps."""
         path = self.run / (_BEST if best else _MODEL)
         if not path.is_file():
             reason = (

@@ -17,6 +17,7 @@ from polyrhythm.api.folders import make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
 from polyrhythm.api.saying import say_starting
+from polyrhythm.api.targets import targets_of
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
@@ -125,12 +126,13 @@ def train(
             " the job's own."
         ),
     ] = None,
+    target: flags.Targets | str | Mapping[str, float] = None,
     target_accuracy: Annotated[
         float | None,
-        typer.Option(help="End when the workers report this accuracy, such as 0.95."),
+        typer.Option(help="Short for --target accuracy=VALUE, such as 0.95."),
     ] = None,
     target_objective: Annotated[
-        float | None, typer.Option(help="End when the objective is at most this.")
+        float | None, typer.Option(help="Short for --target objective=VALUE.")
     ] = None,
     target_change: Annotated[
         float | None,
@@ -145,8 +147,9 @@ def train(
     keep_best: Annotated[
         str | None,
         typer.Option(
-            help="accuracy: also keep the model with the highest accuracy that a worker reported, in"
-            " model-best.safetensors."
+            help="A metric that workers report, such as accuracy or val_loss: also keep the model with"
+            " its best value, in model-best.safetensors. A loss or error is best when lowest, others"
+            " when highest; lowest:NAME and highest:NAME state it."
         ),
     ] = None,
     init: Annotated[
@@ -247,8 +250,9 @@ def train(
     check_options(train, locals(), unknown)
     code = find_code(main)
     runs_dir = Path(runs_dir).expanduser()
-    goals = (rounds, epochs, target_accuracy, target_objective, target_change, max_seconds)
-    if all(goal is None for goal in goals):
+    targets = targets_of(target, target_accuracy, target_objective)
+    goals = (rounds, epochs, target_change, max_seconds)
+    if not targets and all(goal is None for goal in goals):
         epochs = code.defaults.get("epochs")
     options = _own_options(set)
     if code.name in JOBS:
@@ -289,8 +293,7 @@ def train(
         respawn=respawn,
         on_error=on_error,
         on_nan=on_nan,
-        target_accuracy=target_accuracy,
-        target_objective=target_objective,
+        targets=targets,
         target_change=target_change,
         max_seconds=max_seconds,
         keep_best=keep_best or "",

@@ -55,6 +55,10 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     path = path or DEFAULT_FILE
     ctx.meta[_FILE] = path
     ctx.default_map = defaults_from(load_file(path), _known(ctx), path)
+    for param in ctx.command.params:
+        value = ctx.default_map.get(str(param.name))
+        if getattr(param, "multiple", False) and isinstance(value, str):
+            ctx.default_map[str(param.name)] = [value]
     return path
 
 

@@ -90,7 +90,9 @@ def _copy_of_run(run_dir: Path, target: Path, *, best: bool) -> None:
     model = run_dir / (BEST if best else MODEL)
     if not model.exists():
         if best:
-            raise UsageError(f"{run_dir} has no best model: train with --keep-best accuracy")
+            raise UsageError(
+                f"{run_dir} has no best model: train with --keep-best METRIC, such as accuracy"
+            )
         raise UsageError(
             f"{run_dir} has no model: the run has not ended, or lost it; --checkpoint last exports"
             " its last checkpoint, if it has one"

@@ -15,6 +15,7 @@ from polyrhythm.api.folders import make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.saying import say_starting
 from polyrhythm.api.stores import check_unused, url_of
+from polyrhythm.api.targets import targets_of
 from polyrhythm.cli.launch import launch
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
@@ -57,6 +58,7 @@ def resume(
     epochs: Annotated[
         int | None, typer.Option(help="End after this many passes, counted from the beginning.")
     ] = None,
+    target: flags.Targets = None,
     max_seconds: Annotated[
         float | None, typer.Option(help="End after this many seconds, counted from now.")
     ] = None,
@@ -102,6 +104,7 @@ def resume(
         "sync": sync,
         "rounds": rounds,
         "epochs": epochs,
+        "targets": targets_of(target) or None,
         "max_seconds": max_seconds,
         "checkpoint_every": checkpoint_every,
         "keep": keep,
@@ -124,8 +127,8 @@ def resume(
     check_port(port)
     check_threads(threads)
     here = Here.of(spec, local_servers, local_workers)
-    target = opened.url if store is None else store
-    check_checkpoints(spec, target, here)
+    url = opened.url if store is None else store
+    check_checkpoints(spec, url, here)
     fetch_for(spec.name, defaults_of(job), spec.options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
     say_starting(here, quiet=quiet or json_)
@@ -134,7 +137,7 @@ def resume(
 
     run = partial(
         run_job,
-        with_store(spec, target, runs_dir),
+        with_store(spec, url, runs_dir),
         here,
         run_dir,
         quiet=quiet or json_,

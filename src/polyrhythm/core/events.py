@@ -349,6 +349,8 @@ class Reporting(Event, frozen=True):
 
     metrics: dict[str, float]
     round: int = -1
+    evaluated: bool = False
+    """Whether this worker evaluated the model for all workers."""
 
 
 class LeaveAsked(Event, frozen=True):

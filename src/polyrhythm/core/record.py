@@ -45,4 +45,4 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[RecordedChunk, ...] = ()
     workers: tuple[RecordedWorker, ...] = ()
     best: float | None = None
-    """With `--keep-best`: the highest value that was reported; None if none was."""
+    """With `--keep-best`: the best value that was reported; None if none was."""

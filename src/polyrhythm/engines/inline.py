@@ -200,7 +200,11 @@ def _work(
     node = WorkerNode(name, job.job, hub, options)
     reason, raised = DONE, False
     try:
-        main(Worker(node, node.join(hub.address(SEAT.server))))
+        worker = Worker(node, node.join(hub.address(SEAT.server)))
+        try:
+            main(worker)
+        finally:
+            worker.close()
     except Exception as error:  # kept in the result of the job
         run.errors[name] = error
         reason = why_failed(error)

@@ -120,5 +120,8 @@ def train(
     stage = Staging.parse(job.staging).of(node.name).amended(staging or {})
     worker = Worker(node, job, stage)
     with tenant() if stage.tenant else contextlib.nullcontext():
-        main(worker)
-        worker.finish()
+        try:
+            main(worker)
+            worker.finish()
+        finally:
+            worker.close()

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from polyrhythm.wire.messages import ChunkProgress
+from polyrhythm.runtime.worker.loop import UserLoop
+from polyrhythm.wire.messages import ChunkProgress, Leased
 
 
 class Visits:
@@ -67,3 +68,32 @@ class Visits:
         points, progress = self.points, tuple(self._progress.values())
         self.drop()
         return points, progress, self._lease
+
+
+class VisitedPasses:
+    """How often the training loop has visited all points of its lease. A batch counts as visited
+    when the loop gets it."""
+
+    def __init__(self, loop: UserLoop) -> None:
+        self.first = 0
+        self._loop = loop
+        self._been: dict[int, int] | None = None
+        """Per chunk that this worker has visited, its passes. None: passes are not counted."""
+
+    def begin(self, lease: Leased) -> None:
+        """A loop over leased points begins."""
+        if self._been is None:
+            self._been = {}
+            self.first = min((chunk.passes for chunk in lease.chunks), default=0)
+
+    def visited(self, progress: Sequence[ChunkProgress]) -> None:
+        if self._been is not None:
+            self._been.update({step.chunk: step.passes for step in progress})
+
+    @property
+    def now(self) -> int | None:
+        been, lease = self._been, self._loop.lease
+        if been is None or lease is None:
+            return None if been is None else self.first
+        passes = (max(chunk.passes, been.get(chunk.chunk, 0)) for chunk in lease.chunks)
+        return min(passes, default=self.first)

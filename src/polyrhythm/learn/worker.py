@@ -2,10 +2,9 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat, TypeAlias
 from zlib import crc32
 
 import torch
@@ -20,19 +19,23 @@ from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
-from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.keeping import Kept, Stateful
 from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of, ranks_of
 from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
+from polyrhythm.learn.reporting import Reporting
 from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.learn.streams import stream
-from polyrhythm.learn.visits import Visits
+from polyrhythm.learn.visits import VisitedPasses, Visits
+from polyrhythm.learn.writers import AnyWriter
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_read import load_into
-from polyrhythm.wire.messages import MOST_NUMBER, JobSpec
+from polyrhythm.wire.messages import JobSpec
+
+Metric: TypeAlias = SupportsFloat
+"""A value that is reported: a number, or a tensor with one element."""
 
 
 class Worker:
@@ -48,13 +51,10 @@ class Worker:
         self._attached = False
         self._exchange: Exchange | None = None
         self._pacer: Pacer | None = None
-        self._left_out: set[str] = set()
-        """The names of measures about which this worker has warned because they were not finite."""
         self._points: Points | None = None
         self._kept = Kept(node)
-        self._evaluations = Evaluations(
-            time.monotonic_ns(), decides=job.target_accuracy is not None
-        )
+        self._passes = VisitedPasses(node.loop)
+        self._reporting = Reporting(node, job, self._passes)
 
     @property
     def name(self) -> str:
@@ -110,6 +110,7 @@ class Worker:
         pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._pacer = pacer
         self._exchange = Exchange(optimizer, self._node, flat, self._visits, model, pacer)
+        self._reporting.exchange = self._exchange
         self._exchange.before_step = self._kept.begin_step
         self._kept.attach(self._exchange.model.param_groups)
         return self._exchange.model
@@ -201,6 +202,7 @@ class Worker:
         if not exchange.pending:
             exchange.take_version()
         points = self._points = self._points or Points(lease, least)
+        self._passes.begin(lease)
         ranks = None
         if loading.sampler is not None:
             ranks = ranks_of(loading.sampler, count, lease.seed)
@@ -232,6 +234,7 @@ class Worker:
                 drawn, batch = found
                 exchange.begin_batch(drawn.asked)
                 self._visits.note(drawn.points, drawn.progress)
+                self._passes.visited(drawn.progress)
                 yield drawn.points, batch
         finally:
             ahead.close()
@@ -293,32 +296,40 @@ class Worker:
         gradient that is already in the buffer is sent without a copy."""
         return self._node.push_buffers()
 
-    def report(self, **metrics: float) -> None:
-        """Write measures of this worker, such as its accuracy, to the journal and the summary. A
-        measure that is not a finite number is left out; the first time, a warning is printed."""
-        measured = {name: float(value) for name, value in metrics.items()}
-        finite = {name: value for name, value in measured.items() if abs(value) <= MOST_NUMBER}
-        for name in sorted(measured.keys() - finite.keys() - self._left_out):
-            self._left_out.add(name)
-            said = f"{self.name} does not report {name}={measured[name]}: it is not a finite number"
-            print(f"polyrhythm: {said}", file=sys.stderr, flush=True)
-        if finite:
-            exact = self._exchange is None or self._exchange.has_version
-            self._node.report(finite, self._node.loop.version if exact else -1)
+    def report(self, **metrics: Metric) -> None:
+        """Report values of this worker, such as its accuracy: numbers, or tensors with one element.
+        They appear in the summary, `status`, `--json` and the history, and can be targets
+        (`--target accuracy=0.95`). A value that is not finite is left out; the first time, a
+        warning is printed."""
+        self._reporting.report(metrics)
 
-    def evaluate(self, **measures: Callable[[], float]) -> None:
-        """Evaluate these measures now and then, and report them. `--target-accuracy` needs this.
-        Call it after every step: one worker evaluates, and the others do nothing. It is the worker
-        with the lowest number; when it leaves or dies, the next one takes over. The time of
-        evaluations does not count as computing. It is at most a tenth of the worker's time."""
-        began_ns = time.monotonic_ns()
-        if not self._node.evaluates or self.stopped or not self._evaluations.due(began_ns):
-            return
-        exchange = self._exchange
-        if exchange is not None and exchange.traits.timed and exchange.pending:
-            return  # the evaluation could outlast the interval, and the other workers would wait
-        self.report(**{name: measure() for name, measure in measures.items()})
-        now_ns = time.monotonic_ns()
-        self._evaluations.done(began_ns, now_ns)
-        if self._exchange is not None:
-            self._exchange.exclude_time(now_ns - began_ns)
+    def evaluate(
+        self,
+        function: Callable[[], Mapping[str, Metric]] | None = None,
+        /,
+        *,
+        every: str | int | None = None,
+        **measures: Callable[[], Metric],
+    ) -> None:
+        """Evaluate the model, and report the result as `report` does: `evaluate(accuracy=measure)`
+        with a function for each value, or `evaluate(measure_all)` with a function that returns a
+        dict of values. Call it after every step: one worker evaluates, and the others do nothing.
+        It is the worker with the lowest number; when it leaves or dies, the next one takes over.
+
+        `every`: "pass" (after every pass of that worker over its points, and also at the end of the
+        job), a number of calls, or a time such as "30s". Without it, evaluations happen now and
+        then and take at most a tenth of the worker's time. The time of evaluations does not count
+        as computing."""
+        self._reporting.evaluate(function, every, measures)
+
+    def log_to(self, writer: AnyWriter) -> None:
+        """Also write the values of `report` and `evaluate` to your own log. `writer` has
+        `add_scalar(name, value, step)`, such as TensorBoard's `SummaryWriter`, or `log(values,
+        step=...)`, such as a run of wandb, or it is a function that makes one. Only the worker that
+        evaluates writes, and only there such a function is called. The step is `worker.version`. A
+        writer that fails causes a warning and does not end the job."""
+        self._reporting.log_to(writer)
+
+    def close(self) -> None:
+        """Called when `main` has ended, even with an error."""
+        self._reporting.writers.close()

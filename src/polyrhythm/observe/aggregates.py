@@ -1,8 +1,8 @@
-"""Means and medians of a run: over its rounds, of which each line of the journal summarises several,
-and over its workers."""
+"""Means and medians over the rounds of a run, of which each line of the journal summarises several,
+and the extremes of its metrics."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 
 @dataclass(slots=True)
@@ -39,15 +39,21 @@ class MedianOverRounds:
 
 
 @dataclass(slots=True)
-class MeanOfLatest:
-    """The mean of the last values of all workers. The sum is exact, so the mean of equal values is
-    that value."""
+class Extremes:
+    """When a value that changes was higher or lower than ever before. This says when the value first
+    reached a bound, and it needs little memory however often the value changes."""
 
-    _sum: Fraction = Fraction(0)
-    _latest: dict[int, float] = field(default_factory=dict)
+    _highs: list[tuple[float, float]] = field(default_factory=list)
+    _lows: list[tuple[float, float]] = field(default_factory=list)
 
-    def take(self, worker: int, value: float) -> float:
-        """Replace the worker's last value. Returns the new mean."""
-        self._sum += Fraction(value) - Fraction(self._latest.get(worker, 0.0))
-        self._latest[worker] = value
-        return float(self._sum / len(self._latest))
+    def take(self, at_s: float, value: float) -> None:
+        if not self._highs or value > self._highs[-1][1]:
+            self._highs.append((at_s, value))
+        if not self._lows or value < self._lows[-1][1]:
+            self._lows.append((at_s, value))
+
+    def first_s(self, met: Callable[[float], bool]) -> float | None:
+        """The first time at which the value met a bound from above or from below; None if it never
+        did."""
+        found = [at_s for at_s, value in (*self._highs, *self._lows) if met(value)]
+        return min(found, default=None)

@@ -9,8 +9,8 @@ _LOOK_BACK = 30
 
 
 def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:
-    """The seconds until the end of the run; None if there is no estimate yet. Goals for the
-    accuracy or the objective are not included, because their time cannot be estimated."""
+    """The seconds until the end of the run; None if there is no estimate yet. Targets of
+    metrics are not included, because their time cannot be estimated."""
     if state.opened_s is None:
         return None
     ends = [

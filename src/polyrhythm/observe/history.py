@@ -1,20 +1,16 @@
 """The metrics of a run: their last values, and their values over time."""
 
 from collections.abc import Iterable
-from statistics import fmean
 from typing import Any
 
+from polyrhythm.core.metrics import OBJECTIVE
 from polyrhythm.observe.state import RunState
 
 
 def last_metrics(state: RunState) -> dict[str, float]:
-    """The last objective, and the mean over all workers of the last value that each reported."""
-    values: dict[str, list[float]] = {}
-    for worker in state.workers.values():
-        for name, value in worker.reports.items():
-            values.setdefault(name, []).append(value)
-    objective = {} if state.objective is None else {"objective": state.objective}
-    return {**objective, **{name: fmean(each) for name, each in sorted(values.items())}}
+    """The last objective, and the last value of every metric that workers reported or evaluated."""
+    objective = {} if state.objective is None else {OBJECTIVE: state.objective}
+    return {**objective, **state.metrics.values()}
 
 
 def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -32,7 +28,7 @@ def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             "points": state.points,
         }
         if line["what"] == "rounds":
-            record["objective"] = line.get("objective")
+            record[OBJECTIVE] = line.get("objective")
         else:
             record |= {"worker": line["name"], **line["metrics"]}
         records.append(record)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polyrhythm.core.names import server_name, worker_name
-from polyrhythm.observe.words import counted, listed
+from polyrhythm.observe.words import counted, listed, measure
 from polyrhythm.wire.messages.reasons import Reason
 
 NameOf = Callable[[int], str]
@@ -99,6 +99,8 @@ SENTENCES = {
     "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
     " per second",
     "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
+    "target-unreported": "no worker has reported {target} yet, which --target names; workers have"
+    " reported {names}",
     # why a worker left, or a link or server was lost
     "done": "it was done",
     "told-to-leave": "it was told to leave",
@@ -120,6 +122,7 @@ SENTENCES = {
     # why a process was refused
     "refused": "{detail}",
     "name-missing": "an empty name is refused",
+    "too-many-metrics": "workers reported too many different metrics: a job has at most {most}",
     "name-too-long": "a name of {characters} characters is refused: at most {most} are accepted",
     "name-unprintable": "a name with control characters is refused",
     "name-taken": "{name} was refused: a worker with this name is in the job; give another with"
@@ -194,6 +197,8 @@ SENTENCES = {
     "lead-lost": "the lead has sent nothing for {silent_s:.1f} s (--lead-timeout {timeout_s:g})",
     "no-batches": "--epochs and --target-change count passes over worker.batches(), which no worker"
     " uses: give --rounds",
+    "target-missing": "the job cannot reach its goal: no worker reports {target}, and workers report"
+    " {names}; correct --target, or call worker.evaluate with that name",
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
     "worker-failed": "{name} left: {cause}; --on-error end",
     "only-worker-failed": "the job ends with its only worker, {name}",
@@ -211,8 +216,7 @@ SENTENCES = {
 _GOALS = {
     "rounds": "{rounds:round}",
     "passes": "{passes:pass|passes} over the data",
-    "accuracy": "accuracy {accuracy:.4f}, wanted {wanted:g}",
-    "objective": "objective {objective:.4f}, wanted {wanted:g}",
+    "target": "{metric} {measured}, wanted {bound} {wanted:g}",
     "change": "the objective changed by {change:.2g} in a pass, less than {bound:g}",
     "seconds": "{seconds:g} seconds",
 }
@@ -290,6 +294,10 @@ class _Shown(dict[str, Any]):
         if key == "of_operator":
             by = self._fields.get("by")
             return f" of {by}" if by else ""
+        if key == "bound":
+            return "at least" if self._fields["at_least"] else "at most"
+        if key == "measured":
+            return measure(self._fields["value"])
         if key == "plan":
             return _plan(self._fields["workers"], self._fields["steps"], self._name_of)
         raise KeyError(key)

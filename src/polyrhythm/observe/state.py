@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import Finding, LearningState
-from polyrhythm.observe.aggregates import MeanOfLatest, MeanOverRounds, MedianOverRounds
+from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
+from polyrhythm.observe.metrics import RunMetrics
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.recent import RecentWork
 from polyrhythm.observe.worker import WorkerState
@@ -83,9 +84,7 @@ class RunState:
     """Why the model could not be saved."""
     ended: Ended | None = None
     curve: list[Point] = field(default_factory=list)
-    accuracies: list[tuple[float, float]] = field(default_factory=list)
-    """The mean of the last accuracies that workers reported: (time of the change, new mean)."""
-    _accuracy: MeanOfLatest = field(default_factory=MeanOfLatest)
+    metrics: RunMetrics = field(default_factory=RunMetrics)
     _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
     _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
     _rtt_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
@@ -123,7 +122,7 @@ class RunState:
 
     @property
     def accuracy(self) -> float | None:
-        return self.accuracies[-1][1] if self.accuracies else None
+        return self.metrics.value("accuracy")
 
     @property
     def pulls(self) -> int:
@@ -295,10 +294,12 @@ class RunState:
             return
         # The journal has null for a value that is not finite.
         metrics = {name: value for name, value in line["metrics"].items() if _is_number(value)}
-        if "accuracy" in metrics:
-            mean = self._accuracy.take(worker.worker, metrics["accuracy"])
-            self.accuracies.append((self.at_s, mean))
+        evaluated = line.get("evaluated", False)
+        self.metrics.take(self.at_s, worker.worker, metrics, evaluated=evaluated)
         worker.reports.update(metrics)
+
+    def _unreported(self, line: dict[str, Any]) -> None:
+        self.metrics.unreported = reason_of(line)
 
     def _refused(self, line: dict[str, Any]) -> None:
         self.refused.append(reason_of(line))
@@ -358,6 +359,7 @@ class RunState:
         "rounds": _rounds,
         "waiting": _waiting,
         "reported": _reported,
+        "unreported": _unreported,
         "refused": _refused,
         "chunks": _chunks,
         "no-points": _no_points,

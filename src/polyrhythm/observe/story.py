@@ -13,7 +13,7 @@ from polyrhythm.observe.learning import ended_in_words, learning_advice, learnin
 from polyrhythm.observe.reasons import LINK_ENDED, in_words, limit_derivation, noticed_by, parting
 from polyrhythm.observe.sentence import NO_WORKERS, Sentence
 from polyrhythm.observe.state import RunState, reason_of
-from polyrhythm.observe.words import counted, listed, number, percent, size
+from polyrhythm.observe.words import counted, listed, measure, number, percent, size
 from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, Reason
@@ -301,7 +301,8 @@ class Teller:
         return [self._say(text, None)]
 
     def _best(self, line: dict[str, Any]) -> list[Sentence]:
-        text = f"the best model so far is kept: accuracy {line['value']:.4f}, round {line['round']}"
+        best = f"{line['metric']} {measure(line['value'])}"
+        text = f"the best model so far is kept: {best}, round {line['round']}"
         return [Sentence(self.state.at_s, text, None, routine=True)]
 
     def _best_not_saved(self, line: dict[str, Any]) -> list[Sentence]:
@@ -351,6 +352,7 @@ class Teller:
         "waiting": _waiting,
         "reported": _reported,
         "evaluator": _evaluator,
+        "unreported": _policy,
         "chunks": _chunks,
         "no-points": _no_points,
         "skipped": _skipped,

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.metrics import OBJECTIVE
 from polyrhythm.core.outer import OFF
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.state import RunState, fold
-from polyrhythm.observe.words import counted, listed, percent
+from polyrhythm.observe.words import counted, listed, measure, percent
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
@@ -53,6 +54,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "passes": state.passes,
         "objective": state.objective,
         "accuracy": state.accuracy,
+        "metrics": state.metrics.values(),
         "learning": learning_result(state, job),
         "seconds": round(seconds, 6),
         "seconds_per_pass": round(seconds / state.passes, 6) if state.passes else None,
@@ -100,6 +102,7 @@ def _of_worker(worker: WorkerState) -> dict[str, Any]:
         "transfer_s": totals.transfer_s,
         "redone_s": totals.redone_s,
         "skipped": totals.skipped,
+        "reported": dict(worker.reports),
     }
 
 
@@ -133,14 +136,12 @@ def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
     """The seconds from the opening of round 1 until the first of the job's targets was met. None:
     no target was met."""
     met: list[float] = []
-    if job.target_accuracy is not None:
-        met += [at_s for at_s, value in state.accuracies if value >= job.target_accuracy][:1]
-    if job.target_objective is not None:
-        met += [
-            point.at_s
-            for point in state.curve
-            if point.objective is not None and point.objective <= job.target_objective
-        ][:1]
+    for target in job.targets:
+        if target.metric == OBJECTIVE:
+            found = [point for point in state.curve if point.objective is not None]
+            met += [point.at_s for point in found if target.met(point.objective or 0.0)][:1]
+        elif (first_s := state.metrics.first_s(target)) is not None:
+            met.append(first_s)
     return round(min(met) - (state.opened_s or 0.0), 6) if met else None
 
 
@@ -152,8 +153,7 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         f" {result['points']} points in {result['seconds']:.2f} s"
         f" ({result['points_per_s']:.0f} points/s) over {result['link']} links",
     ]
-    if result["accuracy"] is not None:
-        rows.append(f"  accuracy {result['accuracy']:.4f}")
+    rows += [f"  {name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
     if result["objective"] is not None:
         rows.append(f"  objective {result['objective']:.4f}")
     if result["learning"] is not None and result["learning"]["says"] is not None:
@@ -178,7 +178,13 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
 
 
 def _best(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: line[name] for name in ("path", "value", "round", "exact")}
+    names = ("path", "metric", "value", "round", "exact")
+    return {name: line.get(name) for name in names}
+
+
+def _by(best: dict[str, Any]) -> str:
+    """The metric by which the best model was chosen, and its value."""
+    return f"{best['metric']} {measure(best['value'])}"
 
 
 def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
@@ -186,7 +192,7 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
     rows = []
     if (best := result["best_model"]) is not None:
         path = run_dir / Path(best["path"]).name
-        rows.append(f"  best model: {path} (accuracy {best['value']:.4f}, round {best['round']})")
+        rows.append(f"  best model: {path} ({_by(best)}, round {best['round']})")
     if result["not_saved"] is not None:
         return [*rows, f"  model: not saved: {result['not_saved']}"]
     if result["model"] is None:

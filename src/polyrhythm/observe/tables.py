@@ -16,7 +16,7 @@ from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.words import counted, duration, listed, percent
+from polyrhythm.observe.words import counted, duration, listed, measure, percent
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
@@ -35,6 +35,11 @@ _SHOWN = 24
 """The most workers in a live table, so that it fits the screen."""
 
 
+_METRICS = 2
+"""The most metrics in a line about the progress of a run. `status` shows the others in a line of
+their own."""
+
+
 def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
     """The progress of the run in one line. If the job is given, the line has an estimate of the
     end."""
@@ -46,14 +51,22 @@ def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
         parts.append(f"pass {state.passes}")
     if (objective := _objective(state)) is not None:
         parts.append(objective)
-    if state.accuracy is not None:
-        parts.append(f"accuracy {state.accuracy:.4f}")
+    parts += [f"{name} {measure(value)}" for name, value in foremost(state, job)]
     parts.append(f"{_points_per_s(state):.0f} points/s")
     parts.append(duration(max(0.0, now_s - state.opened_s)))
     rest_s = None if job is None else left_s(state, job, now_s)
     if rest_s is not None:
         parts.append(f"about {duration(rest_s)} left")
     return "  ".join(parts)
+
+
+def foremost(state: RunState, job: JobSpec | None) -> list[tuple[str, float]]:
+    """The metrics that fit a line: those of the job's targets, then the accuracy and others."""
+    targets = [] if job is None else [target.metric for target in job.targets]
+    first = [*targets, "accuracy"]
+    order = {name: place for place, name in enumerate(dict.fromkeys(first))}
+    values = sorted(state.metrics.values().items(), key=lambda each: order.get(each[0], len(order)))
+    return values[:_METRICS]
 
 
 def _objective(state: RunState) -> str | None:
@@ -151,6 +164,10 @@ def status(run: Run) -> RenderableType:
         slices = ", ".join(f"s{server} {count}" for server, count in state.slices.items())
         links = listed(sorted(set(state.links.values())))
         rows.append(Text(f"slices: {slices}; links: {links}"))
+    if len(values := state.metrics.values()) > _METRICS:
+        rows.append(Text(shown("reported: " + _values(values.items()))))
+    if state.metrics.unreported is not None:
+        rows.append(Text(shown(in_words(state.metrics.unreported))))
     if (learning := learning_in_words(state)) is not None:
         rows.append(Text(shown(learning)))
     if left_out := [w for w in state.workers.values() if w.totals.skipped]:
@@ -171,6 +188,10 @@ def status(run: Run) -> RenderableType:
     return Group(*rows)
 
 
+def _values(metrics: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {measure(value)}" for name, value in metrics)
+
+
 def _processes(state: RunState) -> list[str]:
     """One line for each host: the ids of the processes there."""
     hosts: dict[str, list[str]] = {}
@@ -186,7 +207,7 @@ def _models(state: RunState, *, running: bool) -> list[str]:
         rows.append("the job is over, and its model is being saved")
     if state.best is not None:
         best = state.best
-        rows.append(f"best model: {best['path']} (accuracy {best['value']:.4f})")
+        rows.append(f"best model: {best['path']} ({best['metric']} {measure(best['value'])})")
     if state.model is not None:
         rows.append(f"model: {state.model}")
     if state.not_saved is not None:
@@ -213,8 +234,9 @@ def _word(run: Run) -> str:
 
 def runs(found: Iterable[Run]) -> Table:
     table = _table("run", "is", "job", "sync")
-    for title in ("rounds", "objective", "accuracy", "seconds"):
+    for title in ("rounds", "objective", "seconds"):
         table.add_column(title, justify="right")
+    table.add_column("reported")
     for run in found:
         state = run.state
         _add_row(
@@ -225,7 +247,7 @@ def runs(found: Iterable[Run]) -> Table:
             run.job.sync if run.job is not None else "-",
             str(state.round),
             "-" if state.objective is None else f"{state.objective:.4f}",
-            "-" if state.accuracy is None else f"{state.accuracy:.4f}",
             f"{state.seconds:.1f}",
+            _values(foremost(state, run.job)) or "-",
         )
     return table

@@ -36,5 +36,11 @@ def number(value: float | None) -> str:
     return "nan" if value is None else f"{value:.4g}"
 
 
+def measure(value: float) -> str:
+    """The value of a metric, with four digits after the point where they say enough."""
+    plain = value == 0 or 1e-2 <= abs(value) < 1e6
+    return f"{value:.4f}" if plain else f"{value:.4g}"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f}%"

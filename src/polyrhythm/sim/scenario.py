@@ -10,6 +10,7 @@ import msgspec
 
 from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.kinds import steps_on_workers
+from polyrhythm.core.metrics import OBJECTIVE, parse_target
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
@@ -51,6 +52,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     the beginning."""
     rounds: int | None = None
     epochs: int | None = None
+    target: str | None = None
+    """End when the objective has this value, such as "objective=0.1"."""
     target_change: float | None = None
     """End when the objective changes by less than this over a full pass."""
     max_time: Duration | None = None
@@ -104,9 +107,13 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be at least 1")
-        goals = (self.rounds, self.epochs, self.target_change, self.max_time or None)
+        goals = (self.rounds, self.epochs, self.target, self.target_change, self.max_time or None)
         if all(goal is None for goal in goals):
-            raise ValueError("it would never end: give rounds, epochs, target_change or max_time")
+            raise ValueError(
+                "it would never end: give rounds, epochs, target, target_change or max_time"
+            )
+        if self.target is not None and parse_target(self.target).metric != OBJECTIVE:
+            raise ValueError(f"target is {self.target!r}: a simulated job has only the objective")
         if self.target_change is not None and not 0 < self.target_change < float("inf"):
             raise ValueError(f"target_change is {self.target_change}: it must be a positive number")
         if self.epochs is not None and self.points is None:
@@ -271,6 +278,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def __post_init__(self) -> None:
         if not self.workers:
             raise ValueError("there are no workers: give at least one [[workers]] table")
+        if self.job.target is not None and self.objective is None:
+            raise ValueError("target is about an objective: give an [objective] table")
         if self.job.target_change is not None and self.objective is None:
             raise ValueError("target_change is about an objective: give an [objective] table")
         if self.job.weights != BY_POINTS and self.objective is not None:
@@ -320,6 +329,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             start_timeout_s=job.start_timeout / 1e9,
             slice_nbytes=int(job.slice),
             heartbeat_s=job.heartbeat / 1e9,
+            targets=() if job.target is None else (parse_target(job.target),),
             target_change=job.target_change,
             lead_timeout_s=job.lead_timeout / 1e9,
             max_seconds=job.max_time / 1e9 if job.max_time else None,

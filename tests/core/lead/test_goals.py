@@ -21,8 +21,8 @@ def test_without_a_goal_a_job_never_ends() -> None:
     job = goals()
     job.opened(0)
     job.folded(10**9, 10**9)
-    job.measured(0.0)
-    job.reported(0, {"accuracy": 1.0})
+    job.targets.measured(0.0)
+    job.targets.take(0, {"accuracy": 1.0}, evaluated=True)
     assert job.reached(10**18) is None
 
 
@@ -34,45 +34,6 @@ def test_a_job_ends_after_its_rounds_or_passes() -> None:
     assert job.reached(0) == goal("passes", passes=3)
     job.folded(10, 3)
     assert job.reached(0) == goal("rounds", rounds=10)
-
-
-def test_accuracy_is_the_mean_of_the_last_reports() -> None:
-    job = goals(target_accuracy=0.9)
-    job.reported(0, {"loss": 0.1})
-    assert job.reached(0) is None
-    job.reported(0, {"accuracy": 0.7})
-    job.reported(1, {"accuracy": 0.95})
-    assert job.reached(0) is None, "one lucky worker is not enough"
-    job.reported(0, {"accuracy": 0.87})
-    assert job.reached(0) == goal("accuracy", accuracy=(0.95 + 0.87) / 2, wanted=0.9)
-    job.reported(0, {"accuracy": 0.9})
-    job.reported(1, {"accuracy": 0.9})
-    job.reported(2, {"accuracy": 0.9})
-    assert job.reached(0) == goal("accuracy", accuracy=0.9, wanted=0.9), (
-        "the mean of equals is exact"
-    )
-
-
-def test_reports_of_a_worker_that_left_do_not_count() -> None:
-    job = goals(target_accuracy=0.9)
-    job.reported(0, {"accuracy": 0.1})
-    job.reported(1, {"accuracy": 0.95})
-    job.left(0)
-    job.left(7)
-    assert job.reached(0) == goal("accuracy", accuracy=0.95, wanted=0.9)
-    job.left(1)
-    assert job.reached(0) is None
-
-
-def test_a_job_ends_when_the_objective_reaches_its_target() -> None:
-    job = goals(target_objective=0.5)
-    for objective in (None, 0.6, float("nan")):
-        job.measured(objective)
-        assert job.reached(0) is None
-    job.measured(0.5)
-    assert job.reached(0) == goal("objective", objective=0.5, wanted=0.5)
-    job.measured(None)
-    assert job.reached(0) is not None, "a line without an objective forgets nothing"
 
 
 def test_seconds_count_from_the_opening() -> None:
@@ -97,6 +58,6 @@ def test_only_a_check_compares_objectives() -> None:
     compared with each other."""
     job = goals(target_change=0.01)
     for passes in range(5):
-        job.measured(1.0)
+        job.targets.measured(1.0)
         job.folded(10 * passes, passes)
         assert job.reached(0) is None

@@ -221,3 +221,15 @@ def test_copies_of_a_lost_server_are_made_again_by_its_replica() -> None:
     assert [effect.round for effect in of(effects, fx.CreateModel)] == [1]
     assert len(sent(effects, m.Capture, "s0")) == 1
     assert best_lines(write(stage, 4)) == [(0.5, 1, True)]
+
+
+def test_a_loss_is_best_when_it_is_lowest() -> None:
+    stage = stage_of(keep_best="val_loss")
+    round_of(stage, 1)
+    for value, number in ((0.5, 2), (0.6, None), (0.4, 4)):
+        metrics = {"val_loss": value, "accuracy": 1.0 - value}
+        effects = stage.tell(m.Report(**stage.who(0), round=1, metrics=metrics))
+        assert copies(effects) == ([] if number is None else [1])
+        if number is not None:
+            (note,) = [each for each in of(write(stage, number), fx.Note) if each.what == "best"]
+            assert (note.fields["metric"], note.fields["value"]) == ("val_loss", value)

@@ -637,9 +637,8 @@ def test_a_job_fails_when_every_worker_leaves() -> None:
 def test_reports_go_to_the_journal() -> None:
     stage = Stage().begin()
     (note,) = stage.tell(m.Report(**stage.who(0), metrics={"accuracy": 0.5}))
-    assert note == fx.Note(
-        "reported", {"worker": 0, "name": "worker-0", "metrics": {"accuracy": 0.5}}
-    )
+    fields = {"worker": 0, "name": "worker-0", "evaluated": False, "metrics": {"accuracy": 0.5}}
+    assert note == fx.Note("reported", fields)
 
 
 # -- why -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The best model: with `--keep-best accuracy`, the version with the highest accuracy that a worker
-reported is kept in a file of its own, beside the final model.
+reported is kept in a file of its own, beside the final model. Any other metric can take the place of
+the accuracy; `core/metrics.py` says whether its highest or its lowest value is the best.
 
 *With rounds, the version that was evaluated is kept, if the servers still have it when the report
 arrives: each server copies its parameters at once, before the next fold, and the copies are
@@ -19,14 +20,13 @@ from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.lead.saving import BEST, Saving
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.metrics import parse_best
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire import messages as m
 
-ACCURACY = "accuracy"
-
 
 class _Due(msgspec.Struct):
-    """A better accuracy was reported, and no copy was made since then."""
+    """A better value was reported, and no copy was made since then."""
 
     evaluated: int
     """The round of the version that was evaluated; -1 if the worker had made local steps."""
@@ -38,18 +38,20 @@ class KeepBest:
     def __init__(
         self, job: m.JobSpec, routing: Routing, rounds: Rounds, outbox: LeadOutbox
     ) -> None:
-        self._measure = job.keep_best
+        self._metric, self._lowest = "", False
+        if job.keep_best:
+            self._metric, self._lowest = parse_best(job.keep_best, job.targets)
         self._by_rounds = traits_of(job.sync).rounds
         self._routing = routing
         self._rounds = rounds
         self._outbox = outbox
         self._saving = Saving(routing, outbox, first=2)
         self.best: float | None = None
-        """The highest accuracy that was reported, also before the checkpoint from which the job
+        """The best value that was reported, also before the checkpoint from which the job
         resumed."""
         self._due: _Due | None = None
         self._copied: tuple[float, int, bool] = (0.0, 0, False)
-        """The copies that are being collected: their accuracy, their round (counted with the rounds
+        """The copies that are being collected: their value, their round (counted with the rounds
         before a resume), and whether they are the version that was evaluated."""
         self._evaluated = -1
         """The round of the version whose evaluation led to these copies."""
@@ -67,11 +69,16 @@ class KeepBest:
     # the job has done, and `last` says that the job ends, so that no further fold may come.
 
     def reported(self, message: m.Report, done: int, now_ns: int, *, last: bool) -> None:
-        value = message.metrics.get(self._measure) if self._measure else None
-        if value is None or (self.best is not None and value <= self.best):
+        value = message.metrics.get(self._metric) if self._metric else None
+        if value is None or not self._better(value):
             return
         self.best, self._due = value, _Due(message.round)
         self._copy_if_due(done, now_ns, last=last)
+
+    def _better(self, value: float) -> bool:
+        if self.best is None:
+            return True
+        return value < self.best if self._lowest else value > self.best
 
     def folded(self, done: int, now_ns: int) -> None:
         """Every primary has folded, and the next fold is not ordered yet."""
@@ -114,9 +121,8 @@ class KeepBest:
         if self._saving.saved(event, now_ns) is None:
             return False
         value, round_, exact = self._copied
-        self._outbox.note(
-            "best", path=event.path, nbytes=event.nbytes, value=value, round=round_, exact=exact
-        )
+        fields = {"value": value, "metric": self._metric, "round": round_, "exact": exact}
+        self._outbox.note("best", path=event.path, nbytes=event.nbytes, **fields)
         self._copy_if_due(done, now_ns, last=last)
         return True
 

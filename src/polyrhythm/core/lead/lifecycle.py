@@ -207,7 +207,7 @@ class Lifecycle:
         self.suspicion.forget(member.worker)
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
-        self._progress.goals.left(member.worker)
+        self._progress.goals.targets.left(member.worker)
         self._progress.learning.left(member.worker)
         if self._routing.lose_seeder(member.worker):
             self._servers.send_routes()

@@ -148,12 +148,13 @@ class LeadMachine:
 
     def _on_report(self, message: m.Report, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is not None:
-            metrics = dict(message.metrics)
-            self._progress.goals.reported(member.worker, metrics)
-            self._outbox.note("reported", worker=member.worker, name=member.name, metrics=metrics)
-            if not self._ending.decided:
-                self._best.reported(message, self._mode.done, now_ns, last=self._ending.begun)
+        if member is None:
+            return
+        fault = self._progress.report(member, message)
+        if fault is not None:
+            self._lifecycle.refuse(member, fault, now_ns)
+        elif not self._ending.decided:
+            self._best.reported(message, self._mode.done, now_ns, last=self._ending.begun)
 
     def _on_leave(self, message: m.Leave, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)

@@ -75,8 +75,8 @@ class OnArrival:
             goal = self._progress.folded(self.done, _ON_ARRIVAL, now_ns)
             if goal is not None:
                 self._end_with_fold(goal, now_ns)
-            elif self._progress.no_batches:
-                self._ending.finish(Reason("no-batches"), self.done, now_ns, failed=True)
+            elif (trouble := self._progress.hopeless) is not None:
+                self._ending.finish(trouble, self.done, now_ns, failed=True)
         self.end_if_idle(now_ns)
 
     def forget(self, worker: int, incarnation: int) -> None:

@@ -1,14 +1,14 @@
 """How far the job has come: its goals, whether it learns, and whether it can reach a goal at all."""
 
-import math
-
 from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.core.lead.learning import Learning
+from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
 from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.targets import Targets
 from polyrhythm.core.machine import Reason
-from polyrhythm.wire.messages import Abstained, JobSpec, Trailer
+from polyrhythm.wire.messages import Abstained, JobSpec, Report, Trailer
 from polyrhythm.wire.messages.reasons import Field
 
 NOT_FINITE = "goal-not-finite"
@@ -49,6 +49,29 @@ class JobProgress:
         job = self._job
         needed = job.epochs is not None or job.target_change is not None
         return needed and job.rounds is None and not self._sharing.begun
+
+    @property
+    def hopeless(self) -> Reason | None:
+        """Why the job can never reach its goal, whatever workers contribute; None if it can."""
+        if self.no_batches:
+            return Reason("no-batches")
+        passes = self._sharing.passes if self._sharing.begun else None
+        return self.goals.targets.hopeless(passes)
+
+    def report(self, member: Member, message: Report) -> Reason | None:
+        """A member reports values of metrics. Returns why the report is refused; None if it is
+        accepted."""
+        metrics, evaluated, targets = dict(message.metrics), message.evaluated, self.goals.targets
+        if (fault := targets.fault(metrics)) is not None:
+            return fault
+        fields = {"worker": member.worker, "name": member.name, "evaluated": evaluated}
+        self._outbox.note("reported", **fields, metrics=metrics)
+        self._note_unreported(targets.take(member.worker, metrics, evaluated=evaluated))
+        return None
+
+    def _note_unreported(self, news: Reason | None) -> None:
+        if news is not None:
+            self._outbox.note("unreported", **news.noted())
 
     def count(self, trailer: Trailer, now_ns: int, *, ahead: bool = False) -> None:
         """A contribution is complete. `ahead`: it belongs to the next fold, and not to the one
@@ -93,7 +116,8 @@ class JobProgress:
         if why.code == "timer":
             line["missing"] = why.fields["missing"]
         self._outbox.note("rounds", **line)
-        self.goals.measured(line["objective"])
+        self.goals.targets.measured(line["objective"])
+        self._note_unreported(self.goals.targets.silent(self.goals.open_ns(now_ns)))
         self._note_learning()
         goal = goal or self.goals.reached(now_ns)
         return None if goal is None else self._concluded(goal)
@@ -132,8 +156,8 @@ class JobProgress:
             return None
         before, self._counted = self._counted, self.accounting.made
         contributed = self._counted > before
-        if contributed and self.no_batches:
-            return Reason("no-batches")
+        if contributed and (trouble := self.hopeless) is not None:
+            return trouble
         routine = why.code == "all-arrived" and not self._sharing.moving
         self._idle = self._idle + 1 if routine and not contributed else 0
         return Reason("idle", {"rounds": self._idle}) if self._idle >= IDLE_ROUNDS else None
@@ -161,8 +185,8 @@ class RoundEquivalents:
 class Goals:
     """The goals of a job; the first goal that is reached ends the job.
 
-    *Seconds count from the opening of round 1. The accuracy is the mean of the last reports of all
-    present workers, so that one lucky report does not end the job. The objective is a mean over
+    *Seconds count from the opening of round 1. A metric that several workers report is the mean of
+    their last reports, so that one lucky report does not end the job. The objective is a mean over
     many points, so that one lucky batch does not end it either. The change of the objective is
     checked once per full pass of the slowest worker (`passes.py`), because over a short time any
     change is small (FSP §5.3).*
@@ -172,8 +196,8 @@ class Goals:
         self._job = job
         self._rounds = 0
         self._passes = 0
-        self._objective: float | None = None
-        self._accuracies: dict[int, float] = {}
+        self.targets = Targets(job)
+        self._opened_ns: int | None = None
         self._until_ns: int | None = None
         self._change: float | None = None
         self._stopped: Reason | None = None
@@ -182,8 +206,13 @@ class Goals:
 
     def opened(self, now_ns: int) -> None:
         """Round 1 opens: seconds count from now on."""
+        self._opened_ns = now_ns
         if self._job.max_seconds is not None:
             self._until_ns = now_ns + round(self._job.max_seconds * 1e9)
+
+    def open_ns(self, now_ns: int) -> int:
+        """How long round 1 has been open."""
+        return 0 if self._opened_ns is None else now_ns - self._opened_ns
 
     def folded(self, rounds: int, passes: int) -> None:
         self._rounds, self._passes = rounds, passes
@@ -193,27 +222,11 @@ class Goals:
         known."""
         self._change = change
 
-    def measured(self, objective: float | None) -> None:
-        if objective is not None:
-            self._objective = objective
-
-    def reported(self, worker: int, metrics: dict[str, float]) -> None:
-        if "accuracy" in metrics:
-            self._accuracies[worker] = metrics["accuracy"]
-
-    def left(self, worker: int) -> None:
-        self._accuracies.pop(worker, None)
-
     def stop(self, reason: Reason) -> None:
         """A stop was requested. It is handled like a goal that was reached."""
         self._stopped = reason
 
     # -- goals ---------------------------------------------------------------------------------
-
-    @property
-    def accuracy(self) -> float | None:
-        reports = self._accuracies
-        return math.fsum(reports.values()) / len(reports) if reports else None
 
     def reached(self, now_ns: int) -> Reason | None:
         """The goal that is reached, or the stop that was requested, or None."""
@@ -231,14 +244,8 @@ class Goals:
         return None
 
     def _by_quality(self) -> dict[str, Field] | None:
-        wanted = self._job.target_accuracy
-        if wanted is not None:
-            accuracy = self.accuracy
-            if accuracy is not None and accuracy >= wanted:
-                return {"goal": "accuracy", "accuracy": accuracy, "wanted": wanted}
-        target, objective = self._job.target_objective, self._objective
-        if target is not None and objective is not None and objective <= target:
-            return {"goal": "objective", "objective": objective, "wanted": target}
+        if (target := self.targets.reached()) is not None:
+            return target
         bound = self._job.target_change
         if bound is not None and self._change is not None and self._change < bound:
             return {"goal": "change", "change": self._change, "bound": bound}

@@ -180,7 +180,12 @@ class WorkerMachine:
 
     def _on_reporting(self, event: ev.Reporting, now_ns: int) -> None:
         outbox = self._state.outbox
-        report = m.Report(**outbox.identity(), round=event.round, metrics=event.metrics)
+        report = m.Report(
+            **outbox.identity(),
+            round=event.round,
+            metrics=event.metrics,
+            evaluated=event.evaluated,
+        )
         outbox.tell_lead(report)
 
     def _on_appointed(self, message: m.Appointed, now_ns: int) -> None:

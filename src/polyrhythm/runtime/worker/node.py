@@ -309,10 +309,12 @@ class WorkerNode:
             self._model.adopt()
         self.timesheet.resume()
 
-    def report(self, metrics: dict[str, float], version: int = -1) -> None:
+    def report(
+        self, metrics: dict[str, float], version: int = -1, *, evaluated: bool = False
+    ) -> None:
         """Report values such as an accuracy. `version`: the version on which they were measured; -1
         if there is none."""
-        self._driver.post(_ME, ev.Reporting(metrics, version))
+        self._driver.post(_ME, ev.Reporting(metrics, version, evaluated))
 
     def leave(self, reason: Reason, *, failed: bool = False, at_once: bool = False) -> None:
         """Leave the job when all contributions are acknowledged, or after a time limit. `at_once`:

@@ -39,6 +39,7 @@ from polyrhythm.wire.messages.fields import (
     EVERY_SLICE,
     LEAST_WEIGHT,
     MOST_COUNT,
+    MOST_METRICS,
     MOST_NUMBER,
     PROTOCOL,
     WINDOW,
@@ -62,7 +63,7 @@ from polyrhythm.wire.messages.handshake import (
     ServerHello,
     WorkerHello,
 )
-from polyrhythm.wire.messages.job import JobSpec
+from polyrhythm.wire.messages.job import JobSpec, Target
 from polyrhythm.wire.messages.keeping import Keep, Keeping, Kept, Restored
 from polyrhythm.wire.messages.membership import (
     Admitted,
@@ -113,6 +114,7 @@ __all__ = [
     "EVERY_SLICE",
     "LEAST_WEIGHT",
     "MOST_COUNT",
+    "MOST_METRICS",
     "MOST_NUMBER",
     "PROTOCOL",
     "WINDOW",
@@ -194,6 +196,7 @@ __all__ = [
     "State",
     "StateName",
     "Stop",
+    "Target",
     "TensorSpec",
     "Trailer",
     "Unreachable",

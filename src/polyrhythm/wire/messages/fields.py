@@ -30,6 +30,12 @@ Weight: TypeAlias = Annotated[float, Meta(ge=0.0, le=float(MOST_COUNT))]
 Rate: TypeAlias = Annotated[float, Meta(ge=-1e4, le=1e4)]
 """A learning rate. An optimizer multiplies by it, and the product must fit into half precision."""
 Label: TypeAlias = Annotated[str, Meta(max_length=1_000)]
+MOST_METRIC_NAME = 64
+METRIC_NAME = r"^[^\W\d][\w./-]*\Z"
+MetricName: TypeAlias = Annotated[str, Meta(max_length=MOST_METRIC_NAME, pattern=METRIC_NAME)]
+"""The name of a metric: letters, digits and `_ . / -`, beginning with a letter or `_`."""
+MOST_METRICS = 100
+"""The most metrics in one report."""
 Option: TypeAlias = (
     bool | Count | Number | Label | Annotated[list[Number], Meta(max_length=16)] | None
 )

@@ -3,6 +3,18 @@
 import msgspec
 
 
+class Target(msgspec.Struct, frozen=True):
+    """A value of a metric at which the job ends. `at_least`: the metric must rise to the value;
+    otherwise it must fall to it."""
+
+    metric: str
+    value: float
+    at_least: bool
+
+    def met(self, value: float) -> bool:
+        return value >= self.value if self.at_least else value <= self.value
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a job. Every machine is built from them, so a trace needs no other settings
     to be replayed."""
@@ -45,8 +57,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     respawn: bool = False
     """Dead workers are started again. So a job whose workers are all dead waits for the next one
     instead of ending."""
-    target_accuracy: float | None = None
-    target_objective: float | None = None
+    targets: tuple[Target, ...] = ()
+    """The job ends when one of these metrics has reached its value (`core/metrics.py`)."""
     max_seconds: float | None = None
     path: str = ""
     """The path of the job's file on the host that started it; empty for a built-in job."""
@@ -77,8 +89,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """bsp: servers add contributions in the order of the workers' names, so that a repetition of
     the job computes the same bits."""
     keep_best: str = ""
-    """The measure by which the best model is chosen, which is saved beside the last one. Empty:
-    only the last model is saved."""
+    """The metric by which the best model is chosen, which is saved beside the last one: its name,
+    or `lowest:NAME` or `highest:NAME`. Empty: only the last model is saved."""
     init: str = ""
     """The path of a saved model with which training begins. Empty: it begins with the model that
     the job's code makes."""

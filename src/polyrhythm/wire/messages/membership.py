@@ -5,7 +5,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from polyrhythm.wire.messages.fields import Amount, Label, Message, Number
+from polyrhythm.wire.messages.fields import (
+    MOST_METRICS,
+    Amount,
+    Message,
+    MetricName,
+    Number,
+)
 from polyrhythm.wire.messages.job import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, Reason
 from polyrhythm.wire.messages.specs import ChunkLease, ModelSpec, Route, ServerSpec
@@ -62,9 +68,11 @@ class Appointed(Message, frozen=True, kw_only=True):
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """Values that a worker's code reports, such as its accuracy."""
+    """Values that a worker's code reports, such as its accuracy. `evaluated`: the worker evaluated
+    the model for all workers; otherwise the values are about this worker."""
 
-    metrics: Annotated[dict[Label, Number], Meta(max_length=100)]
+    metrics: Annotated[dict[MetricName, Number], Meta(max_length=MOST_METRICS)]
+    evaluated: bool = False
 
 
 class Leave(Message, frozen=True, kw_only=True):
