@@ -210,9 +210,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "evaluation-counts-as-computing",
         "The time of an evaluation is booked as computing.",
-        "learn:Worker.evaluate",
-        "self._exchange.exclude_time(now_ns - began_ns)",
-        "now_ns",
+        "learn:Reporting.evaluate",
+        "self.exchange.exclude_time(time.monotonic_ns() - began_ns)",
+        "None",
         "tests/learn/test_evaluation.py::test_the_time_of_an_evaluation_is_not_counted_as_computing",
     ),
     mutant(

@@ -73,6 +73,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "servers_lost": [_loss(failover) for failover in state.failovers],
         "model": state.model,
         "best_model": None if state.best is None else _best(state.best),
+        "no_best_model": _no_best(state, job),
         "not_saved": None if state.not_saved is None else in_words(state.not_saved),
         "ended": ended_in_words(state),
     }
@@ -182,6 +183,14 @@ def _best(line: dict[str, Any]) -> dict[str, Any]:
     return {name: line.get(name) for name in names}
 
 
+def _no_best(state: RunState, job: JobSpec) -> str | None:
+    """Why there is no best model although the job was to keep one; None if there is a file, or if
+    the file could not be written."""
+    metric = job.keep_best.rpartition(":")[2]
+    missing = metric and state.best is None and state.metrics.value(metric) is None
+    return f"no worker reported {metric}" if missing else None
+
+
 def _by(best: dict[str, Any]) -> str:
     """The metric by which the best model was chosen, and its value."""
     return f"{best['metric']} {measure(best['value'])}"
@@ -193,6 +202,8 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
     if (best := result["best_model"]) is not None:
         path = run_dir / Path(best["path"]).name
         rows.append(f"  best model: {path} ({_by(best)}, round {best['round']})")
+    if result.get("no_best_model") is not None:
+        rows.append(f"  best model: none, because {result['no_best_model']}")
     if result["not_saved"] is not None:
         return [*rows, f"  model: not saved: {result['not_saved']}"]
     if result["model"] is None:
