@@ -17,6 +17,7 @@ JOBS = {
     "mnist-cnn": "polyrhythm.learn.jobs.mnist_cnn",
     "fashion-mnist-lenet": "polyrhythm.learn.jobs.fashion_mnist_lenet",
     "cifar10-vgg11": "polyrhythm.learn.jobs.cifar10_vgg11",
+    "char-transformer": "polyrhythm.learn.jobs.char_transformer",
     "exchange": "polyrhythm.learn.jobs.exchange",
 }
 HIDDEN = {"exchange"}
