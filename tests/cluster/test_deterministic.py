@@ -32,7 +32,13 @@ def main(worker):
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--kind", "local", "--local-steps", 2]], ids=["gradient", "local"]
+    "flags",
+    [
+        [],
+        ["--kind", "local", "--local-steps", 2],
+        ["--kind", "local", "--local-steps", 2, "--outer", "nesterov", "--weights", "workers"],
+    ],
+    ids=["gradient", "local", "outer"],
 )
 def test_two_runs_compute_the_same_bits(tmp_path: Path, flags: list[object]) -> None:
     job = tmp_path / "job.py"

@@ -43,6 +43,8 @@ JOB = f"""
 sync = "{{sync}}"
 kind = "{{kind}}"
 local_steps = {{local_steps}}
+outer = "{{outer}}"
+weights = "{{weights}}"
 coordination = "{{coordination}}"
 interval = "{{interval}}"
 rounds = {{rounds}}
@@ -102,10 +104,13 @@ class Case(msgspec.Struct, frozen=True):
     third: str = "37ms"
     crash: str = "57ms"
     events: str = ONE_CRASH
+    outer: str = "off"
+    weights: str = "points"
 
     def __str__(self) -> str:
         fsp = (self.coordination, self.interval) if self.sync == "fsp" else ()
-        return "-".join((self.sync, self.kind, *fsp))
+        outer = (self.outer,) if self.outer != "off" else ()
+        return "-".join((self.sync, self.kind, *fsp, *outer))
 
     @property
     def by_time(self) -> bool:
@@ -124,6 +129,8 @@ class Case(msgspec.Struct, frozen=True):
             sync=self.sync,
             kind=self.kind,
             local_steps=self.local_steps,
+            outer=self.outer,
+            weights=self.weights,
             coordination=self.coordination,
             interval=self.interval,
             rounds=self.rounds,
@@ -136,6 +143,7 @@ class Case(msgspec.Struct, frozen=True):
 CASES = [
     Case("bsp", second="20ms", third="30ms", events=WITH_A_TIMER),
     Case("bsp", "local", local_steps=2),
+    Case("bsp", "local", local_steps=2, outer="nesterov", weights="workers"),
     Case("bspb", crash="900ms"),
     Case("bspv", crash="300ms"),
     Case("psp", "local"),
