@@ -90,5 +90,14 @@ class NotFinite(PolyrhythmError):
         return error
 
 
+class ModelChanged(UsageError):
+    """The user's code has changed the model or the optimizer, after they were attached, in a way
+    that the servers cannot learn of."""
+
+    def at(self, worker: str, step: int) -> "ModelChanged":
+        """The same error with the worker and the number of its step."""
+        return ModelChanged(f"{worker}, step {step}: {self}")
+
+
 class InvariantBroken(PolyrhythmError):
     """A machine's own check() failed: a defect of this project."""

@@ -341,7 +341,8 @@ def test_this_jobs_identifier_is_accepted(running: Command) -> None:
 def test_a_worker_with_another_model_is_refused(running: Command) -> None:
     (running.cwd / "other.py").write_text(COUNTING.replace("Linear(8, 4)", "Linear(8, 5)"))
     line = refused(join(running, "other.py", "--name", "odd"))
-    assert "odd's model differs: 'weight' has shape [5, 8], in the job it has [4, 8]" in line
+    shapes = "the parameter 'weight' has shape [5, 8], in the job it has [4, 8]"
+    assert f"odd's model differs: {shapes}" in line
 
 
 def test_a_worker_without_the_jobs_code_is_refused(running: Command) -> None:

@@ -24,15 +24,28 @@ def test_equal_models_do_not_differ() -> None:
 @pytest.mark.parametrize(
     ("theirs", "text"),
     [
-        (model(tensor("v")), "it has 'v' where the job has 'w'"),
-        (model(tensor(shape=(3, 2))), "'w' has shape [3, 2], in the job it has [2, 3]"),
+        (model(tensor("v")), "it has the parameter 'v' where the job has the parameter 'w'"),
         (
-            model(tensor(dtype="float64")),
-            "'w' is float64 in group 0, in the job it is float32 in group 0",
+            model(tensor("v", group=-1)),
+            "it has the buffer or frozen parameter 'v' where the job has the parameter 'w'",
         ),
         (
+            model(tensor(shape=(3, 2))),
+            "the parameter 'w' has shape [3, 2], in the job it has [2, 3]",
+        ),
+        (
+            model(tensor(dtype="float64")),
+            "the parameter 'w' has dtype float64, in the job it has float32",
+        ),
+        (model(tensor(group=-1)), "'w' is not trained here, and in the job it is"),
+        (
             model(tensor(group=1)),
-            "'w' is float32 in group 1, in the job it is float32 in group 0",
+            "the parameter 'w' is in parameter group 1 of the optimizer, in the job in 0",
+        ),
+        (
+            model(tensor(strides=(1, 2))),
+            "the parameter 'w' has strides [1, 2], in the job it has [3, 1]: give all workers the same"
+            " memory_format",
         ),
         (model(tensor(), tensor("b")), "it has 2 tensors, the job has 1"),
         (model(), "it has 0 tensors, the job has 1"),
@@ -42,11 +55,12 @@ def test_the_first_difference_is_told(theirs: ModelSpec, text: str) -> None:
     assert difference(model(tensor()), theirs) == text
 
 
+def test_a_worker_that_trains_more_than_the_job_differs() -> None:
+    told = difference(model(tensor(group=-1)), model(tensor()))
+    assert told == "'w' is trained here, and in the job it is not (it is frozen, or a buffer)"
+
+
 def test_optimizers_are_compared_with_their_numbers() -> None:
     theirs = model(tensor(), optimizer=OptimizerSpec("SGD", ({"lr": 0.2},)))
     told = difference(model(tensor()), theirs)
     assert told is not None and "its optimizer is" in told and "0.2" in told and "0.1" in told
-
-
-def test_another_layout_in_memory_is_a_difference() -> None:
-    assert difference(model(tensor()), model(tensor(strides=(1, 2)))) is not None

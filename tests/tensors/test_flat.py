@@ -227,7 +227,9 @@ def test_a_parameter_that_was_replaced_is_noticed() -> None:
     flat, _, _ = flatten(model)
     flat.check_homes()
     model.precise.data = torch.zeros(7, dtype=torch.float64)
-    with pytest.raises(UsageError, match="'precise' no longer lies where attach"):
+    with pytest.raises(
+        UsageError, match="the parameter 'precise' is not in the memory that attach"
+    ):
         flat.check_homes()
 
 

@@ -4,7 +4,7 @@ to the job's model."""
 import math
 
 from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
-from polyrhythm.wire.messages import ModelSpec
+from polyrhythm.wire.messages import ModelSpec, TensorSpec
 
 _MOST_NBYTES = 2**42
 """The size limit in bytes. Cutting a larger model into slices would keep the lead busy for
@@ -15,17 +15,8 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     """The first difference between the job's model (`ours`) and a worker's model (`theirs`); None
     if there is none."""
     for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
-        if mine.name != other.name:
-            return f"it has {other.name!r} where the job has {mine.name!r}"
-        if mine.shape != other.shape:
-            return (
-                f"{other.name!r} has shape {list(other.shape)},"
-                f" in the job it has {list(mine.shape)}"
-            )
-        if mine != other:
-            return f"{other.name!r} is {other.dtype} in group {other.group}, in the job it is" + (
-                f" {mine.dtype} in group {mine.group}"
-            )
+        if (found := _difference_of_tensors(mine, other)) is not None:
+            return found
     if len(ours.tensors) != len(theirs.tensors):
         return f"it has {len(theirs.tensors)} tensors, the job has {len(ours.tensors)}"
     if ours.optimizer != theirs.optimizer:
@@ -33,6 +24,33 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     if ours.state != theirs.state:
         return "its state_dict has other names than the job's"
     return None
+
+
+def _difference_of_tensors(mine: TensorSpec, other: TensorSpec) -> str | None:
+    if mine.name != other.name:
+        return f"it has {_named(other)} where the job has {_named(mine)}"
+    if mine.shape != other.shape:
+        shapes = f"has shape {list(other.shape)}, in the job it has {list(mine.shape)}"
+        return f"{_named(other)} {shapes}"
+    if mine.dtype != other.dtype:
+        return f"{_named(other)} has dtype {other.dtype}, in the job it has {mine.dtype}"
+    if (mine.group == BUFFERS) != (other.group == BUFFERS):
+        trained = "is not trained here, and in the job it is"
+        untrained = "is trained here, and in the job it is not (it is frozen, or a buffer)"
+        return f"{other.name!r} {trained if other.group == BUFFERS else untrained}"
+    if mine.group != other.group:
+        groups = f"is in parameter group {other.group} of the optimizer, in the job in {mine.group}"
+        return f"{_named(other)} {groups}"
+    if mine.strides != other.strides:
+        strides = f"has strides {list(other.strides)}, in the job it has {list(mine.strides)}"
+        return f"{_named(other)} {strides}: give all workers the same memory_format"
+    return None if mine == other else f"{_named(other)} is {other}, in the job it is {mine}"
+
+
+def _named(tensor: TensorSpec) -> str:
+    """The tensor with its kind. A spec does not tell a frozen parameter from a buffer."""
+    what = "the buffer or frozen parameter" if tensor.group == BUFFERS else "the parameter"
+    return f"{what} {tensor.name!r}"
 
 
 def nbytes_of(spec: ModelSpec) -> int:

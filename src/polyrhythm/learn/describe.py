@@ -29,12 +29,21 @@ def describe(
     for name, buffer in model.named_buffers():
         named.append((name, buffer, BUFFERS))
     if groups:
+        shapes = [
+            list(parameter.shape)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) in groups
+        ]
         raise UsageError(
-            f"the optimizer has {len(groups)} parameter(s) that are not in the model:"
-            " attach the model that holds them all"
+            f"the optimizer has {len(groups)} parameter(s) that are not in the model, the first of"
+            f" shape {shapes[0]}: attach the model that holds them all"
         )
     if not any(group != BUFFERS for _, _, group in named):
-        raise UsageError("the optimizer has no parameter of this model to train")
+        raise UsageError(
+            "the optimizer has no parameter of this model to train: all are frozen"
+            " (requires_grad=False), or the optimizer was given others"
+        )
     if KINDS[kind].steps_on_servers and any(
         _has_stepped(state) for state in optimizer.state.values()
     ):
@@ -78,7 +87,17 @@ def _has_stepped(state: dict[str, Any]) -> bool:
 
 def _describe_tensor(name: str, tensor: torch.Tensor, group: int) -> TensorSpec:
     if tensor.dtype not in NAMES:
-        raise UsageError(f"{name!r} has dtype {tensor.dtype}, which cannot be exchanged")
+        what = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+        raise UsageError(
+            f"the {what} {name!r} has dtype {tensor.dtype}, which cannot be exchanged: convert it to"
+            f" one of {', '.join(NAMES.values())}"
+        )
+    if tensor.device.type != "cpu":
+        what = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+        raise UsageError(
+            f"the {what} {name!r} is on the device {tensor.device}, and only models in the memory of"
+            " the host can be attached: call model.cpu() before attach()"
+        )
     dense = tensor.detach()
     if dense.numel() and not dense.is_contiguous() and not _is_permuted(dense):
         dense = dense.contiguous()

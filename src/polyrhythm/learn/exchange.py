@@ -268,8 +268,9 @@ class Exchange:
 
     def _contribute(self) -> None:
         began_ns = time.monotonic_ns()
-        self.model.check_tensors()
-        self._flat.check_homes()
+        with self._left_out.naming():
+            self.model.check_tensors()
+            self._flat.check_homes()
         visited, progress, lease = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
         self._points = None
@@ -278,7 +279,8 @@ class Exchange:
         if why is not None and not self.traits.trains_through:
             self._abstain(why, progress, lease)
             return
-        self.model.check_options(steps_on_servers=self._kind.steps_on_servers)
+        with self._left_out.naming():
+            self.model.check_options(steps_on_servers=self._kind.steps_on_servers)
         rates = self.model.rates
         objective = self.objective.take_mean()
         self._stepped = 0.0

@@ -105,7 +105,10 @@ class Worker:
         self._attached = True
         if self._job.init:
             load_into(model, Path(self._job.init))
-        spec, tensors = describe(model, optimizer, self._job.kind)
+        try:
+            spec, tensors = describe(model, optimizer, self._job.kind)
+        except UsageError as error:
+            raise UsageError(f"{self.name}: {error}") from None
         flat = self._node.attach(spec, tensors)
         pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._pacer = pacer

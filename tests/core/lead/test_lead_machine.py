@@ -82,7 +82,10 @@ def test_a_model_that_differs_is_refused_with_the_first_difference() -> None:
     stage.attach(0, spec((64,), (3, 4)))
     effects = stage.attach(1, spec((64,), (4, 3)))
     reason = refusal(effects, "w1")
-    assert reason == "bert's model differs: 't1' has shape [4, 3], in the job it has [3, 4]"
+    assert (
+        reason
+        == "bert's model differs: the parameter 't1' has shape [4, 3], in the job it has [3, 4]"
+    )
     assert len(stage.lead.view) == 1
 
 
