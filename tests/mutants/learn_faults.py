@@ -126,7 +126,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "accumulated-batches-differ-in-size",
         "The batches of one step have different sizes under policies that choose the size.",
-        "learn:Exchange.next_points",
+        "learn:BatchPlan.next_points",
         "if self._visits.unstepped and not ahead:\n    return self._batch",
         "pass",
         "tests/learn/test_accumulation.py::test_the_batches_of_a_step_have_the_same_size",

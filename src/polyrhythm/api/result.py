@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.core.model_files import choose
 from polyrhythm.errors import StoreError
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.history import history_of, last_metrics
@@ -16,8 +17,6 @@ from polyrhythm.wire.messages import JobSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_MODEL, _BEST = "model.safetensors", "model-best.safetensors"
 
 
 class Result:
@@ -84,10 +83,12 @@ class Result:
             raise StoreError(f"the journal of run {self.run.name} is gone: {journal}")
         return history_of(read_journal(journal))
 
-    def state_dict(self, *, best: bool = False) -> dict[str, "Tensor"]:
-        """The parameters and buffers of the trained model, for `model.load_state_dict`. `best`:
-        those of the best model, which a job with `keep_best` keeps."""
-        path = self.run / (_BEST if best else _MODEL)
+    def state_dict(self, model: str | None = None, *, best: bool = False) -> dict[str, "Tensor"]:
+        """The parameters and buffers of the trained model, for `model.load_state_dict`. `model`:
+        its name, if the job has several models. `best`: those of the best model, which a
+        job with `keep_best` keeps."""
+        there = [each.name for each in self.run.iterdir()] if self.run.is_dir() else []
+        path = self.run / choose(model, there, best=best)
         if not path.is_file():
             reason = (
                 self.summary.get("not_saved") or self.summary.get("ended") or "it has not ended"

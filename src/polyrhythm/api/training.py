@@ -18,6 +18,7 @@ from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
 from polyrhythm.api.saying import say_starting
 from polyrhythm.api.targets import targets_of
+from polyrhythm.core.model_files import MODEL, named
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
@@ -155,8 +156,9 @@ def train(
     init: Annotated[
         Path | None,
         typer.Option(
-            help="Begin with the parameters of this model, such as runs/NAME/model.safetensors."
-            " Hosts that run workers need the file at the same path."
+            help="Begin with the parameters of this model, such as runs/NAME/model.safetensors; for"
+            " a job with several models, a folder with their files. Hosts that run workers need the"
+            " file at the same path."
         ),
     ]
     | str = None,
@@ -339,10 +341,17 @@ def train(
 
 
 def _checked_init(path: Path) -> Path:
-    """The absolute path of the file given with --init. Raises an error if the file cannot be
-    read."""
+    """The absolute path given with --init: of a file, or of a folder with the files of several
+    models. Raises an error if a file cannot be read."""
     path = path.expanduser().resolve()
-    check_readable(path)
+    if not path.is_dir():
+        check_readable(path)
+        return path
+    files = [each for each in sorted(path.iterdir()) if each.name == MODEL or named(each.name)]
+    if not files:
+        raise UsageError(f"--init {path} is a folder without a model: it has no {MODEL}")
+    for file in files:
+        check_readable(file)
     return path
 
 

@@ -10,7 +10,7 @@ import typer
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.stores import url_of
-from polyrhythm.core.lead.saving import BEST, MODEL
+from polyrhythm.core.model_files import MODEL, choose
 from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.observe.runs import find_run
 from polyrhythm.store.model_open import check_readable
@@ -35,6 +35,10 @@ def export(
         str | None,
         typer.Option(help="Export this checkpoint: its number, or last."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Export this one of the models of a job with several."),
+    ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Export the best model (train --keep-best).")
     ] = False,
@@ -52,6 +56,8 @@ def export(
       polyrhythm export mine mine.safetensors
 
       polyrhythm export mine mine.pt --best
+
+      polyrhythm export mine critic.safetensors --model critic
 
       polyrhythm export s3://bucket/mine mine.safetensors --checkpoint last
     """
@@ -71,9 +77,9 @@ def export(
         with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as folder:
             found = Path(folder) / MODEL
             if checkpoint is None:
-                _copy_of_run(find_run(runs_dir, run), found, best=best)
+                _copy_of_run(find_run(runs_dir, run), found, model, best=best)
             else:
-                _of_checkpoint(url_of(run, runs_dir), checkpoint, found)
+                _of_checkpoint(url_of(run, runs_dir), checkpoint, found, model)
             if out.suffix in _PICKLED:
                 found = _pickled(found)
             found.replace(out)
@@ -86,8 +92,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def _copy_of_run(run_dir: Path, target: Path, *, best: bool) -> None:
-    model = run_dir / (BEST if best else MODEL)
+def _copy_of_run(run_dir: Path, target: Path, name: str | None, *, best: bool) -> None:
+    files = [each.name for each in run_dir.iterdir()]
+    model = run_dir / choose(name, files, best=best)
     if not model.exists():
         if best:
             raise UsageError(
@@ -101,11 +108,11 @@ def _copy_of_run(run_dir: Path, target: Path, *, best: bool) -> None:
     shutil.copyfile(model, target)
 
 
-def _of_checkpoint(url: str, wanted: str, target: Path) -> None:
+def _of_checkpoint(url: str, wanted: str, target: Path, model: str | None) -> None:
     from polyrhythm.store.model_export import export_checkpoint  # imports torch
 
     number = None if wanted == "last" else int(wanted)
-    export_checkpoint(url, number, target, lambda line: typer.echo(line, err=True))
+    export_checkpoint(url, number, target, lambda line: typer.echo(line, err=True), model)
 
 
 def _pickled(model: Path) -> Path:

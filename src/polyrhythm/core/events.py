@@ -289,6 +289,8 @@ class Computed(Event, frozen=True):
     batch: int = 0
     micro_ns: int = 0
     skipped: int = 0
+    model: int = -1
+    visited: int = -1
 
 
 class StateKept(Event, frozen=True):
@@ -315,6 +317,7 @@ class Exhausted(Event, frozen=True):
     lease: int = 0
     skipped: Reason | None = None
     progress: tuple[ChunkProgress, ...] = ()
+    model: int = -1
 
 
 class Landed(Event, frozen=True):

@@ -10,16 +10,20 @@ _MOST_NBYTES = 2**42
 """The size limit in bytes. Cutting a larger model into slices would keep the lead busy for
 minutes."""
 
+_MOST_NAME = 64
+
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     """The first difference between the job's model (`ours`) and a worker's model (`theirs`); None
     if there is none."""
+    if _names(ours) != _names(theirs):
+        return f"its models are {_listed(theirs)}, those of the job are {_listed(ours)}"
     for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
         if (found := _difference_of_tensors(mine, other)) is not None:
             return found
     if len(ours.tensors) != len(theirs.tensors):
         return f"it has {len(theirs.tensors)} tensors, the job has {len(ours.tensors)}"
-    if ours.optimizer != theirs.optimizer:
+    if (ours.optimizer, ours.parts) != (theirs.optimizer, theirs.parts):
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
     if ours.state != theirs.state:
         return "its state_dict has other names than the job's"
@@ -53,9 +57,28 @@ def _named(tensor: TensorSpec) -> str:
     return f"{what} {tensor.name!r}"
 
 
+def _names(spec: ModelSpec) -> list[str]:
+    return [part.name for part in spec.parts]
+
+
+def _listed(spec: ModelSpec) -> str:
+    return ", ".join(_names(spec)) or "one without a name"
+
+
 def nbytes_of(spec: ModelSpec) -> int:
     """The size of one copy of the model in bytes."""
     return sum(math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype] for tensor in spec.tensors)
+
+
+def models_nbytes(spec: ModelSpec) -> dict[str, int]:
+    """The size of the parameters of each of several models in bytes."""
+    found = dict.fromkeys((part.name for part in spec.parts), 0)
+    models, names = spec.models, _names(spec)
+    for tensor in spec.tensors:
+        if tensor.group != BUFFERS:
+            nbytes = math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype]
+            found[names[models[tensor.group]]] += nbytes
+    return found
 
 
 def _nbytes_saved(spec: ModelSpec) -> int:
@@ -76,6 +99,8 @@ def nonsense(spec: ModelSpec) -> str | None:
             return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
     if not spec.tensors:
         return "it has no tensors"
+    if spec.parts and (fault := _parts_fault(spec)) is not None:
+        return fault
     if any(entry.tensor >= len(spec.tensors) for entry in spec.state):
         return "an entry of its state_dict refers to a tensor that is not in the list of tensors"
     if len({entry.name for entry in spec.state}) != len(spec.state):
@@ -83,3 +108,30 @@ def nonsense(spec: ModelSpec) -> str | None:
     if (nbytes := max(nbytes_of(spec), _nbytes_saved(spec))) > _MOST_NBYTES:
         return f"it has {nbytes} bytes, and at most {_MOST_NBYTES} can be held"
     return None
+
+
+def _parts_fault(spec: ModelSpec) -> str | None:
+    """The first fault of the list of models; None if it has none."""
+    names = _names(spec)
+    if len(set(names)) < len(names) or not all(is_model_name(name) for name in names):
+        return f"its models have the names {names}"
+    if sum(part.groups for part in spec.parts) != len(spec.optimizer.groups):
+        return "its models do not have as many parameter groups as its optimizers"
+    if sum(part.tensors for part in spec.parts) != len(spec.tensors):
+        return "its models do not have as many tensors as the list of tensors"
+    models, first = spec.models, 0
+    for number, part in enumerate(spec.parts):
+        for tensor in spec.tensors[first : first + part.tensors]:
+            if not tensor.name.startswith(f"{part.name}."):
+                return f"{tensor.name!r} is among the tensors of the model {part.name!r}"
+            if tensor.group != BUFFERS and models[tensor.group] != number:
+                return f"{tensor.name!r} is in a parameter group of another model"
+        first += part.tensors
+    if any(not entry.name.startswith(tuple(f"{name}." for name in names)) for entry in spec.state):
+        return "a name in its state_dict belongs to none of its models"
+    return None
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a model can have this name, which becomes part of a file's name (`model-NAME`)."""
+    return name.isascii() and name.isidentifier() and len(name) <= _MOST_NAME and name != "best"

@@ -16,10 +16,10 @@ from polyrhythm.learn.attachment import Attachment
 class Steps(Protocol):
     """What takes the steps of all models of a worker."""
 
-    before_step: Callable[[], None]
-
     @property
     def pending(self) -> bool: ...
+
+    def before_step(self) -> None: ...
 
     def step(
         self,
@@ -31,10 +31,12 @@ class Steps(Protocol):
 
 class AttachedOptimizer(torch.optim.Optimizer):
     def __init__(
-        self, inner: torch.optim.Optimizer, model: torch.nn.Module, exchange: Steps
+        self, inner: torch.optim.Optimizer, model: torch.nn.Module, steps: Steps, number: int = 0
     ) -> None:
+        """`number`: that of the model among the models of the worker."""
         self.inner = inner
-        self._exchange = exchange
+        self.number = number
+        self._steps = steps
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
@@ -53,9 +55,9 @@ class AttachedOptimizer(torch.optim.Optimizer):
         `objective` is the loss, for the display and the journal. `points` is the weight of this
         step if the batches did not come from `worker.batches`. The gradients are cleared.
         """
-        self._exchange.before_step()
+        self._steps.before_step()
         result = closure() if closure is not None else None
-        self._exchange.step(self, objective, points)
+        self._steps.step(self, objective, points)
         return result
 
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
@@ -66,7 +68,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
     @property
     def pending(self) -> bool:
         """Whether this worker has taken steps since its last contribution."""
-        return self._exchange.pending
+        return self._steps.pending
 
     # -- for the exchange ----------------------------------------------------------------------
 

@@ -1,16 +1,25 @@
 """Describes a torch model and its optimizer as a spec: names, shapes, dtypes, parameter groups and
 options of the optimizer. It uses no pickle."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from polyrhythm.core.placement.slices import BUFFERS
 from polyrhythm.errors import UsageError
 from polyrhythm.tensors.dtypes import NAMES
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import describe_optimizer
-from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, StateName, TensorSpec
+from polyrhythm.wire.messages import (
+    ModelPart,
+    ModelSpec,
+    OptimizerSpec,
+    Option,
+    StateName,
+    TensorSpec,
+)
 
 
 def describe(
@@ -37,7 +46,8 @@ def describe(
         ]
         raise UsageError(
             f"the optimizer has {len(groups)} parameter(s) that are not in the model, the first of"
-            f" shape {shapes[0]}: attach the model that holds them all"
+            f" shape {shapes[0]}: attach the model that holds them all, such as"
+            " torch.nn.ModuleList([a, b])"
         )
     if not any(group != BUFFERS for _, _, group in named):
         raise UsageError(
@@ -61,6 +71,26 @@ def describe(
     tensors = tuple(_describe_tensor(name, tensor, group) for name, tensor, group in named)
     state = _state_names(model, [tensor for _, tensor, _ in named], tensors)
     return ModelSpec(tensors, spec, state), [tensor for _, tensor, _ in named]
+
+
+def merge(models: Sequence[tuple[str, ModelSpec]]) -> ModelSpec:
+    """One spec of several models, with their names before the names of their tensors."""
+    tensors: list[TensorSpec] = []
+    groups: list[dict[str, Option]] = []
+    state: list[StateName] = []
+    parts: list[ModelPart] = []
+    for name, spec in models:
+        first, group = len(tensors), len(groups)
+        for tensor in spec.tensors:
+            number = BUFFERS if tensor.group == BUFFERS else group + tensor.group
+            tensors.append(replace(tensor, name=f"{name}.{tensor.name}", group=number))
+        state += [StateName(f"{name}.{each.name}", first + each.tensor) for each in spec.saved]
+        groups += spec.optimizer.groups
+        counts = len(spec.tensors), len(spec.optimizer.groups)
+        parts.append(ModelPart(name, spec.optimizer.name, *counts))
+    optimizer = OptimizerSpec(" and ".join(part.optimizer for part in parts), tuple(groups))
+    same = all(not spec.state for _, spec in models)
+    return ModelSpec(tuple(tensors), optimizer, () if same else tuple(state), tuple(parts))
 
 
 def _state_names(

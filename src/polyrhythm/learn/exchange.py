@@ -4,14 +4,16 @@ The user's code calls `step()` of the optimizer that `worker.attach` returned (`
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.cadence import Due, Standing, after_step, choose_cadence, decide
+from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
+from polyrhythm.learn.attached_models import AttachedModels
+from polyrhythm.learn.batch_plan import BatchPlan
 from polyrhythm.learn.left_out import LeftOut, reason_of
 from polyrhythm.learn.objective import ObjectiveReport
 from polyrhythm.learn.staging import Pacer
@@ -25,13 +27,14 @@ from polyrhythm.wire.messages import ChunkProgress
 class Exchange:
     def __init__(
         self,
-        inner: torch.optim.Optimizer,
         node: WorkerNode,
         flat: FlatModel,
         visits: Visits,
-        model: torch.nn.Module,
+        models: Sequence[AttachedOptimizer],
+        names: Sequence[str],
         pacer: Pacer | None = None,
     ) -> None:
+        """`models`: the optimizers of the worker's models; `names`: those of the models."""
         job = node.job
         assert job is not None
         self._node = node
@@ -51,14 +54,14 @@ class Exchange:
         not arrived yet. Only a policy with the trait `trains_through` permits that."""
         self._stepped = 0.0
         """The number of points between the last contribution and the last step."""
-        self._batch = 0
-        """The number of points that were asked for as the present batch."""
+        self.plan = BatchPlan(self.cadence, visits, node.loop, self._standing)
         self._points: float | None = None
         self._left_out = LeftOut(node.name, flat, job.on_nan)
         self.objective = ObjectiveReport()
-        self.before_step: Callable[[], None] = node.end_iteration
+        on_servers = self._kind.steps_on_servers
+        self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
+        self._several = self._models.several
         self._kind.remember(self._flat)
-        self.model = AttachedOptimizer(inner, model, self)
 
     def step(
         self,
@@ -70,11 +73,17 @@ class Exchange:
         if self._loop.stopped:
             self._drop_steps()
             return
+        stepped = self._models.begin_step(model)
         if points is not None:
             self._points = (self._points or 0.0) + points
-        skipped = self._left_out.step(self._visited() - self._stepped)
+        in_step = self._visited() - self._stepped
+        # with kind local, another model may have made a step with the same points
+        several = self._several
+        skipped = self._left_out.step(
+            0.0 if several else in_step, model.number if several else None
+        )
         if objective is not None and not skipped:
-            self.objective.add(objective, self._visited() - self._stepped)
+            self.objective.add(objective, in_step or self._visits.in_step)
             if not self._kind.steps_on_servers and self.traits.timed and not self._step:
                 self.objective.keep_first(round(self._visited()))
         self._stepped = self._visited()
@@ -93,7 +102,7 @@ class Exchange:
             self._node.look()
         self._visits.stepped()
         if self._due() is not Due.NO:
-            self._contribute()
+            self._contribute(stepped)
         model.drop_gradients()
         if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
@@ -103,7 +112,7 @@ class Exchange:
         """The fraction of a whole step: less than 1 if the step has fewer points."""
         if self._points is not None:
             return 1.0
-        return self.cadence.share(self._visited() - self._gathered)
+        return self.cadence.share(self._visits.in_step)
 
     def _visited(self) -> float:
         """Return the number of points since the last contribution."""
@@ -117,28 +126,6 @@ class Exchange:
             self._on_its_way,
             self._node.interval_left_ns(),
         )
-
-    def next_points(self, ahead: Sequence[int] = ()) -> int:
-        """Return the number of points of the next batch. `ahead`: the points of batches that are
-        loaded and come before it. Batches whose gradients the user accumulates have the same
-        number of points, so that the mean of their gradients is the mean over their points."""
-        if self._visits.unstepped and not ahead:
-            return self._batch
-        standing = self._standing()
-        for points in ahead:
-            standing = after_step(self.cadence, standing, self._loop.terms, points)
-        return self.cadence.next_points(standing, self._loop.terms)
-
-    def fits(self, points: int) -> bool:
-        """Whether a batch that was loaded ahead, and planned with this many points, may be the next
-        one."""
-        if self._visits.unstepped:
-            return points == self._batch
-        return self.cadence.fits(points, self._standing(), self._loop.terms)
-
-    def begin_batch(self, points: int) -> None:
-        """The training loop gets a batch for which this many points were asked."""
-        self._batch = points
 
     def _due(self) -> Due:
         node, loop = self._node, self._loop
@@ -174,6 +161,9 @@ class Exchange:
         self._gathered += points
         if not skipped:
             self._kind.gather(self._flat, points or 1.0)
+        if self._several and not points:  # its time counts with the next batch
+            self._node.look()
+            return
         now_ns = self._node.timesheet.computed_ns()
         self.cadence.measured(points, now_ns - self._micro_ns)
         self._micro_ns = now_ns
@@ -210,7 +200,7 @@ class Exchange:
         final parameters."""
         self.settle()
         self._forget_steps()
-        self.model.drop_gradients()
+        self._models.drop_gradients()
 
     def settle(self) -> None:
         """Wait for the version that answers a contribution in flight, unless this worker was told
@@ -236,6 +226,12 @@ class Exchange:
         """Whether this worker has taken steps since its last contribution."""
         return self._step > 0
 
+    @property
+    def unreported(self) -> bool:
+        """Whether this worker has steps that it has not contributed, or, with several models,
+        points that it has not reported."""
+        return self.pending or (self._several and self._visits.pending)
+
     def exclude_time(self, nanoseconds: int) -> None:
         """Do not count this time as computing, because the user's code did other work."""
         self._node.timesheet.exclude_time(nanoseconds)
@@ -250,51 +246,69 @@ class Exchange:
             return
         if not self._loop.asked:
             self.settle()
+        if self._several:
+            self._visits.close()
+            if self._step:
+                self._contribute(None)
+            else:
+                self._report_rest()
+            return
         if self._visits.unstepped:
             self._finish_accumulation()
         self._contribute()
-        self.model.drop_gradients()
+        self._models.drop_gradients()
+
+    def _report_rest(self) -> None:
+        """Report the points of the last batches. All steps with them are contributed."""
+        _, progress, lease = self._visits.collect()
+        self._visits.stepped()
+        self._node.abstain(lease, progress=progress)
+        self._continue()
 
     def _finish_accumulation(self) -> None:
         """Make a step with the gradients that the user's code has accumulated since its last step.
         Otherwise their points would count, but not their gradients."""
         skipped = self._left_out.step(self._visited() - self._stepped)
         if not self._kind.steps_on_servers and not skipped:
-            self.model.step_locally(self._share())
+            self._models.only.step_locally(self._share())
         self._step += 1
         if self.traits.gathers:
             self._end_micro_batch(skipped=skipped)
         self._visits.stepped()
 
-    def _contribute(self) -> None:
+    def _contribute(self, stepped: int | None = None) -> None:
+        """Send a contribution. `stepped`: the number of the model that it is a step of; None: it is
+        of all models."""
         began_ns = time.monotonic_ns()
         with self._left_out.naming():
-            self.model.check_tensors()
+            self._models.check_tensors()
             self._flat.check_homes()
-        visited, progress, lease = self._visits.collect()
-        weight = self._points if self._points is not None else visited or 1.0
+        collected, progress, lease = self._visits.collect()
+        visited = self._reported(stepped)
+        weight = self._points if self._points is not None else collected or self._visits.in_step
+        weight = weight or 1.0
         self._points = None
         left_out, points, why = self._left_out.take(self._step)
         weight = weight - points if weight > points else 1.0
         if why is not None and not self.traits.trains_through:
-            self._abstain(why, progress, lease)
+            self._abstain(why, progress, lease, stepped)
             return
         with self._left_out.naming():
-            self.model.check_options(steps_on_servers=self._kind.steps_on_servers)
-        rates = self.model.rates
+            self._models.check_options()
+        rates = self._models.rates
         objective = self.objective.take_mean()
         self._stepped = 0.0
         if self._on_its_way:
             self._node.set_apart()
         gathered = weight if self.traits.gathers and self._step else None
         try:
-            self._kind.fill(self._flat, self._node.push, gathered)
+            self._kind.fill(self._flat, self._node.push, gathered, stepped)
         except NotFinite as error:
             named = self._left_out.named(error)
             if not self._left_out.skips or self.traits.trains_through:
                 raise named from None
-            self.model.inner.state.clear()  # it led to these parameters
-            self._abstain(named, progress, lease)
+            self._models.forget_state()  # it led to these parameters
+            self._abstain(named, progress, lease, stepped)
             return
         steps, self._step = max(1, self._step), 0
         probe = self.objective.take_first(asked=self._loop.terms.probe[1] > 0)
@@ -312,6 +326,7 @@ class Exchange:
             abandoned_ns=abandoned_ns,
             micro=self.cadence.micro_batch(),
             skipped=left_out,
+            of=(-1 if stepped is None else stepped, visited),
             wait=wait,
         )
         self._on_its_way = not wait
@@ -322,14 +337,31 @@ class Exchange:
         self.resume_pace()
         self.begin_round()
 
-    def _abstain(self, why: NotFinite, progress: tuple[ChunkProgress, ...], lease: int) -> None:
+    def _reported(self, stepped: int | None) -> int:
+        """How many points this contribution reports as visited; -1: as many as its weight. If the
+        user's code gives the points of each step, those of the model that steps first count."""
+        if self._points is None or not self._several:
+            return self._visits.reported
+        return round(self._points) if self._models.steps_first(stepped) else 0
+
+    def _abstain(
+        self,
+        why: NotFinite,
+        progress: tuple[ChunkProgress, ...],
+        lease: int,
+        stepped: int | None,
+    ) -> None:
         """Leave out what was computed since the last contribution, and continue with the parameters
         of the next version. The lead counts the contribution as left out."""
         self._step = 0
         self.objective.take_mean()
         self._stepped = 0.0
         self._flat.restore_buffers()
-        self._node.abstain(lease, reason_of(why), progress)
+        self._node.abstain(lease, reason_of(why), progress, -1 if stepped is None else stepped)
+        self._continue()
+
+    def _continue(self) -> None:
+        """The worker has abstained, and continues with the parameters of the next version."""
         self._kind.remember(self._flat)
         self.resume_pace()
         self.begin_round()

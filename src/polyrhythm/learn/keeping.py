@@ -25,7 +25,8 @@ class Kept:
     def __init__(self, node: WorkerNode) -> None:
         self._node = node
         self._objects: dict[str, Stateful] = {}
-        self._groups: list[dict[str, Any]] | None = None
+        self._groups: list[list[dict[str, Any]]] = []
+        """The parameter groups of each model."""
         self._found: dict[str, Any] | None = None
         """The states in the checkpoint that no call of `keep` has named yet."""
         self._anew = False
@@ -37,9 +38,9 @@ class Kept:
         checkpoint."""
         return self._found is not None and bool(self._objects) and not self._anew
 
-    def attach(self, groups: list[dict[str, Any]]) -> None:
-        """The parameter groups of the job. Their learning rates are kept with a scheduler, because
-        its state does not contain the present rates."""
+    def attach(self, groups: list[list[dict[str, Any]]]) -> None:
+        """The parameter groups of each model. Their learning rates are kept with a scheduler,
+        because its state does not contain the present rates."""
         self._groups = groups
 
     def add(self, objects: Mapping[str, Any], *, resumes: bool) -> None:
@@ -78,8 +79,7 @@ class Kept:
             each.load_state_dict(state)
         except Exception as error:
             raise UsageError(f"the checkpoint's state does not fit {name!r}: {error}") from error
-        if self._schedules(each):
-            self._restore_rates()
+        self._restore_rates(each)
 
     def begin_step(self) -> None:
         """`step()` was called. In a loop that does not use `worker.batches`, this is where an
@@ -97,25 +97,25 @@ class Kept:
 
     # -- learning rates ------------------------------------------------------------------------
 
-    def _schedules(self, each: Stateful) -> bool:
-        groups = getattr(getattr(each, "optimizer", None), "param_groups", None)
-        return groups is not None and groups is self._groups
-
-    def _restore_rates(self) -> None:
-        assert self._found is not None and self._groups is not None
-        rates = self._found.get(_RATES, [])
-        for group, rate in zip(self._groups, rates, strict=False):
-            if isinstance(group["lr"], float | int):
-                group["lr"] = rate
-            else:
-                group["lr"].fill_(rate)  # a tensor
+    def _restore_rates(self, each: Stateful) -> None:
+        """If this is the scheduler of a model, restore the learning rates of that model."""
+        assert self._found is not None
+        scheduled = getattr(getattr(each, "optimizer", None), "param_groups", None)
+        rates = list(self._found.get(_RATES, []))
+        for groups in self._groups:
+            mine, rates = rates[: len(groups)], rates[len(groups) :]
+            for group, rate in zip(groups, mine, strict=False) if groups is scheduled else ():
+                if isinstance(group["lr"], float | int):
+                    group["lr"] = rate
+                else:
+                    group["lr"].fill_(rate)  # a tensor
 
     # -- for a cut -----------------------------------------------------------------------------
 
     def _encoded(self) -> Encoded:
         states = {name: each.state_dict() for name, each in self._objects.items()}
-        if self._groups is not None:
-            states[_RATES] = [float(group["lr"]) for group in self._groups]
+        if self._groups:
+            states[_RATES] = [float(group["lr"]) for groups in self._groups for group in groups]
         return encode_state(states)
 
     def _say(self, text: str) -> None:

@@ -24,13 +24,14 @@ class LeftOut:
         """The steps since the last contribution that are left out, and their points."""
         self._why: NotFinite | None = None
 
-    def step(self, points: float) -> bool:
-        """The worker has computed a step over this many points. Returns whether it is left out."""
+    def step(self, points: float, model: int | None = None) -> bool:
+        """The worker has computed a step over this many points. `model`: the number of the model
+        that makes the step, if there are several. Returns whether the step is left out."""
         self.made += 1
         if not self.skips:
             return False
         try:
-            self._flat.check_gradients()
+            self._flat.check_gradients(model)
         except NotFinite as error:
             self._why = self.named(error)
         else:

@@ -11,6 +11,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.evaluation import PASS, Schedule, call_key, schedule_of
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.metrics import checked
+from polyrhythm.learn.models import Models
 from polyrhythm.learn.writers import AnyWriter, Writers
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import MOST_NUMBER, JobSpec
@@ -31,8 +32,8 @@ class Passes(Protocol):
 
 
 class Reporting:
-    def __init__(self, node: WorkerNode, job: JobSpec, passes: Passes) -> None:
-        self.exchange: Exchange | None = None
+    def __init__(self, node: WorkerNode, job: JobSpec, passes: Passes, models: Models) -> None:
+        self._models = models
         self.writers = Writers(node.name)
         self._node = node
         self._job = job
@@ -42,6 +43,11 @@ class Reporting:
         self._left_out: set[str] = set()
         """The names of metrics about which this worker has warned because they were not finite."""
         self._schedules: dict[tuple[object, ...], Schedule] = {}
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """None until the worker has joined the job with its models."""
+        return self._models.exchange
 
     def log_to(self, writer: AnyWriter) -> None:
         self.writers.add(writer)

@@ -16,6 +16,11 @@ class Visits:
         """The number of points in this worker's lease; 0 if it is not known."""
         self.unstepped = 0
         """The number of batches since the last step."""
+        self.in_step = 0.0
+        """The number of points in the batches since the last step; if there are none, in those of
+        the last step, because another step may be made with them."""
+        self.reported = -1
+        """How many points the last `collect` reported as visited; -1: as many as it returned."""
         self._progress: dict[int, ChunkProgress] = {}
         self._lease = 0
         self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
@@ -33,9 +38,15 @@ class Visits:
         """The training loop gets a batch of this many points."""
         if self.put_back is not None and not self.unstepped:
             self._before = (self.points, dict(self._progress))
+        self._count(points)
+        self._progress.update({step.chunk: step for step in progress})
+
+    def _count(self, points: int) -> None:
+        if not self.unstepped:
+            self.in_step = 0.0
         self.unstepped += 1
         self.points += points
-        self._progress.update({step.chunk: step for step in progress})
+        self.in_step += points
 
     def stepped(self) -> None:
         """A step was made with the points of all batches so far."""
@@ -56,6 +67,10 @@ class Visits:
     def drop(self) -> None:
         """Forget the points: they will never count."""
         self.points, self._progress, self.unstepped = 0.0, {}, 0
+        self.in_step = 0.0
+
+    def close(self) -> None:
+        """No further step is made with the batches so far."""
 
     @property
     def pending(self) -> bool:
@@ -65,8 +80,9 @@ class Visits:
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
         """Return the number of points, the progress through chunks, and the number of the lease
         under which the first point was visited. Then begin at zero."""
-        points, progress = self.points, tuple(self._progress.values())
+        points, progress, in_step = self.points, tuple(self._progress.values()), self.in_step
         self.drop()
+        self.in_step = in_step
         return points, progress, self._lease
 
 

@@ -18,11 +18,11 @@ from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
-from polyrhythm.learn.describe import describe
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.keeping import Kept, Stateful
 from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of, ranks_of
 from polyrhythm.learn.lookahead import Lookahead
+from polyrhythm.learn.models import Models
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.reporting import Reporting
@@ -31,7 +31,6 @@ from polyrhythm.learn.streams import stream
 from polyrhythm.learn.visits import VisitedPasses, Visits
 from polyrhythm.learn.writers import AnyWriter
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.store.model_read import load_into
 from polyrhythm.wire.messages import JobSpec
 
 Metric: TypeAlias = SupportsFloat
@@ -47,14 +46,12 @@ class Worker:
         self._node = node
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
-        self._visits = Visits()
-        self._attached = False
-        self._exchange: Exchange | None = None
-        self._pacer: Pacer | None = None
+        self._pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._points: Points | None = None
         self._kept = Kept(node)
+        self._models = Models(node, job, self._kept, self._pacer)
         self._passes = VisitedPasses(node.loop)
-        self._reporting = Reporting(node, job, self._passes)
+        self._reporting = Reporting(node, job, self._passes, self._models)
 
     @property
     def name(self) -> str:
@@ -96,27 +93,27 @@ class Worker:
         were not acknowledged are dropped."""
         return self._node.acknowledged
 
-    def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> AttachedOptimizer:
+    @property
+    def _exchange(self) -> Exchange | None:
+        """None until the worker has joined the job with its models."""
+        return self._models.exchange
+
+    @property
+    def _visits(self) -> Visits:
+        return self._models.visits
+
+    def attach(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str | None = None
+    ) -> AttachedOptimizer:
         """Join the job with this model, and return the optimizer that exchanges its parameters.
         Training begins with the parameters of the first worker and uses the options of its
-        optimizer. The models and options of other workers must match."""
-        if self._attached:
-            raise UsageError("attach() was called twice: a worker trains one model")
-        self._attached = True
-        if self._job.init:
-            load_into(model, Path(self._job.init))
-        try:
-            spec, tensors = describe(model, optimizer, self._job.kind)
-        except UsageError as error:
-            raise UsageError(f"{self.name}: {error}") from None
-        flat = self._node.attach(spec, tensors)
-        pacer = Pacer(self._stage) if self._stage != Stage() else None
-        self._pacer = pacer
-        self._exchange = Exchange(optimizer, self._node, flat, self._visits, model, pacer)
-        self._reporting.exchange = self._exchange
-        self._exchange.before_step = self._kept.begin_step
-        self._kept.attach(self._exchange.model.param_groups)
-        return self._exchange.model
+        optimizer. The models and options of other workers must match.
+
+        A worker with several models attaches each with a `name` and an optimizer of its own. It
+        joins the job when training begins: at the first step, or at `batches`, `keep` or `probe`.
+        All workers must make the steps of the models in one order, such as critic, critic,
+        generator; with kind local any order is allowed."""
+        return self._models.attach(model, optimizer, name or "")
 
     def keep(self, **objects: Stateful) -> None:
         """Put the state of these objects, such as a scheduler or an average of the parameters, into
@@ -124,6 +121,7 @@ class Worker:
         of tensors, numbers, text, lists, tuples and dicts. When the job resumes from a checkpoint,
         the objects get the states that it contains. Call this on every worker, after `attach()`
         and before training. The state in a checkpoint is that of worker-0, or of its successor."""
+        self._models.join("keep")
         self._kept.add(objects, resumes=bool(self._job.resume))
 
     @property
@@ -140,18 +138,18 @@ class Worker:
         present model on a batch of this data set. FSP chooses its interval by this objective, on a
         sample that is divided among the workers. Without it, FSP uses the values of
         `step(objective=…)`."""
-        if self._exchange is None:
-            raise UsageError("call worker.attach() before worker.probe()")
+        exchange = self._models.join("probe")
         sample, seed = self._job.probe_points, self._job.seed
         probe = Probe(count_of(dataset), sample, seed, fetcher(dataset), loss_of)
-        self._exchange.objective.probe = probe
-        self._exchange.begin_round()
+        exchange.objective.probe = probe
+        exchange.begin_round()
 
     def finish(self) -> None:
         """Called when `main` has returned: a worker that was told to leave contributes its last
         local steps."""
-        if self._exchange is not None and self._exchange.pending and self._node.loop.asked:
-            self._exchange.contribute_rest()
+        exchange = self._exchange
+        if exchange is not None and exchange.unreported and self._node.loop.asked:
+            exchange.contribute_rest()
 
     def batches(
         self,
@@ -174,8 +172,7 @@ class Worker:
 
         A `DataLoader` takes the place of all these arguments. Passes are not counted if it has a
         sampler of its own, or if the data set is an `IterableDataset`."""
-        if self._exchange is None:
-            raise UsageError("call worker.attach() before worker.batches()")
+        exchange = self._models.join("batches")
         loading = loading_of(
             dataset,
             batch_size,
@@ -186,15 +183,15 @@ class Worker:
             sampler=sampler,
         )
         least = least_of(self._job.min_batch, loading.batch_size)
-        self._exchange.cadence.begin(loading.batch_size, least)
+        exchange.cadence.begin(loading.batch_size, least)
         found = self._streamed(loading) if loading.uncounted else self._leased(loading, least)
         for points, batch in found:
             if self._pacer is not None:
-                timed = self._exchange.traits.timed
+                timed = exchange.traits.timed
                 self._pacer.share = points / loading.batch_size if timed else 1.0
             yield batch
         if self._visits.pending:
-            self._exchange.contribute_rest()
+            exchange.contribute_rest()
 
     def _leased(self, loading: Loading, least: int) -> Iterator[tuple[int, Any]]:
         """Yield batches of leased points, each with its number of points."""
@@ -214,7 +211,9 @@ class Worker:
             self._say("drop_last has no effect: under this policy the lead chooses the batch size")
             whole = 0
         points.begin(least, whole, ranks)
-        ahead = Lookahead(points, loading, self._own_seed(), exchange.next_points, exchange.fits)
+        ahead = Lookahead(
+            points, loading, self._own_seed(), exchange.plan.next_points, exchange.plan.fits
+        )
         self._visits.put_back = ahead.put_back if job.abandon != OFF else None
         self._node.timesheet.begin_interval()
         try:
@@ -235,7 +234,7 @@ class Worker:
                         exchange.take_version()
                     continue
                 drawn, batch = found
-                exchange.begin_batch(drawn.asked)
+                exchange.plan.begin_batch(drawn.asked)
                 self._visits.note(drawn.points, drawn.progress)
                 self._passes.visited(drawn.progress)
                 yield drawn.points, batch

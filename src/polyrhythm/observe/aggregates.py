@@ -1,7 +1,7 @@
 """Means and medians over the rounds of a run, of which each line of the journal summarises several,
 and the extremes of its metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -57,3 +57,26 @@ class Extremes:
         did."""
         found = [at_s for at_s, value in (*self._highs, *self._lows) if met(value)]
         return min(found, default=None)
+
+
+@dataclass(slots=True)
+class ModelSteps:
+    """The contributions of a job with several models, of which each is a step of one model."""
+
+    _sizes: list[int] = field(default_factory=list)
+    """The size of each model in bytes."""
+    _steps: dict[int, int] = field(default_factory=dict)
+    """The number of contributions, by the number of the model."""
+
+    def place(self, models: Mapping[str, int]) -> None:
+        self._sizes = list(models.values())
+
+    def take(self, steps: Mapping[str, int]) -> None:
+        for model, count in steps.items():
+            self._steps[int(model)] = self._steps.get(int(model), 0) + count
+
+    def nbytes(self, contributions: int, whole: int) -> int:
+        """The size of all contributions in bytes, if those that are not of one model have the size
+        `whole`."""
+        of_one = sum(self._steps.get(model, 0) * size for model, size in enumerate(self._sizes))
+        return (contributions - sum(self._steps.values())) * whole + of_one

@@ -141,6 +141,10 @@ SENTENCES = {
     " {expected}",
     "too-many-contributions": "{name} has {contributions} contributions in flight: at most {most} are"
     " allowed",
+    "step-order": "the steps of {name} were {seen}, but the order of all workers is {expected}: the"
+    " models must make their steps in the same order in every worker and every cycle; --kind local"
+    " allows any order",
+    "unknown-model": "{name} sent a step of model {model}, which the job does not have",
     "weight": "{name}'s contribution weighs {weight}: it must be a positive number, and at least"
     " {least}",
     "not-a-server": "s{by}: the hello does not have the number of another server",

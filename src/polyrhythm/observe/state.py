@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import Finding, LearningState
-from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
+from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, ModelSteps
 from polyrhythm.observe.metrics import RunMetrics
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.recent import RecentWork
@@ -41,6 +41,7 @@ class RunState:
     finding: Finding | None = None
     """The last finding of the lead about the objective; None if there is no finding."""
     nbytes: int = 0
+    model_steps: ModelSteps = field(default_factory=ModelSteps)
     """The size of the model in bytes."""
     rate: float | None = None
     momentum: float | None = None
@@ -209,6 +210,7 @@ class RunState:
 
     def _placed(self, line: dict[str, Any]) -> None:
         self.nbytes = line["nbytes"]
+        self.model_steps.place(line.get("models", {}))
         self.slices = dict(enumerate(line["slices"]))
         self.rate, self.momentum = line.get("rate"), line.get("momentum")
 
@@ -264,6 +266,7 @@ class RunState:
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)
+        self.model_steps.take(line.get("models", {}))
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
         # The mean is null if it is not finite. A `learning` line reports that.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.metrics import OBJECTIVE
+from polyrhythm.core.model_files import file_of, models_of
 from polyrhythm.core.outer import OFF
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
@@ -41,7 +42,8 @@ def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> di
 
 def result(state: RunState, job: JobSpec) -> dict[str, Any]:
     """The result that `--json` prints, from a state. Numbers of bytes are computed, not measured: a
-    contribution carries every slice of the model once, and a worker reads the model once when it
+    contribution carries every slice of the model once (in a job with several models whose steps the
+    servers make, those of one model), and a worker reads the model once when it
     joins and once after each contribution. With `--wire-dtype bf16`, a model of float32 travels at
     half its size."""
     seconds = state.seconds
@@ -61,7 +63,10 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "seconds_to_target": seconds_to_target(state, job),
         "points_per_s": _per_s(state.points, seconds),
         "contributions_per_s": _per_s(state.contributions, seconds),
-        "bytes_pushed": round(state.contributions * carried),
+        "bytes_pushed": round(
+            state.model_steps.nbytes(state.contributions, state.nbytes)
+            * _WIRE_SHARE.get(job.wire_dtype, 1.0)
+        ),
         "bytes_pulled": round(state.pulls * carried),
         "time": _time(state),
         "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
@@ -201,7 +206,8 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
     rows = []
     if (best := result["best_model"]) is not None:
         path = run_dir / Path(best["path"]).name
-        rows.append(f"  best model: {path} ({_by(best)}, round {best['round']})")
+        what = "best models" if models_of(path.name) else "best model"
+        rows.append(f"  {what}: {path} ({_by(best)}, round {best['round']})")
     if result.get("no_best_model") is not None:
         rows.append(f"  best model: none, because {result['no_best_model']}")
     if result["not_saved"] is not None:
@@ -209,6 +215,12 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
     if result["model"] is None:
         return rows
     path = run_dir / Path(result["model"]).name
+    if names := models_of(path.name):
+        loads = [
+            f'    {name}.load_state_dict(load_file("{run_dir / file_of(name)}"))' for name in names
+        ]
+        first = f"  models: {path}; load them with"
+        return [*rows, first, "    from safetensors.torch import load_file", *loads]
     return [
         *rows,
         f"  model: {path}; load it with",

@@ -5,26 +5,35 @@ from pathlib import Path
 
 import torch
 
+from polyrhythm.core.model_files import choose, file_of
 from polyrhythm.store import checkpoints
 from polyrhythm.store.model_file import ModelFile
+from polyrhythm.store.model_files import spec_of
 from polyrhythm.store.objects import open_store
 
 _AT_ONCE = 16
 
 
 def export_checkpoint(
-    url: str, number: int | None, path: Path, tell: Callable[[str], None]
+    url: str,
+    number: int | None,
+    path: Path,
+    tell: Callable[[str], None],
+    model: str | None = None,
 ) -> None:
     """Write the parameters and buffers of checkpoint `number` in the store `url` to the file
     `path`. If `number` is None, take the newest checkpoint that is whole; `tell` then gets one line
-    for each newer one that is damaged or incomplete. Every byte that is read is verified."""
+    for each newer one that is damaged or incomplete. `model`: which model, if the job has several.
+    Every byte that is read is verified."""
     store = open_store(url)
     checkpoint = (
         checkpoints.newest(store, tell) if number is None else checkpoints.load(store, number)
     )
     layout, manifest = checkpoint.layout, checkpoint.manifest
     about = {"job": manifest.job.name, "rounds": str(manifest.round)}
-    file = ModelFile(path, manifest.model, layout, about)
+    spec = manifest.model
+    choose(model, [file_of(part.name) for part in spec.parts])
+    file = ModelFile(path, spec if model is None else spec_of(spec, model), layout, about)
     try:
         for first in range(0, len(layout.slices), _AT_ONCE):
             some = layout.slices[first : first + _AT_ONCE]

@@ -30,7 +30,8 @@ cache when it is copied after the check."""
 class FlatModel:
     """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: a version
     that arrives is stored in separate memory until `adopt` or `rebase`, because the user's code
-    uses the parameters meanwhile."""
+    uses the parameters meanwhile. `models`: the number of the model of each parameter group, if a
+    worker has several models."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class FlatModel:
         wire: str,
         *,
         aside: bool = False,
+        models: Sequence[int] = (),
     ) -> None:
         self.layout = layout
         self._tensors = list(tensors)
@@ -75,6 +77,10 @@ class FlatModel:
             for index, space in enumerate(layout.spaces)
             if self._few[index] and space.length and not space.buffers
         ]
+        self._models = tuple(models)
+        self._others: dict[int, tuple[int, ...]] = {}
+        """The slices that the last contribution leaves out because they belong to other models,
+        each without any part."""
 
     # -- versions that arrive ------------------------------------------------------------------
 
@@ -188,11 +194,12 @@ class FlatModel:
         """Return the slice's current parameters in the dtype of the wire."""
         return self._part(slice_).to(self._wires[slice_.space]).contiguous()
 
-    def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
+    def fill_gradients(self, push: Sequence[torch.Tensor], model: int | None = None) -> None:
         """Write the gradients of the parameters and the changes of the model's buffers into the
-        push buffers, of which there is one per space."""
+        push buffers, of which there is one per space. `model`: of several models, only the
+        gradients of this one; the contribution then leaves out the slices of the others."""
         views = self._views_of(push)
-        for index, tensor, place, few in self._trained:
+        for index, tensor, place, few in self._of_model(model):
             gradient, view = tensor.grad, views[index]
             if gradient is None:
                 view.fill_(NO_GRADIENT)
@@ -200,13 +207,34 @@ class FlatModel:
                 _lay(push[place.space], view, place, gradient)
             elif gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient.detach() if gradient.requires_grad else gradient)
-        for index in self._checked_at_once:
-            self._check(push[index], index, "gradient")
+        if model is None:
+            for index in self._checked_at_once:
+                self._check(push[index], index, "gradient")
+        else:
+            for index, _, place, few in self._of_model(model):
+                if few and not all_finite(views[index]):
+                    raise not_finite("gradient", place.tensor.name)
+        self._others = {} if model is None else self._slices_without(model)
         self._buffers.fill(push)
 
-    def check_gradients(self) -> None:
+    def _of_model(self, model: int | None) -> list[tuple[int, torch.Tensor, TensorPlace, bool]]:
+        """The trained tensors of a model; None: of all models."""
+        if model is None:
+            return self._trained
+        models = self._models
+        return [each for each in self._trained if models[each[2].tensor.group] == model]
+
+    def _slices_without(self, model: int) -> dict[int, tuple[int, ...]]:
+        """The slices of the parameters of all other models."""
+        return {
+            slice_.id: ()
+            for slice_ in self.layout.slices
+            if slice_.group >= 0 and self._models[slice_.group] != model
+        }
+
+    def check_gradients(self, model: int | None = None) -> None:
         """Raise NotFinite if a gradient of the model is not finite."""
-        for _, tensor, place, _ in self._trained:
+        for _, tensor, place, _ in self._of_model(model):
             if tensor.grad is not None and not all_finite(tensor.grad):
                 raise not_finite("gradient", place.tensor.name)
 
@@ -256,12 +284,14 @@ class FlatModel:
                 else:
                     change.copy_(self._flat[index] - self._base[index])
                 self._check(push[index], index, "parameter")
+        self._others = {}
         self._buffers.fill(push)
 
     @property
     def changed(self) -> dict[int, tuple[int, ...]]:
-        """Per slice of buffers, the numbers of the parts that are in the last contribution."""
-        return self._buffers.changed
+        """Per slice of buffers, the numbers of the parts that are in the last contribution. Slices
+        of parameters that it leaves out have an entry without parts."""
+        return self._buffers.changed | self._others if self._others else self._buffers.changed
 
     def _finite(self, change: torch.Tensor) -> bool:
         key = change.data_ptr()

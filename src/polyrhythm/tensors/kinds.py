@@ -14,7 +14,7 @@ import torch
 
 from polyrhythm.core.kinds import GRADIENT, LOCAL
 from polyrhythm.core.outer import only_scales, parse_outer
-from polyrhythm.core.placement.slices import Layout
+from polyrhythm.core.placement.slices import BUFFERS, Layout, Slice
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.dtypes import DTYPES
@@ -30,9 +30,10 @@ class Kind(Protocol):
     """Whether servers run the optimizer. Otherwise the worker runs it, between contributions."""
 
     def updater(
-        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+        self, layout: Layout, job: JobSpec, optimizer: OptimizerSpec, held: Sequence[Held]
     ) -> Updater:
-        """Return the updater that adds up and folds contributions to these slices of parameters."""
+        """Return the updater that adds up and folds contributions to these slices of one model's
+        parameters. `optimizer`: that of the model, with the parameter groups of all models."""
 
     def remember(self, model: FlatModel) -> None:
         """A worker has a new version: store the values from which the changes in its next
@@ -42,18 +43,25 @@ class Kind(Protocol):
         """Add the gradients of a micro-batch of this many points to the sums for the next
         contribution."""
 
-    def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
+    def fill(
+        self,
+        model: FlatModel,
+        push: Sequence[torch.Tensor],
+        gathered: float | None,
+        stepped: int | None = None,
+    ) -> None:
         """Write a contribution into the push buffers. `gathered`: the total points of the
-        micro-batches that `gather` added; None: the contribution is the current gradients."""
+        micro-batches that `gather` added; None: the contribution is the current gradients.
+        `stepped`: the number of the model that makes the step, if there are several."""
 
 
 class Gradient:
     steps_on_servers: ClassVar[bool] = GRADIENT.steps_on_servers
 
     def updater(
-        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+        self, layout: Layout, job: JobSpec, optimizer: OptimizerSpec, held: Sequence[Held]
     ) -> Updater:
-        return Optimizer(spec.optimizer, held, fused=_can_fuse(layout, spec.optimizer))
+        return Optimizer(optimizer, held, fused=_can_fuse(layout, optimizer))
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=False)
@@ -62,9 +70,15 @@ class Gradient:
         with torch.no_grad():
             model.gather(points)
 
-    def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
+    def fill(
+        self,
+        model: FlatModel,
+        push: Sequence[torch.Tensor],
+        gathered: float | None,
+        stepped: int | None = None,
+    ) -> None:
         if gathered is None:
-            model.fill_gradients(push)
+            model.fill_gradients(push, stepped)
         else:
             model.fill_gathered(push, gathered)
 
@@ -73,12 +87,12 @@ class Local:
     steps_on_servers: ClassVar[bool] = LOCAL.steps_on_servers
 
     def updater(
-        self, layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+        self, layout: Layout, job: JobSpec, optimizer: OptimizerSpec, held: Sequence[Held]
     ) -> Updater:
         outer = parse_outer(job.outer)
         if outer is None or only_scales(outer):
             return Mean(by_rate=outer is not None)
-        outer = OptimizerSpec(outer.name, outer.groups * len(spec.optimizer.groups))
+        outer = OptimizerSpec(outer.name, outer.groups * len(optimizer.groups))
         return Optimizer(outer, held, fused=_can_fuse(layout, outer), all_present=True)
 
     def remember(self, model: FlatModel) -> None:
@@ -87,7 +101,13 @@ class Local:
     def gather(self, model: FlatModel, points: float) -> None:
         """Do nothing: the changes are already in the parameters."""
 
-    def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
+    def fill(
+        self,
+        model: FlatModel,
+        push: Sequence[torch.Tensor],
+        gathered: float | None,
+        stepped: int | None = None,
+    ) -> None:
         model.fill_changes(push)
 
 
@@ -99,22 +119,32 @@ def _can_fuse(layout: Layout, optimizer: OptimizerSpec) -> bool:
 KINDS: dict[str, Kind] = {"gradient": Gradient(), "local": Local()}
 
 
+def model_of(slice_: Slice, spec: ModelSpec) -> int:
+    """The number of the model to which a slice of parameters belongs; BUFFERS for a slice of
+    buffers. Each number has an updater of its own."""
+    return BUFFERS if slice_.group == BUFFERS else spec.models[slice_.group]
+
+
 def updaters_for(
     layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
-) -> dict[bool, tuple[Updater, list[Held]]]:
-    """Return the updaters of the parameters (False) and of the buffers (True), each with its
-    slices."""
-    parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
-    buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
-    found: dict[bool, tuple[Updater, list[Held]]] = {}
-    if parameters:
-        found[False] = (_updater(layout, job, spec, parameters), parameters)
-    if buffers:
-        found[True] = (Buffers(), buffers)
-    return found
+) -> dict[int, tuple[Updater, list[Held]]]:
+    """Return the updaters of the parameters, by the number of the model, and of the buffers
+    (BUFFERS), each with its slices."""
+    slices: dict[int, list[Held]] = {}
+    for each in held:
+        slices.setdefault(model_of(each.slice, spec), []).append(each)
+    return {
+        model: (_updater(layout, job, spec, model, mine), mine) for model, mine in slices.items()
+    }
 
 
-def _updater(layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+def _updater(
+    layout: Layout, job: JobSpec, spec: ModelSpec, model: int, held: Sequence[Held]
+) -> Updater:
+    if model == BUFFERS:
+        return Buffers()
     if job.updater == "addition":
         return Addition() if traits_of(job.sync).rounds else Sum()
-    return KINDS[job.kind].updater(layout, job, spec, held)
+    # slices have the numbers of groups among those of all models
+    optimizer = OptimizerSpec(spec.optimizers[model].name, spec.optimizer.groups)
+    return KINDS[job.kind].updater(layout, job, optimizer, held)

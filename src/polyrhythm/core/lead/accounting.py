@@ -68,6 +68,8 @@ class _Span:
     """Per round, the time from the arrival of its first contribution to that of its last."""
     rtts_ns: list[int] = field(default_factory=list)
     """Round-trip times: how long the last worker to arrive in each round waited."""
+    models: dict[int, int] = field(default_factory=dict)
+    """In a job with several models: the number of contributions that were steps of each."""
 
 
 @dataclass(slots=True)
@@ -101,8 +103,9 @@ class Accounting:
         totals.wait_ns += trailer.wait_ns
         totals.transfer_ns += trailer.transfer_ns
         redone_ns = trailer.abandoned_ns
-        if points < trailer.weight:
-            redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
+        visited = trailer.weight if trailer.visited < 0 else trailer.visited
+        if points < visited:
+            redone_ns += round(trailer.compute_ns * (1 - points / visited))
         totals.redone_ns += redone_ns
         totals.skipped += trailer.skipped
         self._computed_ns.append(trailer.compute_ns)
@@ -114,9 +117,17 @@ class Accounting:
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points += points
+        if trailer.model >= 0:
+            span.models[trailer.model] = span.models.get(trailer.model, 0) + 1
         if trailer.objective is not None:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
+
+    def visit(self, worker: int, points: int) -> None:
+        """A worker has visited these points, and has contributed all steps with them before."""
+        if points:
+            self.workers.setdefault(worker, WorkerTotals()).points += points
+            self._span.points += points
 
     def skip(self, worker: int) -> int:
         """A contribution of this worker is left out. Returns how many were so far."""
@@ -176,6 +187,7 @@ class Accounting:
             "passes": passes,
             "reason": reason,
             "workers": {worker: totals.fields() for worker, totals in self.workers.items()},
+            **({"models": span.models} if span.models else {}),
         }
 
 

@@ -18,9 +18,10 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Routing
-from polyrhythm.core.lead.saving import BEST, Saving
+from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.metrics import parse_best
+from polyrhythm.core.model_files import BEST
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire import messages as m
 

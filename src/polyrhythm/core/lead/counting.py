@@ -66,6 +66,7 @@ class Counting:
         nothing to this round."""
         member.resting = True
         if message.skipped is None:
+            self._progress.visit(message, ahead=self._ahead(message))
             self._rounds.abstained(message.worker)
         elif not self._skip(message, member, now_ns):
             return
@@ -77,6 +78,8 @@ class Counting:
             if message.skipped is None:
                 self._note_without_points(member)
             self._confirm_lease(member, message.lease, now_ns)
+        if message.progress and message.skipped is None:
+            self._mode.counted(now_ns)
         if message.skipped is not None:
             self._mode.call_back(member, now_ns)
             self._mode.counted(now_ns)
@@ -89,8 +92,7 @@ class Counting:
         this round only, and the others do not take smaller steps for it. Returns False if the job
         ends."""
         assert message.skipped is not None
-        ahead = self._rounds.folding and message.round > self._rounds.round
-        count, in_vain = self._progress.skip(message, ahead=ahead)
+        count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
         if str(count).strip("0") == "1":  # the first, the tenth, the hundredth
             fields = plain_reason(message.skipped).fields
             self._outbox.note(
@@ -99,6 +101,10 @@ class Counting:
         if in_vain is not None:
             self._ending.finish(in_vain, self._mode.done, now_ns, failed=True)
         return in_vain is None
+
+    def _ahead(self, message: m.Abstained) -> bool:
+        """Whether the message belongs to the next fold, and not to the one under way."""
+        return self._rounds.folding and message.round > self._rounds.round
 
     def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
         self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)

@@ -15,8 +15,9 @@ from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.saving import MODEL, Saving
+from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.model_files import MODEL
 from polyrhythm.wire.messages.operator import STOP
 
 

@@ -32,6 +32,7 @@ class Lifecycle:
         self._opening = parts.opening
         self._routing = parts.routing
         self._contributions = parts.contributions
+        self._steps = parts.steps
         self._rounds = parts.rounds
         self._removals = parts.removals
         self._sharing = parts.sharing
@@ -50,6 +51,14 @@ class Lifecycle:
         if self._view.get(worker, incarnation) is not None:
             return True
         return self._removals.pending(worker, incarnation)
+
+    def fault(self, member: Member, message: m.Trailer | m.Abstained) -> Reason | None:
+        """Why the member must be removed because of this message; None if the message is valid."""
+        if isinstance(message, m.Trailer):
+            fault = self._contributions.fault(member.name, message)
+            if fault is not None:
+                return fault
+        return self._steps.fault(member.name, message)
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -207,6 +216,7 @@ class Lifecycle:
         self.suspicion.forget(member.worker)
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
+        self._steps.forget(*member.key)
         self._progress.goals.targets.left(member.worker)
         self._progress.learning.left(member.worker)
         if self._routing.lose_seeder(member.worker):

@@ -186,7 +186,7 @@ class LeadMachine:
         if member is not None and not member.entered:
             return  # a worker cannot contribute before it has entered
         self._lifecycle.suspicion.hear(message.worker, now_ns)
-        fault = None if member is None else self._contributions.fault(member.name, message)
+        fault = None if member is None else self._lifecycle.fault(member, message)
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
@@ -200,7 +200,11 @@ class LeadMachine:
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is not None:
+        if member is None:
+            return
+        if (fault := self._lifecycle.fault(member, message)) is not None:
+            self._lifecycle.refuse(member, fault, now_ns)
+        else:
             self._counting.abstained(message, member, now_ns)
 
     def _on_asking(self, message: m.Asking, now_ns: int) -> None:

@@ -18,6 +18,7 @@ from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.steps import Steps
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
@@ -37,6 +38,7 @@ class Parts:
     opening: Opening
     routing: Routing
     contributions: Contributions
+    steps: Steps
     rounds: Rounds
     removals: Removals
     sharing: Sharing
@@ -71,6 +73,7 @@ def connect(job: JobSpec) -> Parts:
         opening=Opening(job.workers, job.start_timeout_s),
         routing=routing,
         contributions=Contributions(),
+        steps=Steps(routing),
         rounds=rounds,
         removals=removals,
         sharing=sharing,

@@ -100,7 +100,7 @@ class Passes:
     def count(self, trailer: Trailer, points: int) -> None:
         """A contribution is complete; `points` of its points were visited for the first time in
         their pass."""
-        self._visited += points
+        self.visit(points)
         if trailer.objective is not None:
             self._losses.add(trailer.objective, trailer.weight)
         if trailer.probe is not None:
@@ -109,6 +109,10 @@ class Passes:
                 total + trailer.probe * trailer.probe_points,
                 sample + trailer.probe_points,
             )
+
+    def visit(self, points: int) -> None:
+        """So many points were visited for the first time in their pass."""
+        self._visited += points
 
     def folded(self, passes: int, data_set: int) -> PassObjective | None:
         """Contributions were folded, after `passes` full passes over `data_set` points. Returns the

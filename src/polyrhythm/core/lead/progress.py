@@ -87,18 +87,30 @@ class JobProgress:
         """A member leaves a contribution out, because it is not finite. Its points count as
         visited, or a pass would never end. Returns how many contributions of this member were left
         out, and why the job must end: None if it goes on."""
+        self._commit(message, ahead=ahead)
+        self._skipped += 1
+        count = self.accounting.skip(message.worker)
+        in_vain = Reason("all-skipped", {"contributions": self._skipped})
+        return count, in_vain if self._skipped >= MOST_SKIPPED else None
+
+    def visit(self, message: Abstained, *, ahead: bool) -> None:
+        """A member has no points left, and reports those of its last batch: all steps with them are
+        contributed."""
+        points = self._commit(message, ahead=ahead)
+        self.accounting.visit(message.worker, points)
+        self._passes.visit(points)
+
+    def _commit(self, message: Abstained, *, ahead: bool) -> int:
+        """Record the progress of a member that contributes nothing; returns the points."""
+        if not message.progress:
+            return 0
         trailer = Trailer(
             worker=message.worker,
             incarnation=message.incarnation,
             progress=message.progress,
             lease=message.lease,
         )
-        if message.progress:
-            self._sharing.commit(trailer, ahead=ahead)
-        self._skipped += 1
-        count = self.accounting.skip(message.worker)
-        in_vain = Reason("all-skipped", {"contributions": self._skipped})
-        return count, in_vain if self._skipped >= MOST_SKIPPED else None
+        return self._sharing.commit(trailer, ahead=ahead)
 
     def folded(self, rounds: int, why: Reason, now_ns: int) -> Reason | None:
         """This many rounds (on arrival: round equivalents) are folded, the last one for the reason

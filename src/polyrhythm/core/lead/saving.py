@@ -16,8 +16,6 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
-MODEL = "model.safetensors"
-BEST = "model-best.safetensors"
 _AT_ONCE = 4
 """The number of slices that a server is asked for before one of them is stored."""
 _PATIENCE_NS = 60 * 10**9

@@ -99,7 +99,7 @@ class Sharing:
         """Record the progress that a contribution reports; returns the number of points visited.
         `ahead`: see `DataPlan.commit`."""
         if self._plan is None:
-            return int(trailer.weight)
+            return int(trailer.weight) if trailer.visited < 0 else trailer.visited
         holder = (trailer.worker, trailer.incarnation)
         return self._plan.commit(holder, trailer.progress, ahead=ahead)
 

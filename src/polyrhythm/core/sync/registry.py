@@ -74,6 +74,19 @@ def choose_kind(job: JobSpec) -> JobSpec:
     return replace(job, kind=next(kinds, traits.preferred_kind))
 
 
+def check_several(job: JobSpec) -> None:
+    """Refuse a job with several models if its contributions contain many steps and servers make
+    them: gradients of several models cannot be one step."""
+    traits = traits_of(job.sync)
+    if not steps_on_servers(job.kind) or not (traits.gathers or traits.plans_steps):
+        return
+    hint = "use --kind local" if "local" in traits.kinds else "choose another policy"
+    raise UsageError(
+        f"--sync {job.sync} --kind {job.kind} cannot train several models, because a contribution"
+        f" contains many steps: {hint}"
+    )
+
+
 def choose_policy(job: JobSpec) -> SyncPolicy:
     """Build the policy of a job; refuse options that cannot work together."""
     sync, kind = job.sync, job.kind

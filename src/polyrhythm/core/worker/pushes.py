@@ -213,7 +213,8 @@ class Pushes:
             steps=computed.steps,
         )
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
-        if probed or computed.abandoned_ns or computed.batch or computed.skipped:
+        several = computed.model >= 0 or computed.visited >= 0
+        if probed or computed.abandoned_ns or computed.batch or computed.skipped or several:
             trailer = replace(
                 trailer,
                 probe=computed.probe,
@@ -223,6 +224,8 @@ class Pushes:
                 batch=computed.batch,
                 micro_ns=computed.micro_ns,
                 skipped=computed.skipped,
+                model=computed.model,
+                visited=computed.visited,
             )
         outbox.tell_lead(trailer)
 

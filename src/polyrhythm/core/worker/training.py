@@ -82,6 +82,7 @@ class Training:
             lease=event.lease,
             skipped=event.skipped,
             progress=event.progress,
+            model=event.model,
         )
         state.outbox.tell_lead(abstained)
         if state.leaves:

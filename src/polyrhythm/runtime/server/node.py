@@ -352,7 +352,8 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
 
 def _check_model(message: m.Attach) -> None:
     try:
-        check_optimizer(message.spec.optimizer)
+        for optimizer in message.spec.optimizers:
+            check_optimizer(optimizer)
     except UsageError as error:
         raise LinkError(f"w{message.worker}'s model cannot be held: {error}") from None
 

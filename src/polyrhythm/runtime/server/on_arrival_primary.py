@@ -4,7 +4,7 @@ arrives."""
 import torch
 
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.runtime.server.primary import Primary, PrimarySlice
+from polyrhythm.runtime.server.primary import Primary, PrimarySlice, is_left_out
 from polyrhythm.tensors.buffers import Changers
 from polyrhythm.wire.messages import Contribution, SliceStep
 
@@ -30,9 +30,12 @@ class OnArrivalPrimary(Primary):
     ) -> memoryview | None:
         """Add a contribution to a slice of the model's buffers. Returns the change that this server
         and the replicas must fold; empty if the contribution changes no buffer; None if the slice
-        has parameters and not buffers. `members`: the workers among which a full step is divided;
+        has parameters and not buffers. It is also empty for parameters of another model than that
+        whose step the contribution is. `members`: the workers among which a full step is divided;
         if there are none, every change counts in full."""
         held, updater = part.held, part.updater
+        if is_left_out(part, message):
+            return memoryview(b"")
         if not updater.takes_parts:
             return None
         self.add(part, self.incoming(part, data, message.parts), message)

@@ -17,7 +17,7 @@ from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, ex
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
 from polyrhythm.tensors.buffers import Parts, parts_length
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
-from polyrhythm.tensors.kinds import updaters_for
+from polyrhythm.tensors.kinds import model_of, updaters_for
 from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
 
@@ -49,7 +49,7 @@ class Coming:
     parts: dict[int, PrimarySlice]
     places: dict[int, SlicePlace]
     """The memory of their first version."""
-    updaters: dict[bool, tuple[Updater, list[Held]]]
+    updaters: dict[int, tuple[Updater, list[Held]]]
     with_state: frozenset[int]
 
 
@@ -84,9 +84,9 @@ class Primary:
         """For each slice that holds the model's buffers (tensors without gradients): the parts that
         may differ from the initial parameters. If the slice came from another server, these are
         all of its parts."""
-        self._updaters: dict[bool, tuple[Updater, list[Held]]] = {}
-        """The updater of the parameters (False) and that of the buffers (True), each with its
-        slices."""
+        self._updaters: dict[int, tuple[Updater, list[Held]]] = {}
+        """The updaters of each model's parameters and of the buffers, each with its slices
+        (`updaters_for`)."""
         self._parts: dict[int, PrimarySlice] = {}
         self._list()
         self.change((), self.prepare(slices, {}))
@@ -127,7 +127,7 @@ class Primary:
         parts = {}
         for each, dtype, wire in zip(held, dtypes, wires, strict=True):
             id_ = each.slice.id
-            updater = updaters[self._is_buffers(each.slice)][0]
+            updater = updaters[model_of(each.slice, self._spec)][0]
             parts[id_] = part = PrimarySlice(each, updater, wire, wire != dtype)
             if id_ in states:
                 adopt_state(each, updater, states[id_])
@@ -165,7 +165,7 @@ class Primary:
 
     def _give_up(self, slice_: int) -> None:
         held = self._parts[slice_].held
-        key = self._is_buffers(held.slice)
+        key = model_of(held.slice, self._spec)
         updater, slices = self._updaters[key]
         updater.drop(held)
         slices.remove(held)
@@ -194,7 +194,7 @@ class Primary:
         slice_, nbytes = part.held.slice, part.nbytes
         if parts is not None:
             length = parts_length(slice_, parts)
-            if length is None or not part.updater.takes_parts:
+            if length is None or (parts and not part.updater.takes_parts):
                 raise LinkError(
                     f"the peer sent parts {list(parts)} of slice {slice_.id},"
                     " which does not have them"
@@ -228,6 +228,8 @@ class Primary:
 
     def add(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
         held, updater = part.held, part.updater
+        if is_left_out(part, message):
+            return
         updater.add(held, incoming, message.weight, message.parts)
         if updater.takes_parts:
             if not held.part_weights:
@@ -256,6 +258,12 @@ class Primary:
 
     def close(self) -> list[Segment]:
         return self.slots.close()
+
+
+def is_left_out(part: PrimarySlice, message: Contribution) -> bool:
+    """Whether the contribution is a step of another model than that of this slice of parameters, so
+    that it leaves the slice as it is."""
+    return message.parts is not None and not part.updater.takes_parts
 
 
 def check_size(data: memoryview, slice_: int, nbytes: int) -> None:

@@ -18,7 +18,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.errors import LinkError, StoreError
 from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.store.model_file import ModelFile
+from polyrhythm.store.model_files import ModelFiles
 from polyrhythm.wire import messages as m
 
 _Work = Callable[[], None]
@@ -89,7 +89,7 @@ class ModelSaver:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._begun: dict[int, _Begun] = {}
-        self._files: dict[int, ModelFile] = {}
+        self._files: dict[int, ModelFiles] = {}
         """Only the thread that writes uses this."""
 
     def create(self, effect: fx.CreateModel) -> None:
@@ -151,7 +151,7 @@ class ModelSaver:
             return
         about = {"job": self._job.name, "rounds": str(effect.round)}
         try:
-            file = ModelFile(self._folder / effect.file, effect.spec, layout, about)
+            file = ModelFiles(self._folder / effect.file, effect.spec, layout, about)
         except StoreError as error:
             self._post(ev.SavingFailed(effect.number, str(error)))
         else:

@@ -112,13 +112,13 @@ class WorkerNode:
     def attach(self, spec: m.ModelSpec, tensors: Sequence[torch.Tensor]) -> FlatModel:
         """Attach the user's model, and wait for the parameters of the first version that the lead
         releases to this worker."""
-        assert self.job is not None
-        self._spec = spec
-        layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
-        aside = traits_of(self.job.sync).trains_through
-        self._model = FlatModel(layout, tensors, self.job.wire_dtype, aside=aside)
+        job, self._spec = self.job, spec
+        assert job is not None
+        layout = lay_out(spec, job.servers, job.slice_nbytes)
+        aside = traits_of(job.sync).trains_through
+        self._model = FlatModel(layout, tensors, job.wire_dtype, aside=aside, models=spec.models)
         self._pushing.attach(self._model, layout)
-        self._landing.attach(self._model, layout, in_place=self.job.in_place)
+        self._landing.attach(self._model, layout, in_place=job.in_place)
         self.loop.resumed = False
         self._driver.post(_ME, ev.Attaching(spec))
         self.loop.begin(lambda: self.loop.resumed)
@@ -206,13 +206,14 @@ class WorkerNode:
         abandoned_ns: int = 0,
         micro: tuple[int, int] = (0, 0),
         skipped: int = 0,
+        of: tuple[int, int] = (-1, -1),
         wait: bool = True,
     ) -> None:
         """Send the contribution in `push`. With `wait`, also wait until the sync policy lets this
-        worker go on. `began_ns`: when the user's code stopped computing and `push` began to be
-        filled. `probe`: the loss on the probe sample, the number of its points, and the time in
-        nanoseconds that it took. `micro`: the user's batch size, and the duration of the shortest
-        micro-batch in nanoseconds."""
+        worker go on. `began_ns`: when the user's code stopped computing and began to fill `push`.
+        `probe`: the loss on the probe sample, the number of its points, and the time in nanoseconds
+        that it took. `micro`: the user's batch size, and the duration of the shortest micro-batch
+        in nanoseconds. `of`: `Trailer.model` and `Trailer.visited`."""
         assert self._model is not None
         event = ev.Computed(
             self._push.lend(self._model.changed),
@@ -229,6 +230,7 @@ class WorkerNode:
             abandoned_ns,
             *micro,
             skipped,
+            *of,
         )
         if wait:
             self._exchange(event, began_ns)
@@ -282,10 +284,11 @@ class WorkerNode:
         lease: int,
         skipped: Reason | None = None,
         progress: tuple[m.ChunkProgress, ...] = (),
+        model: int = -1,
     ) -> None:
         """Contribute nothing to this round, and wait until the sync policy lets this worker go on.
-        `skipped`: why a contribution is left out; `progress`: its points."""
-        self._exchange(ev.Exhausted(lease, skipped, progress), time.monotonic_ns())
+        `skipped`: why a contribution is left out; `progress`: its points; `model`: see `Trailer`."""
+        self._exchange(ev.Exhausted(lease, skipped, progress, model), time.monotonic_ns())
 
     def _exchange(self, event: Any, began_ns: int) -> None:
         if self._parting:

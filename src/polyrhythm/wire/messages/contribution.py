@@ -19,8 +19,9 @@ class Contribution(Message, frozen=True, kw_only=True):
     """See `Pull.pulled`."""
     parts: tuple[Amount, ...] | None = None
     """For a slice of the model's buffers: the numbers of the parts that this worker changed. The
-    payload contains these parts one after the other. Empty: there is no payload. None: the payload
-    is the whole slice."""
+    payload contains these parts one after the other. Empty: the contribution does not change this
+    slice, and there is no payload; a slice of parameters can be left out so, if it belongs to
+    another model than the step. None: the payload is the whole slice."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
@@ -51,6 +52,13 @@ class Trailer(Message, frozen=True, kw_only=True):
     0 if unknown."""
     skipped: Amount = 0
     """How many further steps the worker left out because they were not finite."""
+    model: Count = -1
+    """In a job with several models, if servers make the steps: the number of the model whose step
+    this is. -1: the contribution is of all models."""
+    visited: Count = -1
+    """In a job with several models: how many points this contribution reports as visited. The
+    points of a batch add to the weight of every step that is made with it, and are reported once.
+    -1: as many as its weight."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
@@ -61,7 +69,10 @@ class Abstained(Message, frozen=True, kw_only=True):
     """Why the worker leaves its contribution out (`--on-nan skip`); None if it has no points to
     visit."""
     progress: tuple[ChunkProgress, ...] = ()
-    """The points of the contribution that is left out: they count as visited."""
+    """The points of the contribution that is left out: they count as visited. In a job with several
+    models also the points of the last batch, if all its steps are contributed."""
+    model: Count = -1
+    """The model whose step is left out: see `Trailer.model`."""
 
 
 class Arrived(Message, frozen=True, kw_only=True):

@@ -40,12 +40,28 @@ class StateName(msgspec.Struct, frozen=True, array_like=True):
     tensor: Amount
 
 
+class ModelPart(msgspec.Struct, frozen=True, array_like=True):
+    """One of the models of a job that trains several. The names of its tensors in the spec begin
+    with `name` and a dot. The tensors and parameter groups of a model follow those of the model
+    before it."""
+
+    name: Label
+    optimizer: Label
+    """The name of its optimizer."""
+    tensors: Amount
+    groups: Amount
+
+
 class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
     tensors: tuple[TensorSpec, ...]
     optimizer: OptimizerSpec
+    """The optimizer, with all parameter groups. If there are several models, `parts` has the name of
+    each one's optimizer."""
     state: tuple[StateName, ...] = ()
     """The names under which tensors are saved. Tied weights have several names, buffers that are
     not persistent have none. Empty: every tensor is saved under its own name."""
+    parts: tuple[ModelPart, ...] = ()
+    """The models, if there are several."""
 
     @property
     def saved(self) -> tuple[StateName, ...]:
@@ -53,6 +69,25 @@ class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
         if self.state:
             return self.state
         return tuple(StateName(tensor.name, i) for i, tensor in enumerate(self.tensors))
+
+    @property
+    def optimizers(self) -> tuple[OptimizerSpec, ...]:
+        """The optimizer of each model, with its own parameter groups."""
+        if not self.parts:
+            return (self.optimizer,)
+        found, first = [], 0
+        for part in self.parts:
+            groups = self.optimizer.groups[first : first + part.groups]
+            found.append(OptimizerSpec(part.optimizer, groups))
+            first += part.groups
+        return tuple(found)
+
+    @property
+    def models(self) -> tuple[int, ...]:
+        """The number of the model to which each parameter group belongs."""
+        if not self.parts:
+            return (0,) * len(self.optimizer.groups)
+        return tuple(number for number, part in enumerate(self.parts) for _ in range(part.groups))
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):

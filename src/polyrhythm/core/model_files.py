@@ -1,0 +1,51 @@
+"""The names of model files in the folder of a run. A job with one model has `model.safetensors`; a
+job with several models has a file for each, such as `model-critic.safetensors`."""
+
+from collections.abc import Iterable, Sequence
+
+from polyrhythm.errors import StoreError
+
+SUFFIX = ".safetensors"
+MODEL = f"model{SUFFIX}"
+BEST = f"model-best{SUFFIX}"
+
+
+def file_of(model: str = "", *, best: bool = False) -> str:
+    """The name of the file of a model. `model`: its name, if the job has several. `best`: the file
+    of the best model, which a job with `--keep-best` keeps."""
+    file = BEST if best else MODEL
+    return f"{file.removesuffix(SUFFIX)}-{model}{SUFFIX}" if model else file
+
+
+def files_of(models: Sequence[str], *, best: bool = False) -> str:
+    """The files of these models as one text, which a shell expands to their names. Without models:
+    the name of the only file."""
+    return file_of("{" + ",".join(models) + "}" if models else "", best=best)
+
+
+def models_of(files: str) -> list[str]:
+    """The names of the models in a text that `files_of` has made."""
+    if not files.endswith("}" + SUFFIX):
+        return []
+    return files.removesuffix("}" + SUFFIX).rpartition("{")[2].split(",")
+
+
+def named(file: str, *, best: bool = False) -> str | None:
+    """The model whose file in a run's folder has this name; None if it is no file of one of several
+    models."""
+    prefix = f"{file_of(best=best).removesuffix(SUFFIX)}-"
+    name = file.removesuffix(SUFFIX).removeprefix(prefix)
+    known = name.isidentifier() and (best or name != "best")
+    return name if known and file == file_of(name, best=best) else None
+
+
+def choose(model: str | None, there: Iterable[str], *, best: bool = False) -> str:
+    """The name of the file of this model, or of the only one, if `there` are the files of a run.
+    Raises StoreError if the job has other models."""
+    names = sorted(name for file in there if (name := named(file, best=best)) is not None)
+    if model is None and names:
+        raise StoreError(f"the job has several models: name one of {', '.join(names)}")
+    if model is not None and model not in names:
+        known = ", ".join(names) if names else "one model, without a name"
+        raise StoreError(f"there is no model {model!r}: the job has {known}")
+    return file_of(model or "", best=best)

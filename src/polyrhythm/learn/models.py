@@ -1,0 +1,175 @@
+"""The models that the user's code attaches, and the moment at which the worker joins the job.
+
+A worker joins with all of its models at once. *A model without a name is the only one, so the worker
+joins when it is attached. After models with names others may follow: the worker joins when training
+begins, that is, at the first step, batch, `keep` or `probe`.* Until then the models have the
+parameters that the user's code gave them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from polyrhythm.core.model import is_model_name
+from polyrhythm.core.model_files import file_of
+from polyrhythm.core.sync.registry import check_several
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.attached import AttachedOptimizer
+from polyrhythm.learn.describe import describe, merge
+from polyrhythm.learn.exchange import Exchange
+from polyrhythm.learn.keeping import Kept
+from polyrhythm.learn.shared_visits import SharedVisits
+from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.visits import Visits
+from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.store.model_read import load_into
+from polyrhythm.wire.messages import JobSpec, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    name: str
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    attached: AttachedOptimizer
+
+
+class Models:
+    """Implements `attached.Steps`."""
+
+    def __init__(self, node: WorkerNode, job: JobSpec, kept: Kept, pacer: Pacer | None) -> None:
+        self._node = node
+        self._job = job
+        self._kept = kept
+        self._pacer = pacer
+        self._models: list[_Model] = []
+        self.visits = Visits()
+        self.exchange: Exchange | None = None
+        """None until the worker has joined the job with its models."""
+
+    def attach(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str
+    ) -> AttachedOptimizer:
+        self._check(module, optimizer, name)
+        attached = AttachedOptimizer(optimizer, module, self, len(self._models))
+        self._models.append(_Model(name, module, optimizer, attached))
+        if not name:
+            self.join("attach")
+        return attached
+
+    def join(self, why: str) -> Exchange:
+        """Join the job with the models, unless that was done before. `why`: the method that needs
+        them."""
+        if self.exchange is None:
+            if not self._models:
+                raise UsageError(f"call worker.attach() before worker.{why}()")
+            self.exchange = self._join()
+        return self.exchange
+
+    def _join(self) -> Exchange:
+        job, models = self._job, self._models
+        several = len(models) > 1
+        if several:
+            check_several(job)
+            self.visits = SharedVisits()
+        if job.init:
+            self._load(Path(job.init))
+        described = [self._described(each) for each in models]
+        spec, tensors = described[0]
+        if several:
+            names = [each.name for each in models]
+            spec = merge([(name, each) for name, (each, _) in zip(names, described, strict=True)])
+            tensors = [tensor for _, some in described for tensor in some]
+        flat = self._node.attach(spec, tensors)
+        attached = [each.attached for each in models]
+        names = [each.name for each in models]
+        exchange = Exchange(self._node, flat, self.visits, attached, names, self._pacer)
+        self._kept.attach([each.param_groups for each in attached])
+        return exchange
+
+    def _described(self, model: _Model) -> tuple[ModelSpec, list[torch.Tensor]]:
+        try:
+            return describe(model.module, model.optimizer, self._job.kind)
+        except UsageError as error:
+            which = f"the model {model.name!r}: " if model.name else ""
+            raise UsageError(f"{self._node.name}: {which}{error}") from None
+
+    def _load(self, init: Path) -> None:
+        """Load the parameters of `--init`, a model's file or the folder of a run."""
+        several = len(self._models) > 1
+        if several and not init.is_dir():
+            files = " and ".join(file_of(each.name) for each in self._models)
+            raise UsageError(
+                f"--init {init} is one file, and the job has several models: give a folder with"
+                f" {files}"
+            )
+        for each in self._models:
+            file = init / file_of(each.name if several else "") if init.is_dir() else init
+            load_into(each.module, file)
+
+    # -- for the optimizers --------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        return self.exchange is not None and self.exchange.pending
+
+    def before_step(self) -> None:
+        self.join("step")
+        self._kept.begin_step()
+
+    def step(
+        self,
+        model: AttachedOptimizer,
+        objective: torch.Tensor | float | None,
+        points: float | None,
+    ) -> None:
+        self.join("step").step(model, objective, points)
+
+    # -- what can be attached ------------------------------------------------------------------
+
+    def _check(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str) -> None:
+        if self.exchange is not None and self._models[0].name:
+            raise UsageError(
+                "attach() was called after training has begun: attach all models before the first"
+                " step and before worker.batches(), worker.keep() and worker.probe()"
+            )
+        if self._models and (not name or not self._models[0].name):
+            raise UsageError(
+                "attach() was called twice: a worker trains one model, or several models that"
+                " each have a name: worker.attach(critic, optimizer, name='critic')"
+            )
+        if name and not is_model_name(name):
+            raise UsageError(
+                f"attach() got the name {name!r}: it must be an identifier of ASCII letters, digits"
+                " and underscores, and not 'best'"
+            )
+        for other in self._models:
+            self._check_apart(module, optimizer, name, other)
+
+    @staticmethod
+    def _check_apart(
+        module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str, other: _Model
+    ) -> None:
+        if name == other.name:
+            raise UsageError(f"attach() has a model {name!r} already: give each model its own name")
+        if optimizer is other.optimizer:
+            raise UsageError(
+                f"{other.name!r} and {name!r} have one optimizer: attach them as one model, such as"
+                " torch.nn.ModuleList([a, b]), or give each its own optimizer"
+            )
+        theirs = {tensor.data_ptr(): key for key, tensor in _tensors(other.module)}
+        for key, tensor in _tensors(module):
+            if tensor.data_ptr() in theirs:
+                shared = theirs[tensor.data_ptr()]
+                raise UsageError(
+                    f"{name!r} shares {key!r} with {other.name!r}, where it is {shared!r}: models"
+                    " that share tensors must be attached as one, such as"
+                    " torch.nn.ModuleList([a, b]) with one optimizer"
+                )
+
+
+def _tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a model, without empty ones."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    return [(name, tensor) for name, tensor in named if tensor.numel()]
