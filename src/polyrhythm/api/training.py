@@ -20,6 +20,7 @@ from polyrhythm.api.saying import say_starting
 from polyrhythm.api.targets import targets_of
 from polyrhythm.core.model_files import MODEL, named
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
+from polyrhythm.engines.choice import LOCAL, check_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
@@ -225,6 +226,13 @@ def train(
             " left out of the round, and counted), or end (the job)."
         ),
     ] = "refuse",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where servers and workers run: local (a process each), or inline (all in this"
+            " process, for debugging: breakpoint() works)."
+        ),
+    ] = LOCAL,
     min_step: staging.MinStep = None,
     slow: staging.Slow = None,
     slow_at: staging.SlowAt = None,
@@ -314,6 +322,7 @@ def train(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
+    check_engine(engine)
     here = Here.of(spec, local_servers, local_workers)
     check_checkpoints(spec, store, here)
     fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
@@ -328,6 +337,7 @@ def train(
         here,
         run_dir,
         quiet=quiet,
+        engine=engine,
         main=code.main,
         link=link,
         digest=digest,
