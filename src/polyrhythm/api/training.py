@@ -12,7 +12,6 @@ from polyrhythm.api import flags, policies, staging
 from polyrhythm.api.checkpointing import check_checkpoints, in_run_folder, with_store
 from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.api.code import find_code
-from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
@@ -25,7 +24,6 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import JOBS
-from polyrhythm.store.model_open import check_readable
 from polyrhythm.wire.messages import JobSpec
 
 if TYPE_CHECKING:
@@ -325,7 +323,10 @@ def train(
     check_engine(engine)
     here = Here.of(spec, local_servers, local_workers)
     check_checkpoints(spec, store, here)
-    fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
+    if "data" in code.defaults:
+        from polyrhythm.api.fetching import fetch_for
+
+        fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, code.stem)
     say_starting(here, quiet=quiet)
@@ -353,6 +354,8 @@ def train(
 def _checked_init(path: Path) -> Path:
     """The absolute path given with --init: of a file, or of a folder with the files of several
     models. Raises an error if a file cannot be read."""
+    from polyrhythm.store.model_open import check_readable
+
     path = path.expanduser().resolve()
     if not path.is_dir():
         check_readable(path)

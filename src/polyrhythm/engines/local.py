@@ -136,8 +136,9 @@ class LocalJob:
         while self._respawning or any(child.alive for child in self._processes.all):
             self._turn()
         if self._run.failed is not None and not self._run.interrupted:
+            failed = self._run.failed
             self._run.failed = ": ".join(
-                filter(None, (self._run.failed, "; ".join(self._failures.take())))
+                filter(None, (failed, "; ".join(self._failures.take(said=failed))))
             )
         self._failures.say(now=True)
         self._reports.show(now=True)
