@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,35 @@ def test_ctrl_c_keeps_the_last_lines(tmp_path: Path) -> None:
         assert command.wait() == 130
         assert lines_of("worker-0", command.stderr())[-1] == "the end"
         assert lines_of("worker-1", command.stderr()) == ["the end"]
+
+
+NOTEBOOK = """
+import nbclient, nbformat, sys
+cell = nbformat.v4.new_code_cell(sys.stdin.read())
+notebook = nbformat.v4.new_notebook(cells=[cell])
+nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+print("".join(each["text"] for each in cell.outputs if each.output_type == "stream"))
+"""
+CELL = """
+import polyrhythm as pr
+result = pr.train(main, workers=2, servers=1, rounds=5)
+"""
+
+
+def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK],
+        input=TALKS + CELL,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("worker-0", "worker-1"):
+        lines = lines_of(name, done.stdout)
+        assert lines[0] == f"printed {name}" and lines[-1] == "the end", done.stdout
+    assert "the job reached its goal: 5 rounds" in done.stdout
 
 
 TABLE = re.compile(r"^worker +sent +per s", re.MULTILINE)

@@ -51,6 +51,18 @@ class _Lines:
         yield Segment(self._text)
 
 
+def _stderr() -> Console:
+    """stderr of this process. In a notebook it is plain text below the cell, without a table."""
+    notebook = Console(stderr=True).is_jupyter
+    return Console(
+        stderr=True,
+        highlight=False,
+        soft_wrap=True,
+        force_terminal=False if notebook else None,
+        force_jupyter=False,
+    )
+
+
 class ProgressDisplay:
     """Shows the progress of one run from its journal and its logs. It is a context manager that
     restores the terminal at the end."""
@@ -69,7 +81,7 @@ class ProgressDisplay:
         self._output = Output(journal.parent)
         self._job = job
         self._quiet = quiet
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or _stderr()
         self._has_table = table and self._console.is_terminal and not quiet
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
         self._teller = Teller(job)
