@@ -226,3 +226,12 @@ def test_an_objective_that_is_not_finite_is_not_shown_as_the_number_before() -> 
     assert "objective not finite" in tables.headline(state, None, 5.0)
     nan = rounds(5.0, 8, objective=float("nan"))
     assert begun(nan).objective == 2.0, "the learning line tells of it"
+
+
+def test_a_job_with_an_outer_optimizer_is_advised_to_lower_its_rate_too() -> None:
+    state = begun(learning(4.0, "rising", **RISING), **SGD)
+    local = {"kind": "local", "local_steps": 50, "path": "job.py"}
+    advice = learning_advice(state, job(**local, outer="nesterov:lr=0.7,momentum=0.9"))
+    assert advice is not None and "a lower lr of --outer (it is 0.7)" in advice
+    assert "--local-steps 25" in advice
+    assert "--outer" not in (learning_advice(state, job(**local)) or "")
