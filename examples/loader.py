@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import polyrhythm as pr
 
-DEFAULTS = {"epochs": 4}
+DEFAULTS = {"epochs": 6}
 WORDS, TRAIN, TEST = 200, 1_600, 400
 
 
@@ -59,7 +59,7 @@ def main(worker: pr.Worker) -> None:
     loader = DataLoader(
         Sentences(TRAIN, seed=0), batch_size=16, shuffle=True, num_workers=2, collate_fn=pad
     )
-    optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=0.02))
     for words, labels in worker.batches(loader):
         loss = nn.functional.cross_entropy(model(words), labels)
         loss.backward()

@@ -10,9 +10,9 @@ the tolerance of the script (`benchmarks/examples/catalogue.py`).
 
 Each result is written to `--results` as soon as it is known. If the command is stopped and started
 again, it makes only the missing runs; a script that has changed, or flags that have changed, make a
-run missing. `--anew` makes all runs again. With `--only`, the table also has the other scripts
-whose results are known. `--docs` writes the table to docs/examples.md. With
-`--check` the exit status is 1 if a run is too bad.
+run missing. `--known` makes no run and shows the known results. `--anew` makes all runs again. With
+`--only`, the table also has the other scripts whose results are known. `--docs` writes the table to
+docs/examples.md. With `--check` the exit status is 1 if a run is too bad.
 """
 
 import argparse
@@ -46,7 +46,7 @@ Results = dict[str, dict[str, list[dict[str, Any]]]]
 class Run:
     example: Example
     policy: str
-    """The value of `--sync`, PLAIN or OWN_BATCH."""
+    """The value of `--sync`, or PLAIN."""
     seed: int
 
     @property
@@ -54,8 +54,6 @@ class Run:
         """The flags after the name of the script."""
         if self.policy == PLAIN:
             return ("--workers", str(WORKERS), "--seed", str(self.seed))
-        if self.policy == OWN_BATCH:
-            return ("--workers", "1", "--seed", str(self.seed))
         return (
             *("--workers", str(WORKERS), "--servers", str(SERVERS), "--threads", "1"),
             *(*self.example.words(self.policy), "--seed", str(self.seed)),
@@ -73,9 +71,10 @@ class Run:
 
 def result_of(run: Run, runner: Runner = execute) -> dict[str, Any]:
     """Make a run. Returns the `value` of the measure, the number of `points` and the `spread` of
-    the workers' reports, or why the run `failed`."""
+    the workers' reports, or why the run `failed`. A run in plain torch also has `own_batch`, the
+    value with the script's own batch size."""
     example, script = run.example, str(run.example.path)
-    if run.policy in (PLAIN, OWN_BATCH):
+    if run.policy == PLAIN:
         command = [sys.executable, "-m", "benchmarks.examples.stand_in", script, *run.words]
         told = call(command, LIMIT_S, runner)
     elif example.path.suffix == ".ipynb":
@@ -91,7 +90,10 @@ def result_of(run: Run, runner: Runner = execute) -> dict[str, Any]:
         return _from_journal(told["journal"], example.measure)
     if example.measure not in told["metrics"]:
         return {"failed": f"it reported no {example.measure}"}
-    return {"value": told["metrics"][example.measure], "points": told["points"], "spread": 0.0}
+    found = {"value": told["metrics"][example.measure], "points": told["points"], "spread": 0.0}
+    if "own_batch" in told:
+        found["own_batch"] = told["own_batch"][example.measure]
+    return found
 
 
 def _from_journal(journal: list[dict[str, Any]], measure: str) -> dict[str, Any]:
@@ -135,17 +137,21 @@ class Kept:
             new.replace(self._path)
 
 
-def runs_of(example: Example, policies: Sequence[str], seeds: int) -> list[Run]:
+def runs_of(examples: Sequence[Example], policies: Sequence[str], seeds: int) -> list[Run]:
+    """All runs. The first seed comes first, so that a comparison that is stopped has results of all
+    examples."""
     return [
         Run(example, policy, seed)
         for seed in range(seeds)
-        for policy in (PLAIN, OWN_BATCH, *policies)
+        for example in examples
+        for policy in (PLAIN, *policies)
     ]
 
 
 def measure(runs: Sequence[Run], parallel: int, kept: Kept) -> Results:
-    """Make all runs whose results are not known. Returns all results."""
-    missing = [run for run in runs if kept.get(run) is None]
+    """Make all runs whose results are not known. Returns all results. If `parallel` is 0, no run is
+    made, and results that are not known are left out."""
+    missing = [run for run in runs if kept.get(run) is None] if parallel else []
     report.say(f"{len(runs)} runs, {len(missing)} of them to make")
     failed: dict[str, dict[str, Any]] = {}
     done = 0
@@ -162,13 +168,13 @@ def measure(runs: Sequence[Run], parallel: int, kept: Kept) -> Results:
         took = time.monotonic() - began
         report.say(f"{done}/{len(missing)} {run}: {told} ({took:.0f} s)")
 
-    with ThreadPoolExecutor(parallel) as pool:
+    with ThreadPoolExecutor(max(1, parallel)) as pool:
         list(pool.map(make, missing))
     results: Results = {}
     for run in runs:
-        result = failed.get(run.key) or kept.get(run)
-        assert result is not None
-        results.setdefault(run.example.name, {}).setdefault(run.policy, []).append(result)
+        made = results.setdefault(run.example.name, {}).setdefault(run.policy, [])
+        if result := failed.get(run.key) or kept.get(run):
+            made.append({"seed": run.seed, **result})
     return results
 
 
@@ -179,9 +185,11 @@ def outside(results: Results) -> list[str]:
     for name, by_policy in results.items():
         example, plain = EXAMPLES[name], by_policy[PLAIN]
         for policy, made in by_policy.items():
-            for seed, result in enumerate(made):
-                if reason := _wrong(example, plain, policy, result):
-                    lines.append(f"{name} under {policy}, seed {seed}: {reason}")
+            lines += [
+                f"{name} under {policy}, seed {result['seed']}: {reason}"
+                for result in made
+                if (reason := _wrong(example, plain, policy, result))
+            ]
     return lines
 
 
@@ -191,44 +199,49 @@ def _wrong(
     """Why a result is not as it should be; empty if it is."""
     if "failed" in result:
         return f"it failed: {result['failed']}"
-    if policy in (PLAIN, OWN_BATCH) or any("failed" in each for each in plain):
+    known = [each for each in plain if "failed" not in each]
+    if policy == PLAIN or not known:
         return ""
-    reference = statistics.fmean(each["value"] for each in plain)
+    reference = statistics.fmean(each["value"] for each in known)
     if example.deficit(result["value"], reference) > example.tolerance:
         return f"{example.measure} {result['value']:.3f}, plain torch {reference:.3f}"
-    if result["points"] != plain[0]["points"]:
-        return f"{result['points']} points, plain torch {plain[0]['points']}"
+    if result["points"] != known[0]["points"]:
+        return f"{result['points']} points, plain torch {known[0]['points']}"
     return ""
 
 
 def table(results: Results) -> str:
-    policies = list(next(iter(results.values())))
-    seeds = len(next(iter(results.values()))[PLAIN])
+    policies = [policy for policy in next(iter(results.values())) if policy != PLAIN]
+    counts = {len(made) for by_policy in results.values() for made in by_policy.values()}
+    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(*counts)
     rows = [
         f"{WORKERS} workers and {SERVERS} servers, {seeds} seeds: mean (worst to best)."
         f" Measured on: {report.machine(anew=False)}.",
         "",
-        f"| script | measure | tolerance | {' | '.join(policies)} |",
-        f"|---|---|---|{'---|' * len(policies)}",
+        f"| script | measure | tolerance | {PLAIN} | {OWN_BATCH} | {' | '.join(policies)} |",
+        f"|---|---|---|---|---|{'---|' * len(policies)}",
     ]
     for name, by_policy in results.items():
-        example = EXAMPLES[name]
+        example, plain = EXAMPLES[name], by_policy[PLAIN]
         better = "lower" if example.lower else "higher"
-        cells = [_cell(example, by_policy, policy) for policy in policies]
+        own = [{"value": each["own_batch"]} for each in plain if "own_batch" in each]
+        cells = [_cell(example, plain, PLAIN, plain), _cell(example, plain, PLAIN, own)]
+        cells += [_cell(example, plain, policy, by_policy[policy]) for policy in policies]
         start = f"`{example.file}` | {example.measure}, {better} is better | {example.tolerance:g}"
         rows.append(f"| {start} | {' | '.join(cells)} |")
     notes = [_note(EXAMPLES[name], policies) for name in results]
     return "\n".join([*rows, *(["", *filter(None, notes)] if any(notes) else [])])
 
 
-def _cell(example: Example, by_policy: dict[str, list[dict[str, Any]]], policy: str) -> str:
-    made = by_policy[policy]
+def _cell(
+    example: Example, plain: list[dict[str, Any]], policy: str, made: list[dict[str, Any]]
+) -> str:
     values = [result["value"] for result in made if "failed" not in result]
     if not values:
-        return "**failed**"
+        return "**failed**" if made else "not run"
     worst, best = sorted((min(values), max(values)), reverse=example.lower)
     text = f"{statistics.fmean(values):.3f} ({worst:.3f} to {best:.3f})"
-    wrong = sum(bool(_wrong(example, by_policy[PLAIN], policy, result)) for result in made)
+    wrong = sum(bool(_wrong(example, plain, policy, result)) for result in made)
     return f"{text}, **{wrong} of {len(made)} outside**" if wrong else text
 
 
@@ -254,19 +267,20 @@ def main() -> None:
         "--parallel", type=report.at_least_one, default=1, help="number of concurrent runs"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file of known results")
+    parser.add_argument("--known", action="store_true", help="make no runs; show known results")
     parser.add_argument("--anew", action="store_true", help="make all runs again")
     parser.add_argument("--docs", action="store_true", help="write the table to docs/examples.md")
     parser.add_argument("--check", action="store_true", help="end with 1 if a run is too bad")
     args = parser.parse_args()
     kept = Kept(args.results, anew=args.anew)
-    runs = [
-        run
+    examples = [
+        example
         for example in EXAMPLES.values()
-        for found in (runs_of(example, args.policies, args.seeds),)
-        if example.name in args.only or all(kept.get(run) for run in found)
-        for run in found
+        if example.name in args.only
+        or all(kept.get(run) for run in runs_of([example], args.policies, args.seeds))
     ]
-    results = measure(runs, args.parallel, kept)
+    runs = runs_of(examples, args.policies, args.seeds)
+    results = measure(runs, 0 if args.known else args.parallel, kept)
     shown = table(results)
     print(shown)
     if args.docs:

@@ -52,6 +52,7 @@ EXAMPLES = {
         Example("lenet_like.py", "accuracy", 0.05),
         Example("loader.py", "accuracy", 0.05),
         Example("transformer.py", "accuracy", 0.05),
+        Example("gan.py", "distance", 0.05, lower=True),
         Example("notebook.ipynb", "accuracy", 0.03),
     )
 }

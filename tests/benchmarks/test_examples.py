@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from benchmarks.examples.__main__ import (
-    OWN_BATCH,
     PLAIN,
     Kept,
     Run,
@@ -43,8 +42,8 @@ def main(worker):
 """
 
 
-def result(value: float, points: int = 100) -> dict[str, Any]:
-    return {"value": value, "points": points, "spread": 0.0}
+def result(value: float, points: int = 100, seed: int = 0) -> dict[str, Any]:
+    return {"value": value, "points": points, "spread": 0.0, "seed": seed}
 
 
 def test_every_script_is_compared() -> None:
@@ -63,11 +62,11 @@ def test_results_worse_than_the_tolerance_are_named() -> None:
     assert EXAMPLES["tabular"].tolerance == 0.02
     results = {
         "tabular": {
-            PLAIN: [result(0.96), result(0.94)],
-            OWN_BATCH: [result(0.5), result(0.5)],
-            "bsp": [result(0.94), result(0.92)],
-            "asp": [result(0.97), result(0.95, points=99)],
-            "psp": [{"failed": "it did not end"}, result(0.95)],
+            PLAIN: [{**result(0.96), "own_batch": 0.99}, result(0.94)],
+            "bsp": [result(0.94), result(0.92, seed=1)],
+            "asp": [result(0.97), result(0.95, points=99, seed=1)],
+            "psp": [{"failed": "it did not end", "seed": 0}, result(0.95, seed=1)],
+            "fsp": [],
         }
     }
     assert outside(results) == [
@@ -78,6 +77,8 @@ def test_results_worse_than_the_tolerance_are_named() -> None:
     (row,) = [line for line in table(results).splitlines() if "`tabular.py`" in line]
     assert "0.930 (0.920 to 0.940), **1 of 2 outside**" in row
     assert row.count("outside") == 3
+    assert "0.990 (0.990 to 0.990)" in row
+    assert row.endswith("| not run |")
 
 
 def test_a_measure_can_be_better_when_it_is_lower() -> None:
@@ -115,20 +116,24 @@ def test_a_stopped_comparison_continues(tmp_path: Path, monkeypatch: pytest.Monk
         return {"failed": "no reason"} if run.policy == "psp" else result(0.9)
 
     monkeypatch.setattr("benchmarks.examples.__main__.result_of", make)
-    runs = runs_of(example, ("bsp", "psp"), 1)
+    runs = runs_of([example], ("bsp", "psp"), 1)
     file = tmp_path / "results" / "known.json"
     first = measure(runs, 2, Kept(file))
-    assert len(made) == 4
+    assert len(made) == 3
     made.clear()
     assert measure(runs, 2, Kept(file)) == first
     assert [run.policy for run in made] == ["psp"]
     made.clear()
     script.write_text("changed")
     measure(runs, 2, Kept(file))
-    assert len(made) == 4
+    assert len(made) == 3
     made.clear()
     measure(runs, 2, Kept(file, anew=True))
-    assert len(made) == 4
+    assert len(made) == 3
+    made.clear()
+    script.write_text("changed again")
+    assert measure(runs, 0, Kept(file)) == {"mine": {PLAIN: [], "bsp": [], "psp": []}}
+    assert not made
 
 
 def test_the_value_of_a_job_is_the_mean_of_the_last_reports() -> None:

@@ -19,8 +19,9 @@ ROOT = FOLDER.parent
     ("name", "policy", "floor", "points"),
     [
         ("batchnorm_cnn", "bsp", 0.9, 4 * 960),
+        ("gan", "asp", 0.2, 20 * 1_500),
         ("lenet_like", "fsp", 0.9, 3 * 640),
-        ("loader", "ssp:4", 0.85, 4 * 1_600),
+        ("loader", "ssp:4", 0.85, 6 * 1_600),
         ("tabular", "bsp", 0.8, 10 * 1_600),
         ("transformer", "asp", 0.8, 5 * 1_500),
     ],
@@ -28,7 +29,7 @@ ROOT = FOLDER.parent
 def test_a_script_learns(name: str, policy: str, floor: float, points: int, tmp_path: Path) -> None:
     example = EXAMPLES[name]
     flags = ["--workers", 2, "--servers", 1, *example.words(policy)]
-    with Command(example.path, *flags, cwd=tmp_path) as command:
+    with Command(example.path, *flags, cwd=tmp_path, trace=False) as command:
         assert command.wait(120) == 0, command.stderr()
         assert sum(line["points"] for line in command.journal("rounds")) == points
         reports = [line["metrics"][example.measure] for line in command.journal("reported")]
@@ -53,4 +54,4 @@ def test_the_notebook_learns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["metrics"]["accuracy"] > 0.85
-    assert told["points"] == 12 * 1_500
+    assert told["points"] == 8 * 1_500

@@ -1,25 +1,19 @@
 """Chooses an engine by its name."""
 
 from polyrhythm.engines.engine import Engine
+from polyrhythm.engines.local import LocalEngine
 from polyrhythm.errors import UsageError
 
-LOCAL, INLINE = "local", "inline"
-ENGINES = (LOCAL, INLINE)
+ENGINES = ("local", "inline")
 
 
-def check_engine(name: str) -> None:
-    if name not in ENGINES:
-        raise UsageError(f"there is no engine {name!r}: choose one of {', '.join(ENGINES)}")
-
-
-def choose_engine(name: str = LOCAL) -> Engine:
+def choose_engine(name: str = "local") -> Engine:
     """`local`: every server and worker is a process of this host. `inline`: all of them run in this
     process, for debugging."""
-    check_engine(name)
-    if name == INLINE:
+    if name == "local":
+        return LocalEngine()
+    if name == "inline":
         from polyrhythm.engines.inline import InlineEngine  # imports torch, which takes seconds
 
         return InlineEngine()
-    from polyrhythm.engines.local import LocalEngine
-
-    return LocalEngine()
+    raise UsageError(f"there is no engine {name!r}: choose one of {', '.join(ENGINES)}")
