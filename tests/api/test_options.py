@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,13 @@ def test_a_wrong_option_is_named_in_one_line(
     with pytest.raises(pr.errors.UsageError) as caught:
         pr.train(main, **{"runs_dir": tmp_path / "runs", **options})  # type: ignore[arg-type]
     assert str(caught.value) == message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [lambda: None, lambda worker, rate: None, lambda *, rate: None])
+def test_a_function_that_does_not_take_a_worker_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(pr.errors.UsageError, match="cannot be called with one argument"):
+        pr.train(wrong, runs_dir=tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
 
 

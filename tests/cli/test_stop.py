@@ -98,3 +98,16 @@ def test_a_lead_that_listens_on_every_address_is_reached_on_this_machine(
     for host, reached in (("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("10.0.0.5", "10.0.0.5")):
         found.state.listening = f"{host}:7000"
         assert lead._address_of(found) == (reached, 7000)
+
+
+def test_the_run_as_which_a_job_continues_after_a_loss_is_named(
+    call: Call, write_run: Write
+) -> None:
+    ended = {"at_s": 1.0, "what": "ended", "reason": "deserted", "failed": True}
+    write_run("mine", [ended], store="/store")
+    other = write_run("other", [], resume="/elsewhere", store="/elsewhere")
+    runs.write_process(other)
+    assert "continues" not in refused(call, "mine")
+    again = write_run("mine-2", [], resume="/store", store="/store")
+    runs.write_process(again)
+    assert refused(call, "mine").endswith("; the job continues as run mine-2: name that run")

@@ -110,6 +110,12 @@ def test_bad_flags_of_train_are_refused(tmp_path: Path, flags: list[str], words:
     ("name", "text", "words"),
     [
         ("nomain.py", "x = 1\n", ["nomain.py has no main", "def main(worker)"]),
+        (
+            "none.py",
+            "def main():\n    pass\n",
+            ["main in none.py", "one argument", "def main(worker)"],
+        ),
+        ("two.py", "def main(worker, rate):\n    pass\n", ["main in two.py", "one argument"]),
         ("broken.py", "def main(worker:\n", ["broken.py is not Python", "line 1"]),
         ("missing.py", None, ["cannot read missing.py", "No such file"]),
         ("binary.py", "\x00\x00", ["binary.py is not Python"]),

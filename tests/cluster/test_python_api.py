@@ -110,7 +110,7 @@ def test_a_script_trains_a_function_of_its_own(tmp_path: Path) -> None:
     assert any("objective" in record for record in history)
     table = pandas.DataFrame(history)
     assert len(table) == len(history) and table["error"].iloc[-1] < 0.01
-    assert run == "runs/run" and not stopped
+    assert run == str(tmp_path / "runs" / "run") and not stopped
     assert "round 1 opened with 2 workers" in (tmp_path / "stderr.txt").read_text()
 
 

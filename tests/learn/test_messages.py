@@ -201,4 +201,4 @@ def test_a_model_that_cannot_be_attached_is_refused_by_the_name_of_its_tensor(
 
     with pytest.raises(UsageError) as raised:
         run_inline(JobSpec(job="x", rounds=1), main, timeout_s=60)
-    assert str(raised.value).startswith("worker-0: ") and words in str(raised.value)
+    assert words in str(raised.value)

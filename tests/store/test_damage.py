@@ -117,7 +117,7 @@ def test_without_a_whole_checkpoint_one_line_says_so(store: Store) -> None:
     for number in (1, 2):
         store.delete([path_of(write_checkpoint(store, number), "record")])
     told: list[str] = []
-    with pytest.raises(StoreError, match="no checkpoint in .* is whole: 2 are damaged"):
+    with pytest.raises(StoreError, match="no checkpoint in .* is whole: all 2 are damaged"):
         newest(store, told.append)
     assert len(told) == 2
 

@@ -74,9 +74,10 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
             "--respawn starts a worker that fails again: it goes with --on-error go-on"
         )
     if not 0 <= spec.replicas < spec.servers:
+        most = f"give 0 to {spec.servers - 1}" if spec.servers > 1 else "there can be none"
         raise UsageError(
             f"--replicas is {spec.replicas}: a slice has copies on other servers, so with"
-            f" --servers {spec.servers} give 0 to {spec.servers - 1}"
+            f" --servers {spec.servers} {most}"
         )
     if spec.in_place:
         _check_in_place(spec, link)

@@ -1,5 +1,6 @@
 """The code that the workers of a job run: a file, a built-in job, or a function of this process."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +38,23 @@ def find_code(main: Callable[[Any], None] | str | Path) -> Code:
         raise UsageError(
             f"main is {main!r}: give a function main(worker), a FILE.py or a job's name"
         )
+    _check_parameters(main)
     defaults = getattr(main, "__globals__", {}).get("DEFAULTS", {})
     if not isinstance(defaults, dict):
         raise UsageError('DEFAULTS must be a dict, for example DEFAULTS = {"epochs": 10}')
     return Code(f"{_origin(main)}:{name_of(main)}", defaults=defaults, main=pack_main(main))
+
+
+def _check_parameters(main: Callable[[Any], None]) -> None:
+    try:
+        inspect.signature(main).bind(None)
+    except ValueError:
+        return  # the signature of a function that is not written in Python may be unknown
+    except TypeError as error:
+        raise UsageError(
+            f"{name_of(main)} cannot be called with one argument ({error}): give a function"
+            " main(worker), because every worker calls it with its Worker"
+        ) from None
 
 
 def _named(job: str) -> Code:

@@ -31,8 +31,10 @@ class Result:
         signal: int = 0,
         status: str | None = None,
     ) -> None:
-        self.run: Path = run
-        """The folder of the run. Its name, `result.run.name`, is the name of the run."""
+        self.run: Path = run.absolute()
+        """The folder of the run, as an absolute path. Its name, `result.run.name`, is the name of
+        the run."""
+        self._given = run
         self.summary: dict[str, Any] = summary
         """The object that `polyrhythm train --json` prints."""
         self.signal: int = signal
@@ -100,7 +102,7 @@ class Result:
 
     def __str__(self) -> str:
         """The summary that `polyrhythm train` prints."""
-        return summary_text(self.summary, self.run, advise(self._state, self._job))
+        return summary_text(self.summary, self._given, advise(self._state, self._job))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())

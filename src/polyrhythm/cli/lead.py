@@ -11,7 +11,7 @@ from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.io.tcp import ANY_HOST, is_loopback
-from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run
+from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
 from polyrhythm.wire.proof import Secret
 
 
@@ -55,7 +55,19 @@ def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
 def check_running(run: Run) -> None:
     """Raises UsageError if the run has ended."""
     if run.word not in ("running", "unknown"):
-        raise UsageError(f"run {run.name} does not run any more: {run.word}: {run.reason}")
+        again = _continued_as(run)
+        hint = "" if again is None else f"; the job continues as run {again}: name that run"
+        raise UsageError(f"run {run.name} does not run any more: {run.word}: {run.reason}{hint}")
+
+
+def _continued_as(run: Run) -> str | None:
+    """The name of the running run that continues this one from its checkpoints, after a loss
+    (`--on-loss resume`) or by `polyrhythm resume`; None if there is none."""
+    store = "" if run.job is None else run.job.store
+    for path, job in running(run.path.parent) if store else ():
+        if job.resume == store:
+            return path.name
+    return None
 
 
 def _address_of(run: Run) -> tuple[str, int]:

@@ -113,6 +113,10 @@ def resume(
         continued(found.manifest.job, opened.url, found),
         **{name: value for name, value in changes.items() if value is not None},
     )
+    if replicas is None and spec.replicas >= spec.servers > 0:
+        left = spec.servers - 1
+        _say(f"--replicas is {left} now, and was {spec.replicas}: there are fewer other servers")
+        spec = msgspec.structs.replace(spec, replicas=left)
     _check_goal(spec, read_record(opened, found, Record).passes)
     job = spec.path or spec.name
     if not spec.path and ":" in spec.name:
@@ -160,9 +164,13 @@ def _store_of(source: str, runs_dir: Path) -> Store:
     return open_store(url)
 
 
+def _say(line: str) -> None:
+    typer.echo(f"polyrhythm: {line}", err=True)
+
+
 def _find(store: Store, number: int | None) -> Checkpoint:
     if number is None:
-        return newest(store, lambda line: typer.echo(f"polyrhythm: {line}", err=True))
+        return newest(store, _say)
     checkpoint = load(store, number)
     verify(store, checkpoint)
     return checkpoint

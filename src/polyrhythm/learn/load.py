@@ -38,9 +38,24 @@ def check_job(job: str) -> None:
         raise UsageError(f"cannot read {job}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{job} is not Python: {error}") from None
-    if not any(_binds_main(node) for node in tree.body):
+    mains = [node for node in tree.body if _binds_main(node)]
+    if mains and isinstance(mains[-1], ast.FunctionDef) and not mains[-1].decorator_list:
+        _check_parameters(mains[-1].args, job)
+    if not mains:
         raise UsageError(
             f"{job} has no main: write 'def main(worker):' in it, the loop that every worker runs"
+        )
+
+
+def _check_parameters(args: ast.arguments, job: str) -> None:
+    """Raise an error if `main` cannot be called with one argument."""
+    places = [*args.posonlyargs, *args.args]
+    least = len(places) - len(args.defaults)
+    named = [arg for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if not value]
+    if least > 1 or named or not (places or args.vararg):
+        raise UsageError(
+            f"main in {job} cannot be called with one argument: write 'def main(worker):', because"
+            " every worker calls it with its Worker"
         )
 
 
@@ -59,14 +74,33 @@ def load_module(job: str) -> ModuleType:
     if job in JOBS:
         return importlib.import_module(JOBS[job])
     path = Path(job).resolve()
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = path.stem
+    if _is_taken(name, path):
+        # the other modules of the folder stay importable, but cannot hide installed ones either
+        name = f"polyrhythm_job_{name}"
+        sys.path.append(str(path.parent))
+    else:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"cannot load {job}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _is_taken(name: str, path: Path) -> bool:
+    """Whether another module than the file at `path` has this name: one of Python's own, or one that
+    is installed. The file must not take its place."""
+    known = sys.modules.get(name)
+    if known is not None:
+        return getattr(known, "__file__", None) != str(path)
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin != str(path)
 
 
 def load_main(job: str) -> Callable[[Any], None]:

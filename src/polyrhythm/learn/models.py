@@ -92,8 +92,9 @@ class Models:
         try:
             return describe(model.module, model.optimizer, self._job.kind)
         except UsageError as error:
+            # without the worker's name: the command names all workers that fail with the same words
             which = f"the model {model.name!r}: " if model.name else ""
-            raise UsageError(f"{self._node.name}: {which}{error}") from None
+            raise UsageError(f"{which}{error}") from None
 
     def _load(self, init: Path) -> None:
         """Load the parameters of `--init`, a model's file or the folder of a run."""

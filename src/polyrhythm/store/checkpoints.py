@@ -200,7 +200,8 @@ def newest(store: Store, tell: Callable[[str], None]) -> Checkpoint:
             tell(f"checkpoint {number} is not used: {error}")
         else:
             return checkpoint
-    raise StoreError(f"no checkpoint in {store.url} is whole: {len(found)} are damaged")
+    damaged = "the only one is damaged" if len(found) == 1 else f"all {len(found)} are damaged"
+    raise StoreError(f"no checkpoint in {store.url} is whole: {damaged}")
 
 
 def verify(store: Store, checkpoint: Checkpoint) -> None:
