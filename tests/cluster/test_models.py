@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import polyrhythm as pr
+from polyrhythm.errors import StoreError
 from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import kill_whole, resume
 from tests.learn import gan_job as gan
@@ -122,3 +124,19 @@ def test_a_worker_with_another_order_is_refused_by_name(tmp_path: Path) -> None:
     assert "the steps of worker-" in done.stderr, done.stderr
     assert "but the order of all workers is" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_best_of_every_model_is_kept(tmp_path: Path) -> None:
+    flags = ("--workers", 1, "--epochs", 1, "--keep-best", "accuracy", "--set", "report=1")
+    with Command(JOB, *flags, cwd=tmp_path) as command:
+        assert command.wait() == 0, command.stderr()
+    assert "best models: runs/run/model-best-{critic,generator}.safetensors" in command.stdout()
+    (result,) = pr.runs(tmp_path / "runs")
+    for name, model in gan.make_models().items():
+        model.load_state_dict(result.state_dict(name, best=True), strict=True)
+        model.load_state_dict(result.state_dict(name), strict=True)
+    with pytest.raises(StoreError, match="name one of critic, generator"):
+        result.state_dict()
+    best = ("--best", "--model", "critic")
+    done = call("export", "run", "best.safetensors", *best, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

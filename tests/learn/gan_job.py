@@ -104,7 +104,7 @@ def main(worker: Worker) -> None:
     """Options of `--set`: `order=critic,critic,generator` is the order of the steps, and
     `order-worker-1=…` that of one worker. Every worker writes its final models to the folder `out`.
     `gate=FOLDER`: after the second batch a worker writes `began-NAME` there, and waits for a file
-    `go`."""
+    `go`. `report`: after each batch a worker reports a higher accuracy."""
     options = worker.options
     order = options.get(f"order-{worker.name}", options.get("order", "critic,generator"))
     models = make_models()
@@ -117,6 +117,8 @@ def main(worker: Worker) -> None:
                 while not Path(options["gate"], "go").exists():
                     time.sleep(0.01)
             yield batch
+            if "report" in options:
+                worker.report(accuracy=number / 100)
 
     train(models, optimizers, batches(), tuple(order.split(",")))
     if "out" in options:

@@ -27,42 +27,59 @@ class OrderBroken:
 
 
 class StepOrder:
-    """The order of the steps of a job with `models` models, and where each worker stands in it."""
+    """The order of the steps of a job with `models` models, and where each worker stands in it.
+
+    A worker that was removed and comes back goes on in the middle of its order, or begins again if
+    its process was restarted. Where it stands is found from its next steps."""
 
     def __init__(self, models: int) -> None:
         self._models = models
         self.order: tuple[int, ...] = ()
         self.complete = False
-        self._at: dict[tuple[int, int], int] = {}
-        """Per member (worker and incarnation), its position: the number of steps since the
-        beginning of the order."""
+        self._at: dict[tuple[int, int], frozenset[int]] = {}
+        """Per member (worker and incarnation), its possible positions: the number of steps since
+        the beginning of the order."""
+        self._removed: set[int] = set()
+        """Workers that were removed."""
 
     def step(self, worker: int, incarnation: int, model: int) -> OrderBroken | None:
         """A member makes a step of this model. Returns what is wrong; None if the step fits."""
         key = worker, incarnation
-        at = self._at.get(key, 0)
-        if at == len(self.order) and at:
-            every = len(set(self.order)) == self._models
-            if self.complete or (every and model == self.order[0]):
-                self.complete = True
-                at = 0
-        if at == len(self.order):
-            if at == MOST_STEPS:
-                return OrderBroken(self.order, (*self.order, model))
-            self.order += (model,)
-        elif self.order[at] != model:
-            return OrderBroken(self.order, (*self.order[:at], model))
-        self._at[key] = at + 1
+        at = self._at.get(key)
+        if at is None and worker in self._removed:
+            if not self.complete:
+                return None
+            at = frozenset(range(len(self.order)))
+        elif at is None:
+            at = _BEGINNING
+        if not self.complete:
+            at = self._learn(at, model)
+        fits = [place % len(self.order) for place in at]
+        fits = [place for place in fits if self.order[place] == model]
+        if not fits or len(self.order) > MOST_STEPS:
+            return OrderBroken(self.order, (*self.order[: min(at)], model))
+        self._at[key] = frozenset(place + 1 for place in fits)
         return None
 
-    def position(self, worker: int, incarnation: int) -> int:
-        """The position of the member's next step in the order."""
-        at = self._at.get((worker, incarnation), 0)
-        return 0 if self.complete and at == len(self.order) else at
+    def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
+        """The first member that comes to the end of what is known says how the order goes on: with
+        this model, or from its beginning. Returns the position of the step."""
+        (place,) = at
+        if place < len(self.order):
+            return at
+        if model in self.order[:1] and len(set(self.order)) == self._models:
+            self.complete = True
+            return _BEGINNING
+        self.order += (model,)
+        return at
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """The member was removed. If it comes back, it begins with the first step again."""
+        """The member was removed."""
         self._at.pop((worker, incarnation), None)
+        self._removed.add(worker)
+
+
+_BEGINNING = frozenset({0})
 
 
 def described(order: Sequence[int], names: Sequence[str]) -> str:

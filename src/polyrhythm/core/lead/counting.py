@@ -24,6 +24,8 @@ class Counting:
         self._outbox = parts.outbox
         self._progress = parts.progress
         self._ending = parts.ending
+        self._reports: dict[tuple[int, int], m.Abstained] = {}
+        """Per member, its report of points whose steps are contributed, but not complete yet."""
         self._noted: set[int] = set()
         """Workers of which the journal says already that they have no point to visit."""
 
@@ -52,6 +54,7 @@ class Counting:
         self._mode.complete(complete)
         self._progress.count(trailer, now_ns, ahead=self._mode.ahead(complete))
         if member is not None:
+            self._visit(member)
             lease = trailer.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0
@@ -66,7 +69,8 @@ class Counting:
         nothing to this round."""
         member.resting = True
         if message.skipped is None:
-            self._progress.visit(message, ahead=self._ahead(message))
+            self._reports[member.key] = message
+            self._visit(member)
             self._rounds.abstained(message.worker)
         elif not self._skip(message, member, now_ns):
             return
@@ -101,6 +105,14 @@ class Counting:
         if in_vain is not None:
             self._ending.finish(in_vain, self._mode.done, now_ns, failed=True)
         return in_vain is None
+
+    def _visit(self, member: Member) -> None:
+        """Count the points that a member has reported without a contribution, if all of its
+        contributions are complete: the steps with these points are among them."""
+        if not self._contributions.incomplete(*member.key):
+            message = self._reports.pop(member.key, None)
+            if message is not None:
+                self._progress.visit(message, ahead=self._ahead(message))
 
     def _ahead(self, message: m.Abstained) -> bool:
         """Whether the message belongs to the next fold, and not to the one under way."""
