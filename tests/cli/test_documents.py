@@ -1,5 +1,6 @@
 """The commands and links in the documentation are valid."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_every_policy_that_a_message_names_is_described() -> None:
     described = (ROOT / "docs" / "sync.md").read_text()
     for entry in POLICIES.values():
         assert f"`{entry.name}" in described, entry.name
+
+
+def test_every_policy_that_the_text_of_a_message_names_is_known() -> None:
+    """So the test above finds each of them in the documentation."""
+    named = {
+        (name, path.name)
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for name in re.findall(r"--sync ([a-z][a-z-]*)", node.value)
+    }
+    assert named, "some messages name policies"
+    assert {each for each in named if each[0] not in POLICIES} == set()
 
 
 def test_an_unknown_flag_in_a_document_is_found() -> None:

@@ -13,7 +13,7 @@ from polyrhythm.wire.messages import JobSpec
 def test_the_fork_server_ends_without_output_if_its_reports_are_not_read() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fork_server = subprocess.Popen(
-        [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno())],
+        [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno()), "run"],
         pass_fds=[there.fileno()],
         stderr=subprocess.PIPE,
         text=True,

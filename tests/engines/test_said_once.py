@@ -39,3 +39,12 @@ def test_a_failure_is_reported_with_the_end_of_a_job_that_has_failed(
     local_job._run.failed = "server s0 died"
     local_job._look_around()
     assert said == [] and local_job._failures.take()
+
+
+def test_a_failure_that_the_end_of_the_job_names_is_not_repeated(local_job: LocalJob) -> None:
+    local_job._failures.note("worker-1", "it holds NaN")
+    local_job._run.failed = "the job ends: it holds NaN; --on-nan end"
+    local_job._supervise()
+    assert local_job._run.failed == (
+        "the job ends: it holds NaN; --on-nan end: worker-0 failed: it raised"
+    )

@@ -1,19 +1,21 @@
-"""Checks the flags about checkpoints and stores before any process is started."""
+"""Checks the flags about checkpoints and stores before any process is started. The modules of stores
+are imported only if the user gives a store, so that a command without one can begin at once."""
 
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from polyrhythm.api.checks import check_choice
 from polyrhythm.api.hosts import Here
-from polyrhythm.api.stores import check_unused, is_same_store
 from polyrhythm.core.resuming import ON_LOSS
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.errors import StoreError, UsageError
-from polyrhythm.store.checkpoints import Checkpoint, next_number
-from polyrhythm.store.objects import kind_of, open_store
 from polyrhythm.wire.messages import JobSpec
+
+if TYPE_CHECKING:
+    from polyrhythm.store.checkpoints import Checkpoint
 
 
 def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
@@ -41,6 +43,10 @@ def with_store(spec: JobSpec, store: str | None, runs_dir: Path) -> JobSpec:
     one that resumes."""
     if store is None:
         return msgspec.structs.replace(spec, store="")
+    from polyrhythm.api.stores import check_unused, is_same_store
+    from polyrhythm.store.checkpoints import next_number
+    from polyrhythm.store.objects import open_store
+
     url = str(Path(store).expanduser().resolve()) if "://" not in store else store
     check_unused(url, runs_dir)
     opened = open_store(url, make=True)
@@ -54,8 +60,11 @@ def with_store(spec: JobSpec, store: str | None, runs_dir: Path) -> JobSpec:
     return msgspec.structs.replace(spec, store=url, checkpoints=before)
 
 
-def continued(spec: JobSpec, store: str, checkpoint: Checkpoint) -> JobSpec:
+def continued(spec: JobSpec, store: str, checkpoint: "Checkpoint") -> JobSpec:
     """Return the job with the settings that let it continue from this checkpoint of the store."""
+    from polyrhythm.store.checkpoints import next_number
+    from polyrhythm.store.objects import open_store
+
     return msgspec.structs.replace(
         spec,
         job=uuid.uuid4().hex,
@@ -76,6 +85,8 @@ def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:
 
 
 def _kind_of(store: str) -> str:
+    from polyrhythm.store.objects import kind_of
+
     try:
         return kind_of(store)
     except StoreError as error:

@@ -8,7 +8,7 @@ from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
 from polyrhythm.core.metrics import parse_best
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
-from polyrhythm.io.tcp import is_loopback
+from polyrhythm.io.addresses import is_loopback
 from polyrhythm.learn.staging import Staging
 from polyrhythm.runtime.choices import (
     ASYNC_MOMENTA,

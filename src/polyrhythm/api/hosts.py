@@ -10,8 +10,8 @@ from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
+from polyrhythm.io.addresses import ANY_HOST, is_loopback
 from polyrhythm.io.secretfile import fresh_secret, read_secret
-from polyrhythm.io.tcp import ANY_HOST, is_loopback
 from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import Address, JobSpec
 

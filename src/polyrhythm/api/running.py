@@ -13,7 +13,7 @@ from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
 from polyrhythm.core.resuming import Found, Loss, Resuming
-from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.errors import Interrupted, JobFailed, PolyrhythmError, StoreError
 from polyrhythm.io.secretfile import create_secret
@@ -28,7 +28,9 @@ from polyrhythm.store.objects import open_store
 from polyrhythm.wire.messages import Address, JobSpec
 
 
-def run_job(spec: JobSpec, here: Here, run_dir: Path, *, quiet: bool, **how: Any) -> Result:
+def run_job(
+    spec: JobSpec, here: Here, run_dir: Path, *, quiet: bool, engine: str = LOCAL, **how: Any
+) -> Result:
     """Run the job in its folder, show its progress, and return its result. If the job loses
     parameters, it may continue from a checkpoint in another folder. `how`: the options of its
     processes (`child_requests`). Raises JobFailed if the job did not reach its goal, and
@@ -36,7 +38,7 @@ def run_job(spec: JobSpec, here: Here, run_dir: Path, *, quiet: bool, **how: Any
     resuming, first_dir = Resuming(spec), run_dir
     while True:
         with _discarded_if_not_started(run_dir):
-            run, progress = _run(spec, here, run_dir, quiet, how)
+            run, progress = _run(spec, here, run_dir, quiet, engine, how)
         summary = summary_of(run, spec, progress.state)
         if run.failed is None:
             with writing(run_dir):
@@ -76,7 +78,7 @@ def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
 
 
 def _run(
-    spec: JobSpec, here: Here, run_dir: Path, quiet: bool, how: dict[str, Any]
+    spec: JobSpec, here: Here, run_dir: Path, quiet: bool, engine: str, how: dict[str, Any]
 ) -> tuple[EngineRun, ProgressDisplay]:
     """Run the job once, until it ends or parameters are lost."""
     with writing(run_dir):
@@ -84,16 +86,21 @@ def _run(
         write_job(run_dir, spec)
         create_secret(run_dir / SECRET)
     requests = child_requests(spec, run_dir, here=here, secret_file=run_dir / SECRET, **how)
-    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec)
+    # the user's debugger needs the terminal of a job that runs in this process
+    table = engine != INLINE
+    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table)
 
     def invite(address: Address) -> None:
         for line in () if quiet else here.invitation(spec, address, run_dir / SECRET):
             progress.say(line)
 
     with progress:
-        watch = EngineWatch(say=progress.say, tick=progress.tick, listening=invite)
-        run = choose_engine().run(requests, watch)
-    progress.tick()
+        watch = EngineWatch(
+            say=progress.say, tick=progress.tick, listening=invite, record=progress.record
+        )
+        run = choose_engine(engine).run(requests, watch)
+        progress.tick()
+        progress.end(brief=bool(run.interrupted))
     return run, progress
 
 

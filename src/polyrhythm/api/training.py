@@ -12,7 +12,6 @@ from polyrhythm.api import flags, policies, staging
 from polyrhythm.api.checkpointing import check_checkpoints, in_run_folder, with_store
 from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.api.code import find_code
-from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
@@ -20,11 +19,11 @@ from polyrhythm.api.saying import say_starting
 from polyrhythm.api.targets import targets_of
 from polyrhythm.core.model_files import MODEL, named
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
+from polyrhythm.engines.choice import LOCAL, check_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import JOBS
-from polyrhythm.store.model_open import check_readable
 from polyrhythm.wire.messages import JobSpec
 
 if TYPE_CHECKING:
@@ -225,6 +224,13 @@ def train(
             " left out of the round, and counted), or end (the job)."
         ),
     ] = "refuse",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where servers and workers run: local (a process each), or inline (all in this"
+            " process, for debugging: breakpoint() works)."
+        ),
+    ] = LOCAL,
     min_step: staging.MinStep = None,
     slow: staging.Slow = None,
     slow_at: staging.SlowAt = None,
@@ -314,9 +320,13 @@ def train(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
+    check_engine(engine)
     here = Here.of(spec, local_servers, local_workers)
     check_checkpoints(spec, store, here)
-    fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
+    if "data" in code.defaults:
+        from polyrhythm.api.fetching import fetch_for
+
+        fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, code.stem)
     say_starting(here, quiet=quiet)
@@ -328,6 +338,7 @@ def train(
         here,
         run_dir,
         quiet=quiet,
+        engine=engine,
         main=code.main,
         link=link,
         digest=digest,
@@ -343,6 +354,8 @@ def train(
 def _checked_init(path: Path) -> Path:
     """The absolute path given with --init: of a file, or of a folder with the files of several
     models. Raises an error if a file cannot be read."""
+    from polyrhythm.store.model_open import check_readable
+
     path = path.expanduser().resolve()
     if not path.is_dir():
         check_readable(path)

@@ -9,8 +9,8 @@ from pathlib import Path
 from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.errors import UsageError
+from polyrhythm.io.addresses import ANY_HOST, is_loopback
 from polyrhythm.io.secretfile import read_secret
-from polyrhythm.io.tcp import ANY_HOST, is_loopback
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
 from polyrhythm.wire.proof import Secret
 

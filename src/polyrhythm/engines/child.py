@@ -20,8 +20,10 @@ import torch
 
 from polyrhythm.core.events import ResumeAsked
 from polyrhythm.core.record import Record
+from polyrhythm.engines import output
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
+from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
 from polyrhythm.io.forked import close_when_forked
@@ -29,6 +31,7 @@ from polyrhythm.io.jobindex import Entry, Index
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
+from polyrhythm.observe.output import log_file
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.net.acceptor import Listeners
@@ -42,8 +45,9 @@ from polyrhythm.wire.messages import Address, JobSpec
 
 
 class _Control:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, log: Path) -> None:
         self._sock = sock
+        self._log = log
         close_when_forked(sock)
         self._lock = threading.Lock()
         self._lines: IO[bytes] = sock.makefile("rb")
@@ -67,15 +71,34 @@ class _Control:
 
         def wait() -> None:
             while line := self._lines.readline():
-                handle(msgspec.json.decode(line, type=Told))
+                told = msgspec.json.decode(line, type=Told)
+                if told.new_log:
+                    output.begin_anew(self._log)
+                else:
+                    handle(told)
             os._exit(1)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
 def run_child(request: ChildRequest, sock: socket.socket) -> int:
+    run_dir = Path(request.run_dir)
+    set_title(f"polyrhythm: {_described(request)} of {run_dir.name}", request.name)
+    log = log_file(run_dir, request.name)
+    if request.run_dir:
+        output.send_to(log)
+    try:
+        return _run(request, _Control(sock, log))
+    finally:
+        output.flush()
+
+
+def _described(request: ChildRequest) -> str:
+    return f"{request.name} (the lead)" if request.leads else request.name
+
+
+def _run(request: ChildRequest, control: _Control) -> int:
     settle_in()
-    control = _Control(sock)
     try:
         if request.role == "server":
             return _serve(request, control)

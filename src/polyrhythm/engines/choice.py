@@ -1,19 +1,25 @@
 """Chooses an engine by its name."""
 
 from polyrhythm.engines.engine import Engine
-from polyrhythm.engines.local import LocalEngine
 from polyrhythm.errors import UsageError
 
-ENGINES = ("local", "inline")
+LOCAL, INLINE = "local", "inline"
+ENGINES = (LOCAL, INLINE)
 
 
-def choose_engine(name: str = "local") -> Engine:
+def check_engine(name: str) -> None:
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name!r}: choose one of {', '.join(ENGINES)}")
+
+
+def choose_engine(name: str = LOCAL) -> Engine:
     """`local`: every server and worker is a process of this host. `inline`: all of them run in this
     process, for debugging."""
-    if name == "local":
-        return LocalEngine()
-    if name == "inline":
+    check_engine(name)
+    if name == INLINE:
         from polyrhythm.engines.inline import InlineEngine  # imports torch, which takes seconds
 
         return InlineEngine()
-    raise UsageError(f"there is no engine {name!r}: choose one of {', '.join(ENGINES)}")
+    from polyrhythm.engines.local import LocalEngine
+
+    return LocalEngine()

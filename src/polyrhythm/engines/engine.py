@@ -42,11 +42,13 @@ class EngineRun:
 @dataclass(frozen=True, slots=True)
 class EngineWatch:
     """What a command does while its job runs. `say` shows one line to the user. `tick` is called a
-    few times a second. `listening` is called with the address of the lead."""
+    few times a second. `listening` is called with the address of the lead. `record` adds text to the
+    log of a process; the user sees this text in another way."""
 
     say: Callable[[str], None]
     tick: Callable[[], None] = lambda: None
     listening: Callable[[Address], None] = lambda address: None
+    record: Callable[[str, str], None] = lambda name, text: None
 
 
 class Engine(Protocol):

@@ -37,8 +37,10 @@ class FailureLines:
             for line in self.take():
                 self._say(line)
 
-    def take(self) -> list[str]:
-        """Return the lines that were not shown yet, as a part of another message."""
-        lines = failure_lines(self._unsaid)
+    def take(self, said: str = "") -> list[str]:
+        """Return the lines that were not shown yet, as a part of another message. Failures whose
+        reason is in the text `said` are left out."""
+        unsaid = {name: how for name, how in self._unsaid.items() if how not in said}
+        lines = failure_lines(unsaid)
         self._unsaid.clear()
         return lines

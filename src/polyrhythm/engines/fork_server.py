@@ -17,6 +17,7 @@ import msgspec
 
 from polyrhythm.engines.child import run_child
 from polyrhythm.engines.requests import ChildRequest, Exit, pack_line
+from polyrhythm.engines.titles import set_title
 from polyrhythm.learn.load import JOBS, load_module
 from polyrhythm.tensors.optimizers import load_optimizers
 
@@ -66,8 +67,6 @@ def _fork(
         code = run_child(
             msgspec.json.decode(body, type=ChildRequest), socket.socket(fileno=control_fd)
         )
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     os.close(control_fd)
     children.add(pid)
@@ -101,4 +100,6 @@ def _end(children: set[int]) -> NoReturn:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    descriptor, run, *preload = sys.argv[1:]
+    set_title(f"polyrhythm: fork server of {run}", "fork server")
+    main(socket.socket(fileno=int(descriptor)), preload)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
 from polyrhythm.engines.requests import PackedMain
 from polyrhythm.errors import UsageError
 
 
 def pack_main(main: Callable[[Any], None]) -> PackedMain:
+    import cloudpickle  # only here, because most commands send no function
+
     module = sys.modules.get(getattr(main, "__module__", None) or "")
     by_value = module is not None and _has_no_source(module)
     if by_value:

@@ -1,10 +1,18 @@
 """The engine that runs all servers and workers in this process: the same machines and nodes over
-memory links, with one thread per worker. It is for debugging, for notebooks, and for tests."""
+memory links, with one thread per worker. It is for debugging, for notebooks, and for tests.
 
+What workers print goes to the terminal as it is, so that a debugger can use the terminal. *While a
+worker stands in a debugger, the engine shows nothing.*
+"""
+
+import bdb
+import contextlib
 import math
 import signal
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +39,8 @@ from polyrhythm.wire.messages.reasons import DONE
 
 _END_TIMEOUT_S = 10.0
 _TICK_S = 0.2
+_LAST_WORD_S = 2.0
+"""How long the lead may take to end the job after the last worker has ended."""
 
 
 class Hub:
@@ -76,18 +86,43 @@ class InlineEngine:
         run = InlineRun(None, [])
         journal = FileJournal(run_dir / "journal.jsonl")
         try:
-            _run(job, _main_of(requests), options, journal, run, math.inf, watch.tick)
+            with _stdout_to_stderr():
+                _run(job, _main_of(requests), options, journal, run, math.inf, watch.tick)
         finally:
             journal.close()
+        for line in failure_lines({name: _traced(error) for name, error in run.errors.items()}):
+            watch.say(line)
         outcome = run.outcome
         return EngineRun(
             ended=None if outcome is None else in_words(outcome.reason),
             failed=in_words(outcome.reason) if outcome is not None and outcome.failed else None,
-            worker_failures={
-                name: f"{type(error).__name__}: {error}" for name, error in run.errors.items()
-            },
+            worker_failures={name: _how(error) for name, error in run.errors.items()},
             interrupted=run.interrupted,
         )
+
+
+def _stdout_to_stderr() -> contextlib.AbstractContextManager[object]:
+    """Send the output of workers to stderr if stdout is a file or a pipe, which gets the result of
+    the command. A terminal gets both, and a debugger needs the true stdout there."""
+    if sys.stdout is None or sys.stdout.isatty():
+        return contextlib.nullcontext()
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def _how(error: BaseException) -> str:
+    """How a worker failed."""
+    if isinstance(error, bdb.BdbQuit):
+        return "its debugger was ended"
+    if isinstance(error, SystemExit):
+        return f"exit status {error.code}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _traced(error: BaseException) -> str:
+    """How a worker failed, with the traceback if the user's code raised the error."""
+    if isinstance(error, PolyrhythmError | SystemExit | bdb.BdbQuit):
+        return _how(error)
+    return f"{_how(error)}\n{''.join(traceback.format_exception(error))}"
 
 
 def _main_of(requests: Sequence[ChildRequest]) -> Callable[[Worker], None]:
@@ -163,18 +198,39 @@ def _await_end(
     timeout_s: float,
     tick: Callable[[], None],
 ) -> None:
-    """Wait until the job ends. Stop the job on Ctrl-C, or if every worker has failed."""
+    """Wait until the job ends. Stop the job on Ctrl-C, or if no worker is left and the lead does not
+    end the job."""
     until_s = time.monotonic() + timeout_s
+    present_s = time.monotonic()
     while not _ended(lead, run):
-        tick()
-        if time.monotonic() > until_s:
+        if not _in_debugger(threads):
+            tick()
+        now_s = time.monotonic()
+        if now_s > until_s:
             raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
+        if any(thread.is_alive() for thread in threads):
+            present_s = now_s
         if len(run.errors) == len(threads):
             lead.stop(at_once=True, failed=_all_failed(run))
+        elif now_s > present_s + _LAST_WORD_S:
+            lead.stop(at_once=True, failed="every worker ended before the goal")
+
+
+def _in_debugger(threads: list[threading.Thread]) -> bool:
+    """Whether one of these threads stands at the prompt of a debugger (pdb, or one that is built on
+    it)."""
+    frames = sys._current_frames()
+    for thread in threads:
+        frame = frames.get(thread.ident or 0)
+        while frame is not None:
+            if frame.f_code.co_filename == bdb.__file__:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def _all_failed(run: InlineRun) -> str:
-    lines = failure_lines({name: first_line(str(error)) for name, error in run.errors.items()})
+    lines = failure_lines({name: first_line(_how(error)) for name, error in run.errors.items()})
     return f"no worker is left: {'; '.join(lines)}"
 
 
@@ -205,6 +261,10 @@ def _work(
             main(worker)
         finally:
             worker.close()
+    except SystemExit as error:  # ends this worker, and not the process of all of them
+        if error.code:
+            run.errors[name] = error
+            reason, raised = why_failed(error), True
     except Exception as error:  # kept in the result of the job
         run.errors[name] = error
         reason = why_failed(error)

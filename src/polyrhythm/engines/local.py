@@ -14,7 +14,8 @@ import msgspec
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import ProcessLoss, loss_of
 from polyrhythm.engines.engine import EngineRun, EngineWatch
-from polyrhythm.engines.failures import FailureLines, failure_lines
+from polyrhythm.engines.failures import FailureLines, failure_lines, first_line
+from polyrhythm.engines.logs import Logs
 from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Told
@@ -76,6 +77,7 @@ class LocalJob:
         self._processes = Processes(self._handle, self._exited)
         self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
         self._stopping = Stopping(self._processes, self._run)
+        self._logs = Logs(self._run_dir, self._processes)
         self._said_stopping = False
         self._starting = True
         self._cleaning = False
@@ -84,7 +86,7 @@ class LocalJob:
         with self._signals():
             try:
                 threads = [request.threads for request in self._workers]
-                self._processes.begin(self._job.name, threads)
+                self._processes.begin(self._run_dir.name, self._job.name, threads)
                 if self._run.interrupted:
                     raise _EndAtOnce
                 for request in self._servers:
@@ -134,8 +136,9 @@ class LocalJob:
         while self._respawning or any(child.alive for child in self._processes.all):
             self._turn()
         if self._run.failed is not None and not self._run.interrupted:
+            failed = self._run.failed
             self._run.failed = ": ".join(
-                filter(None, (self._run.failed, "; ".join(self._failures.take())))
+                filter(None, (failed, "; ".join(self._failures.take(said=failed))))
             )
         self._failures.say(now=True)
         self._reports.show(now=True)
@@ -181,6 +184,8 @@ class LocalJob:
     def _exited(self, child: Child) -> None:
         """Act on the exit of a child."""
         name = child.request.name
+        if child.failure is not None:
+            self._watch.record(name, child.failure)
         if child.lead_lost:
             return  # `_end_without_lead` reports the end; `why` shows the silent lead until then
         self._reports.ended(name)
@@ -240,6 +245,8 @@ class LocalJob:
         job cannot begin without this process, so it fails then."""
         given_up = self._respawning.plan(child)
         if given_up is None:
+            name, how = child.request.name, first_line(child.how)
+            self._watch.record(name, f"polyrhythm: {name} ended ({how}) and is started again")
             return
         if needed:
             self._fail(in_words(Reason("no-start", given_up.fields)))
@@ -258,6 +265,7 @@ class LocalJob:
         if not self._said_stopping:
             self._say_stopping()
         self._reports.show()
+        self._logs.limit()
         self._end_without_lead()
         self._watch_folder()
         self._end_without_workers()

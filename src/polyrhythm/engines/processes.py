@@ -101,13 +101,14 @@ class Processes:
 
     # -- starting ------------------------------------------------------------------------------
 
-    def begin(self, preload: str, threads: Sequence[int]) -> None:
-        """Start the fork server. `preload`: the job whose module the fork server imports.
+    def begin(self, run: str, preload: str, threads: Sequence[int]) -> None:
+        """Start the fork server of a run. `preload`: the job whose module the fork server imports.
         `threads`: the number of threads of each worker."""
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "polyrhythm.engines.fork_server", str(theirs.fileno())]
+        command = [sys.executable, "-m", "polyrhythm.engines.fork_server"]
+        arguments = [str(theirs.fileno()), run, *([preload] if preload else [])]
         self._fork_server = subprocess.Popen(
-            [*command, preload] if preload else command,
+            [*command, *arguments],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=_stderr(),

@@ -63,7 +63,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message of a child to the engine, or of the engine to a child. The engine sends only
-    `main`, `lead`, `stop`, `in_order`, `failed` and `note`."""
+    `main`, `lead`, `stop`, `in_order`, `failed`, `note` and `new_log`."""
 
     main: PackedMain | None = None
 
@@ -83,6 +83,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_order: bool = False
     saving: bool = False
     """From the lead's process: the job is over, and the lead is writing the model."""
+    new_log: bool = False
+    """From the engine: the log of this process is large, so begin a new one."""
     note: ReportLine | None = None
     """From a child: a report while it runs. From the engine to the lead's process: a line for the
     journal."""

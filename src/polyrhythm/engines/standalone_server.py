@@ -16,8 +16,9 @@ from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.text import plain_reason
 from polyrhythm.engines.work import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
+from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.stream import StreamLink
-from polyrhythm.io.tcp import ANY_HOST, dial_tcp
+from polyrhythm.io.tcp import dial_tcp
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.watch import report_in_words

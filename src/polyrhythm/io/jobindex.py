@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.local import host_identity
-from polyrhythm.io.tcp import ANY_HOST
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

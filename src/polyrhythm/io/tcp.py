@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 
 from polyrhythm.errors import LinkError
+from polyrhythm.io.addresses import is_loopback
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
@@ -13,9 +14,6 @@ from polyrhythm.wire.digests import Buffer
 from polyrhythm.wire.frames import Frame
 from polyrhythm.wire.messages import Message
 
-ANY_HOST = ("0.0.0.0", "::")
-"""A server that listens on one of these listens on every address of its machine. A peer cannot
-connect to them."""
 CONNECT_TIMEOUT_S = 10.0
 _BUFFER_NBYTES = 512 * 1024
 """The buffer size of a socket whose other end is on this machine. The kernel would let the buffer
@@ -116,11 +114,6 @@ def _advice(host: str) -> str:
         "check the host and the port, that it runs, that no firewall is in between, and that it"
         " listens on that address (--host)"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this address reaches only this machine itself."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

@@ -1,17 +1,29 @@
-"""Progress on stderr while a job runs: a live table in a terminal, plain lines elsewhere."""
+"""Progress on stderr while a job runs: a live table in a terminal, plain lines elsewhere. The lines
+that servers and workers print appear above the table, each with the name of its process.
 
+*A terminal or pipe that takes no more output does not hold up the job: what cannot be shown yet is
+kept, and is shown later.*
+"""
+
+import contextlib
+import select
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 
 from polyrhythm.core.text import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import JournalReader
+from polyrhythm.observe.output import Output
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import Teller
 from polyrhythm.observe.summary import summary_text
@@ -19,11 +31,41 @@ from polyrhythm.wire.messages import JobSpec
 
 _LINE_EVERY_S = 3.0
 _REDRAW_EVERY_S = 0.25
+_OUTPUT_S = 0.1
+"""How long the lines of processes are printed before the job is looked after again."""
+_PIECE = 4_000
+"""How many bytes are printed at a time: a pipe that takes output takes at least this much."""
+_PIECE_ABOVE_TABLE = 16_000
+"""The same for a terminal with a live table, which is redrawn after every piece."""
+_MOST_WAITING = 10_000
+"""The most lines that wait for a terminal that takes no output."""
+
+
+class _Lines:
+    """Lines that rich prints as they are."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Segment(self._text)
+
+
+def _stderr() -> Console:
+    """stderr of this process. In a notebook it is plain text below the cell, without a table."""
+    notebook = Console(stderr=True).is_jupyter
+    return Console(
+        stderr=True,
+        highlight=False,
+        soft_wrap=True,
+        force_terminal=False if notebook else None,
+        force_jupyter=False,
+    )
 
 
 class ProgressDisplay:
-    """Shows the progress of one run from its journal. It is a context manager that restores the
-    terminal at the end."""
+    """Shows the progress of one run from its journal and its logs. It is a context manager that
+    restores the terminal at the end."""
 
     def __init__(
         self,
@@ -32,13 +74,22 @@ class ProgressDisplay:
         quiet: bool,
         job: JobSpec | None = None,
         console: Console | None = None,
+        table: bool = True,
     ) -> None:
+        """`table`: show a live table if stderr is a terminal."""
         self._reader = JournalReader(journal)
+        self._output = Output(journal.parent)
         self._job = job
         self._quiet = quiet
-        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._console = console or _stderr()
+        self._has_table = table and self._console.is_terminal and not quiet
+        self._bar = "│" if self._console.encoding.startswith("utf") else "|"
         self._teller = Teller(job)
         self._live: Live | None = None
+        self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
+        """Lines that are not printed yet."""
+        self._unprinted = self._pieces(self._output.lines())
+        """The new lines of processes. They are read from the logs when they can be printed."""
         self._heard_s = self._shown_s = time.monotonic()
 
     @property
@@ -46,7 +97,7 @@ class ProgressDisplay:
         return self._teller.state
 
     def __enter__(self) -> "ProgressDisplay":
-        if self._console.is_terminal and not self._quiet:
+        if self._has_table:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -60,10 +111,19 @@ class ProgressDisplay:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if kind is not None:
+            self.end(brief=True)
+        self._print_waiting(all_=True)
 
     def say(self, line: str) -> None:
         """Print a line that the user must see at once, even with `--quiet`."""
-        self._print(f"polyrhythm: {line}")
+        self._waiting.append(f"polyrhythm: {line}")
+        self._print_output()
+        self._print_waiting()
+
+    def record(self, name: str, text: str) -> None:
+        """Add text to the log of a process, without showing it as output of the process."""
+        self._output.note(name, text)
 
     def tick(self) -> None:
         """Called a few times a second while the job runs."""
@@ -74,13 +134,24 @@ class ProgressDisplay:
                 if sentence.shown:
                     continue
                 if self._quiet and sentence.urgent:
-                    self.say(sentence.text)
+                    self._waiting.append(f"polyrhythm: {sentence.text}")
                 elif not (self._quiet or sentence.routine):
-                    self._print(str(sentence))
+                    self._waiting.append(str(sentence))
+        self._print_output()
+        self._print_waiting()
         every_s = _LINE_EVERY_S if self._live is None else _REDRAW_EVERY_S
-        if not self._quiet and now_s >= self._shown_s + every_s:
+        if not self._quiet and now_s >= self._shown_s + every_s and self._takes_output():
             self._shown_s = now_s
             self._show(self.state.at_s + now_s - self._heard_s)
+
+    def end(self, *, brief: bool) -> None:
+        """Print the output that is left when all processes have ended. `brief`: only the last lines
+        of each process, because the user has interrupted the job."""
+        left_out = list(self._output.shortened()) if brief else []
+        rest = self._pieces(chain(self._output.lines(), self._output.last_lines(), left_out))
+        for text in chain(self._unprinted, rest):
+            self._print_lines(text)
+        self._print_waiting(all_=True)
 
     def finish(self, result: dict[str, Any], run_dir: Path) -> None:
         """Print the summary on stdout, with advice if there is any."""
@@ -94,6 +165,54 @@ class ProgressDisplay:
             self._live.update(tables.live(self.state, self._job, now_s), refresh=True)
         elif self.state.contributions and self.state.ended is None:
             self._print(tables.headline(self.state, self._job, now_s))
+
+    # -- printing ------------------------------------------------------------------------------
+
+    def _takes_output(self) -> bool:
+        """Whether the terminal, pipe or file takes output now."""
+        ready = select.poll()
+        with contextlib.suppress(OSError, ValueError):  # it has no descriptor, as in a notebook
+            ready.register(self._console.file.fileno(), select.POLLOUT)
+            return bool(ready.poll(0))
+        return True
+
+    def _print_output(self) -> None:
+        """Print the new lines of processes, for a short time."""
+        until_s = time.monotonic() + _OUTPUT_S
+        while time.monotonic() < until_s and self._takes_output():
+            text = next(self._unprinted, None)
+            if text is None:
+                self._unprinted = self._pieces(self._output.lines())
+                return
+            self._print_lines(text)
+
+    def _pieces(self, parts: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
+        """The lines of processes with their names, in texts that are printed at once."""
+        most = _PIECE if self._live is None else _PIECE_ABOVE_TABLE
+        piece: list[str] = []
+        nbytes = 0
+        for name, lines in parts:
+            for line in lines:
+                text = f"{name} {self._bar} {line}\n"
+                text_nbytes = len(text.encode("utf-8", "replace"))
+                if piece and nbytes + text_nbytes > most:
+                    yield "".join(piece)
+                    piece, nbytes = [], 0
+                piece.append(text)
+                nbytes += text_nbytes
+        if piece:
+            yield "".join(piece)
+
+    def _print_lines(self, text: str) -> None:
+        if self._live is not None:
+            self._console.print(_Lines(text), end="")
+        else:
+            self._console.file.write(text)
+            self._console.file.flush()
+
+    def _print_waiting(self, *, all_: bool = False) -> None:
+        while self._waiting and (all_ or self._takes_output()):
+            self._print(self._waiting.popleft())
 
     def _print(self, text: str) -> None:
         self._console.print(shown(text), markup=False)

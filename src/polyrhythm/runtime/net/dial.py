@@ -6,9 +6,10 @@ from typing import Protocol
 import msgspec
 
 from polyrhythm.errors import LinkError, UsageError
+from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import AVAILABLE, dial_local, host_identity
-from polyrhythm.io.tcp import ANY_HOST, dial_tcp
+from polyrhythm.io.tcp import dial_tcp
 from polyrhythm.runtime.choices import LINKS
 from polyrhythm.wire.messages import Address
 

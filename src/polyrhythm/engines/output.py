@@ -1,0 +1,123 @@
+"""Sends the output of a child process to its log, `logs/worker-3.log` in the folder of the run. The
+command that trains shows the lines of the log in its terminal (`observe/output.py`).
+
+The log is the file behind the descriptors 1 and 2, so the output of C code and of processes that the
+user's code starts is in it too. *A log that cannot be written harms no training.*
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Never
+
+from polyrhythm.errors import UsageError
+from polyrhythm.observe.output import older_log
+
+_LINE_BUFFERED = 1
+"""_IOLBF of the C library."""
+
+
+def send_to(log: Path) -> None:
+    """Append all output of this process to this file. SIGUSR1 makes the process write the stack of
+    each of its threads there."""
+    if not _begin(log):
+        return
+    unfinished = _Unfinished()
+    sys.stdout = _stream(1, unfinished)
+    sys.stderr = _stream(2, unfinished)
+    with contextlib.suppress(AttributeError, ValueError):  # another C library has other names
+        libc = ctypes.CDLL(None)
+        stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+        libc.setvbuf(stdout, None, _LINE_BUFFERED, 0)
+    faulthandler.enable(file=2)
+    faulthandler.register(signal.SIGUSR1, file=2)
+    sys.breakpointhook = _no_debugger
+
+
+def begin_anew(log: Path) -> None:
+    """Begin a new log. The present log is renamed and replaces the one that was renamed before."""
+    with contextlib.suppress(OSError):
+        log.rename(older_log(log))
+    _begin(log)
+
+
+def flush() -> None:
+    """Write what is still in the buffers of Python and of the C library."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).fflush(None)
+
+
+def _begin(log: Path) -> bool:
+    try:
+        log.parent.mkdir(exist_ok=True)
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return False  # the folder of the run is gone, or the disk is full
+    for target in (1, 2):
+        os.dup2(fd, target)
+    os.close(fd)
+    return True
+
+
+def _no_debugger(*args: object, **keywords: object) -> Never:
+    raise UsageError(
+        "breakpoint() needs a worker with a terminal: run the job with --workers 1 --engine inline"
+    )
+
+
+class _Unfinished:
+    """The line that this process has begun and not finished yet."""
+
+    def __init__(self) -> None:
+        self.writer = 0
+        """The descriptor to which it was written; 0: there is no unfinished line."""
+        self.redrawn = False
+        """Whether it contains a carriage return, as the line of a progress bar does."""
+        self.at_begin = False
+        """Whether it ends with a carriage return."""
+
+
+class _Log(io.FileIO):
+    """A descriptor of the log. *Output begins a new line if the unfinished line before it is of the
+    other descriptor or is a progress bar.* So lines are not joined."""
+
+    def __init__(self, fd: int, unfinished: _Unfinished) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._unfinished = unfinished
+
+    def write(self, data: object) -> int:
+        written = bytes(data)  # type: ignore[call-overload]
+        if written:
+            with contextlib.suppress(OSError):
+                super().write(self._before(written[:1]) + written)
+            self._note(written)
+        return len(written)
+
+    def _before(self, first: bytes) -> bytes:
+        line = self._unfinished
+        if not line.writer or line.at_begin or first in b"\r\n":
+            return b""
+        return b"\n" if line.writer != self.fileno() or line.redrawn else b""
+
+    def _note(self, written: bytes) -> None:
+        line = self._unfinished
+        rest = written[written.rfind(b"\n") + 1 :]
+        if len(rest) < len(written):
+            line.redrawn = False
+        line.writer = self.fileno() if rest else 0
+        line.redrawn = line.redrawn or b"\r" in rest
+        line.at_begin = rest.endswith(b"\r")
+
+
+def _stream(fd: int, unfinished: _Unfinished) -> io.TextIOWrapper:
+    """A text stream that writes whole lines: every line is one write."""
+    buffer = io.BufferedWriter(_Log(fd, unfinished), 64 << 10)
+    return io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True)

@@ -1,0 +1,178 @@
+"""What the servers and workers of a run print, for the terminal of the command that trains.
+
+Each process writes to its own file, `logs/worker-3.log` in the folder of the run, and this module
+reads the new lines of these files. *So a process never waits for the terminal: the files hold what
+the terminal has not shown yet.* Only if the terminal is far behind is output left out there, and a
+line names the file.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from polyrhythm.core.text import name_order
+from polyrhythm.observe.lines import Lines
+from polyrhythm.observe.words import size
+
+LOGS = "logs"
+_SUFFIX = ".log"
+_READ_NBYTES = 64 << 10
+_MOST_BEHIND = 32 << 20
+"""If so many bytes of a process are not shown yet, most of them are left out."""
+_BRIEF = 64 << 10
+"""How much is still shown after output was left out, and of a job that the user has interrupted."""
+_REDRAWN_EVERY_S = 3.0
+
+
+def log_file(run_dir: Path, name: str) -> Path:
+    """The log of a server or worker."""
+    return run_dir / LOGS / f"{name}{_SUFFIX}"
+
+
+def older_log(log: Path) -> Path:
+    """The name that a log gets when it has grown large and a new one is begun."""
+    return log.with_name(f"{log.name}.1")
+
+
+class ProcessOutput:
+    """The new output in the log of one process. The log is open only while it is read, because a
+    job may have more processes than this one may open files."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name.removesuffix(_SUFFIX)
+        self._path = path
+        self._inode = 0
+        """Which file was read last: the log, or the older log if a new one was begun since."""
+        self._at = 0
+        self._lines = Lines()
+        self._hidden: list[tuple[int, int]] = []
+        """Parts of the file that are not shown, because the user sees them in another way."""
+        self._redrawn_s = 0.0
+
+    def note(self, text: str) -> None:
+        """Add lines to the log that are not shown in the terminal. They end an unfinished line."""
+        data = text.rstrip("\n").encode("utf-8", "backslashreplace") + b"\n"
+        with contextlib.suppress(OSError):  # the folder of the run is gone, or the disk is full
+            with self._path.open("ab+", buffering=0) as log:
+                end = log.seek(0, os.SEEK_END)
+                if end and os.pread(log.fileno(), 1, end - 1) != b"\n":
+                    log.write(b"\n")
+                written = log.write(data)
+                end = log.tell()
+            self._hidden.append((end - written, end))
+
+    def next(self) -> tuple[bool, list[str]]:
+        """Whether something was read, and the lines that are complete now."""
+        while self._hidden and self._at >= self._hidden[0][0]:
+            self._at = max(self._at, self._hidden.pop(0)[1])
+        most = min(_READ_NBYTES, self._hidden[0][0] - self._at) if self._hidden else _READ_NBYTES
+        data = self._read(most)
+        self._at += len(data)
+        return bool(data), self._lines.feed(data)
+
+    def redrawn(self) -> list[str]:
+        """The newest text of a progress bar, every few seconds."""
+        now_s = time.monotonic()
+        if now_s < self._redrawn_s + _REDRAWN_EVERY_S:
+            return []
+        if lines := self._lines.redrawn():
+            self._redrawn_s = now_s
+        return lines
+
+    def end(self) -> list[str]:
+        return self._lines.end()
+
+    def skip(self, most: int) -> list[str]:
+        """If more than `most` bytes are not read yet, leave out all but the last of them."""
+        _, behind = self._unread()
+        if behind <= most:
+            return []
+        lines = self._lines.end()
+        left_out = behind - _BRIEF
+        self._at += left_out
+        begin = self._read(_BRIEF).find(b"\n") + 1  # begin with a whole line
+        self._at += begin
+        return [*lines, f"… {size(left_out + begin)} of output are only in {self._path}"]
+
+    def _read(self, most: int) -> bytes:
+        path, behind = self._unread()
+        if not behind:
+            return b""
+        try:
+            with path.open("rb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_ino != self._inode:
+                    return b""  # a new log was begun just now, and the next call reads it
+                file.seek(self._at)
+                return file.read(most)
+        except OSError:
+            return b""
+
+    def _unread(self) -> tuple[Path, int]:
+        """The file in which the unread output begins, and how many bytes of it are unread."""
+        try:
+            log = self._path.stat()
+        except OSError:
+            return self._path, 0  # the folder of the run is gone, or a new log is being begun
+        self._inode = self._inode or log.st_ino
+        if log.st_ino != self._inode:
+            older = older_log(self._path)
+            with contextlib.suppress(OSError):
+                rest = older.stat()
+                if rest.st_ino == self._inode and rest.st_size > self._at:
+                    return older, rest.st_size - self._at
+            self._inode, self._at = log.st_ino, 0
+            self._hidden.clear()
+        return self._path, max(0, log.st_size - self._at)
+
+
+class Output:
+    """The output of all processes of a run."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / LOGS
+        self._processes: dict[str, ProcessOutput] = {}
+
+    def lines(self) -> Iterator[tuple[str, list[str]]]:
+        """The new lines of each process with its name, a part at a time, until there are no more.
+        The caller may stop at any part and go on later."""
+        self._find()
+        for process in self._processes.values():
+            yield process.name, process.skip(_MOST_BEHIND)
+        busy = list(self._processes.values())
+        while busy:  # the processes take turns
+            for process in list(busy):
+                read, lines = process.next()
+                if not read:
+                    busy.remove(process)
+                    lines = process.redrawn()
+                yield process.name, lines
+
+    def shortened(self) -> Iterator[tuple[str, list[str]]]:
+        """Leave out all but the last lines of each process, and say so."""
+        self._find()
+        for process in self._processes.values():
+            yield process.name, process.skip(_BRIEF)
+
+    def last_lines(self) -> Iterator[tuple[str, list[str]]]:
+        """The unfinished lines of processes that have ended."""
+        for process in self._processes.values():
+            yield process.name, process.end()
+
+    def note(self, name: str, text: str) -> None:
+        """Add lines to the log of a process that are not shown in the terminal."""
+        self._find()
+        if (process := self._processes.get(name)) is not None:
+            process.note(text)
+
+    def _find(self) -> None:
+        """Open the logs of processes that were started since the last call."""
+        try:
+            found = {entry.name for entry in os.scandir(self._folder)}
+        except OSError:
+            return  # no process has begun a log
+        for file in sorted(found, key=name_order):
+            name = file.removesuffix(_SUFFIX)
+            if name != file and name not in self._processes:
+                self._processes[name] = ProcessOutput(self._folder / file)

@@ -1,0 +1,53 @@
+"""A log that grows large is renamed, and its process goes on with a new one."""
+
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.api.hosts import child_requests
+from polyrhythm.engines import logs
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.observe.output import Output, log_file, older_log
+from polyrhythm.wire.messages import JobSpec
+
+JOB = """
+import time
+import torch
+
+def main(worker):
+    model = torch.nn.Linear(2, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    number = 0
+    while not worker.stopped:
+        print("line", number)
+        number += 1
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step(points=4)
+        time.sleep(0.001)
+    print("the end")
+"""
+
+
+def test_a_large_log_is_renamed_and_no_line_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MOST_LOG_NBYTES", 1000)
+    monkeypatch.setattr(logs, "_LOOK_EVERY_S", 0.0)
+    file = tmp_path / "job.py"
+    file.write_text(JOB)
+    job = JobSpec(job="j", name=str(file), path=str(file), workers=1, rounds=1000)
+    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    read, lines = Output(tmp_path), []
+
+    def look() -> None:
+        lines.extend(line for _, part in read.lines() for line in part)
+
+    outcome = choose_engine("local").run(requests, EngineWatch(say=print, tick=look))
+    look()
+    assert outcome.failed is None
+    log = log_file(tmp_path, "worker-0")
+    assert older_log(log).stat().st_size >= 1000
+    assert lines[-1] == "the end" and log.read_text().endswith("the end\n")
+    numbers = [int(line.removeprefix("line ")) for line in lines[:-1]]
+    assert numbers == list(range(len(numbers))) and len(numbers) >= 1000
