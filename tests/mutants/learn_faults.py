@@ -198,6 +198,31 @@ LEARN: tuple[Mutant, ...] = (
         "group",
         "tests/learn/test_describe.py::test_frozen_parameters_and_parameters_outside_the_optimizer_are_listed_as_buffers",
     ),
+    # -- several models ------------------------------------------------------------------------
+    mutant(
+        "slices-of-other-models-are-sent",
+        "A step of one model also sends the gradients of the others that the push buffer still has.",
+        "tensors:FlatModel.fill_gradients",
+        "{} if model is None else self._slices_without(model)",
+        "{}",
+        "tests/learn/test_models.py::test_a_step_contributes_only_the_slices_of_its_own_model[bsp]",
+    ),
+    mutant(
+        "points-count-at-the-first-step",
+        "The points of a batch count as visited at the first step that is made with it.",
+        "learn:SharedVisits.collect",
+        "points, closed = self.points, self._closed",
+        "self.close()\npoints, closed = self.points, self._closed",
+        "tests/learn/test_models.py::test_the_last_batch_has_all_its_steps",
+    ),
+    mutant(
+        "orders-of-workers-are-not-compared",
+        "The lead accepts a worker whose models make their steps in another order.",
+        "core:Steps.fault",
+        "broken is None",
+        "True",
+        "tests/learn/test_models.py::test_a_worker_with_another_order_is_refused",
+    ),
     # -- measures ------------------------------------------------------------------------------
     mutant(
         "eval-mode-stays",

@@ -363,9 +363,6 @@ class WorkerNode:
         self._pushing.arrange()
         self._landing.arrange(effect.routes)
 
-    def _end(self, effect: fx.End) -> None:
-        pass  # the user's code has ended, or `UserLoop.fail` has set the exception that ends it
-
     @property
     def fault(self) -> str | None:
         """Why the trace can no longer be written; None if it can, or if there is no trace."""
@@ -396,5 +393,6 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.CaptureState: lambda node, effect: node.state.ask(effect),
     fx.TakeChunks: lambda node, effect: node.loop.take_lease(effect),
     fx.Fail: lambda node, effect: node.loop.fail(effect),
-    fx.End: WorkerNode._end,
+    # the user's code has ended, or `UserLoop.fail` has set the exception that ends it
+    fx.End: lambda node, effect: None,
 }
