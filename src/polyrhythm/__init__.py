@@ -6,18 +6,37 @@ from polyrhythm import errors, release
 
 __version__ = release.VERSION
 
-__all__ = ["Result", "Worker", "__version__", "errors", "runs", "simulate", "train"]
+__all__ = [
+    "ConnectedWorker",
+    "Result",
+    "Service",
+    "Worker",
+    "__version__",
+    "connect",
+    "errors",
+    "runs",
+    "serve",
+    "simulate",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from polyrhythm.api.connecting import connect
     from polyrhythm.api.result import Result, runs
+    from polyrhythm.api.serving import Service, serve
     from polyrhythm.api.simulating import simulate
     from polyrhythm.api.training import train
+    from polyrhythm.engines.connected import ConnectedWorker
     from polyrhythm.learn.worker import Worker
 
 _MODULES = {
+    "ConnectedWorker": "polyrhythm.engines.connected",
     "Result": "polyrhythm.api.result",
+    "Service": "polyrhythm.api.serving",
     "Worker": "polyrhythm.learn.worker",
+    "connect": "polyrhythm.api.connecting",
     "runs": "polyrhythm.api.result",
+    "serve": "polyrhythm.api.serving",
     "simulate": "polyrhythm.api.simulating",
     "train": "polyrhythm.api.training",
 }

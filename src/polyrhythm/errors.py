@@ -11,6 +11,10 @@ class UsageError(PolyrhythmError):
     """The command, the file or the flags cannot work as given."""
 
 
+class CodeMissing(UsageError):
+    """A worker has no code to run for the job that it has joined."""
+
+
 class DataError(PolyrhythmError):
     """A data set is nowhere to be had, or its files are damaged."""
 
@@ -44,7 +48,12 @@ class LinkEnded(LinkError):
 
 
 class Refused(PolyrhythmError):
-    """The lead or a server said no, with its reason."""
+    """The lead or a server said no, with its reason. `code`: the code of the reason, if it is
+    known."""
+
+    def __init__(self, message: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ToldToLeave(PolyrhythmError):

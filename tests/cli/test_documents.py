@@ -14,6 +14,7 @@ from polyrhythm.core.sync.registry import POLICIES
 from tools.newcomer import PAGES, ROOT, blocks
 
 KNOWN = {"cd", "sleep", "wait", "kill", "cat", "ls", "python", "head", "echo", "export"}
+KNOWN |= {"torchrun", "srun"}
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 TARGET = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
 COMMANDS = [

@@ -69,10 +69,16 @@ class Command:
     are killed."""
 
     def __init__(
-        self, *args: object, cwd: Path, trace: bool = True, fresh: bool = False, spares: int = 0
+        self,
+        *args: object,
+        cwd: Path,
+        verb: str = "train",
+        trace: bool = True,
+        fresh: bool = False,
+        spares: int = 0,
     ) -> None:
-        """`trace`: record traces, and replay them unless the test fails. `fresh` and `spares`: see
-        `tests.commands.start.start`."""
+        """`verb`: `train`, or `serve` for a job without code. `trace`: record traces, and replay
+        them unless the test fails. `fresh` and `spares`: see `tests.commands.start.start`."""
         self.cwd = cwd
         self._traces = trace
         self.run_dir = cwd / "runs" / "run"
@@ -85,7 +91,7 @@ class Command:
         # the command ends even if the test is killed
         bounded = "--rounds" in args or "--epochs" in args
         self.process = start(
-            *("train", *args, "--name", "run", *(["--trace"] if trace else [])),
+            *(verb, *args, "--name", "run", *(["--trace"] if trace else [])),
             *(("--max-seconds", "600") if bounded else ()),
             cwd=cwd,
             env=self._env,

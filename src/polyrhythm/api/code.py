@@ -4,13 +4,24 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from polyrhythm.engines.engine import Wanted
 from polyrhythm.engines.functions import name_of, pack_main
 from polyrhythm.engines.requests import PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
+
+
+class Remote(Protocol):
+    """Another thread of this process that watches the job and may stop it."""
+
+    def listening(self, address: str, run_dir: Path) -> None:
+        """The lead listens at this address, and the files of the run are in this folder."""
+
+    def wanted(self) -> Wanted:
+        """Whether to stop the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,9 @@ class Code:
     """The DEFAULTS of the job's module."""
     main: PackedMain | None = None
     """The function that workers get instead of a file."""
+    served: bool = False
+    """Whether there is no code: the workers are processes that others start."""
+    remote: Remote | None = None
 
     @property
     def stem(self) -> str:
@@ -30,8 +44,10 @@ class Code:
         return Path(self.name.partition(":")[0] if self.main is not None else self.name).stem
 
 
-def find_code(main: Callable[[Any], None] | str | Path) -> Code:
+def find_code(main: Callable[[Any], None] | str | Path | Code) -> Code:
     """The code of a job. Raises UsageError if the job cannot be run. A file is not run here."""
+    if isinstance(main, Code):
+        return main
     if isinstance(main, str | Path):
         return _named(str(main))
     if not callable(main):

@@ -1,7 +1,6 @@
 """Which processes of a job this command starts, and which commands the user must run on other
 hosts."""
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,11 @@ from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
-from polyrhythm.io.addresses import ANY_HOST, is_loopback
 from polyrhythm.io.secretfile import fresh_secret, read_secret
+from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.words import counted
-from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.messages import JobSpec
 
-_FAR_AWAY = ("192.0.2.1", 9)
-"""An address that no host has. To connect a UDP socket to it sends nothing, but shows which local
-address would be used."""
 _MOST_HERE = 1000
 """The most servers, and the most workers, that one command starts. Every one of them is a process
 that has imported torch."""
@@ -53,26 +49,17 @@ class Here:
                 )
         return here
 
-    def invitation(self, job: JobSpec, address: Address, secret_file: Path) -> list[str]:
-        """Lines for the user: how many processes must join from other hosts, and the commands that
-        start them."""
-        host = _way_out() if address.host in ANY_HOST else address.host
-        there = f"{host}:{address.port}"
-        insecure = "" if is_loopback(host) else " --insecure"
-        file = f"{job.name} " if job.path else ""
+    def invitation(self, job: JobSpec, way: JoinWay) -> list[str]:
+        """Lines for the user: how many processes must join from elsewhere, and how they do it."""
         lines = []
-        secret = "" if is_loopback(host) else f" --secret-file {secret_file.name}"
-        if missing := job.servers - self.servers:
-            command = f"polyrhythm server --connect {there}{insecure}{secret}"
-            lines.append(f"waiting for {_from_elsewhere(missing, 'server')}: {command}")
-        if missing := job.workers - self.workers:
-            command = f"polyrhythm worker {file}--connect {there}{secret}"
-            lines.append(f"waiting for {_from_elsewhere(missing, 'worker')}: {command}")
-        if lines and secret:
-            lines.append(
-                f"the job's secret is in {secret_file}: on another machine, put a copy of it where"
-                " only you can read it"
-            )
+        for missing, role in (
+            (job.servers - self.servers, "server"),
+            (job.workers - self.workers, "worker"),
+        ):
+            if missing:
+                each = "" if missing == 1 else ", once for each"
+                there = f"{counted(missing, role)} from elsewhere; run there{each}"
+                lines.append(f"waiting for {there}: {way.hint(role)}")
         return lines
 
 
@@ -126,18 +113,3 @@ def child_requests(
     ]
     workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]
     return servers + workers
-
-
-def _from_elsewhere(count: int, noun: str) -> str:
-    each = "" if count == 1 else ", once for each"
-    return f"{counted(count, noun)} from elsewhere; run there{each}"
-
-
-def _way_out() -> str:
-    """An address of this host that other hosts can reach."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_FAR_AWAY)
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()  # there is no route to other hosts

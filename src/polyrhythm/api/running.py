@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.api.checkpointing import continued
+from polyrhythm.api.code import Remote
 from polyrhythm.api.folders import next_run_dir, writing
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
 from polyrhythm.core.resuming import Found, Loss, Resuming
 from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
-from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
+from polyrhythm.engines.joining import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, PolyrhythmError, StoreError
 from polyrhythm.io.secretfile import create_secret
+from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
@@ -28,17 +31,33 @@ from polyrhythm.store.objects import open_store
 from polyrhythm.wire.messages import Address, JobSpec
 
 
+class _NoRemote:
+    def listening(self, address: str, run_dir: Path) -> None:
+        pass
+
+    def wanted(self) -> Wanted:
+        return Wanted.GO_ON
+
+
 def run_job(
-    spec: JobSpec, here: Here, run_dir: Path, *, quiet: bool, engine: str = LOCAL, **how: Any
+    spec: JobSpec,
+    here: Here,
+    run_dir: Path,
+    *,
+    quiet: bool,
+    engine: str = LOCAL,
+    remote: Remote | None = None,
+    **how: Any,
 ) -> Result:
     """Run the job in its folder, show its progress, and return its result. If the job loses
     parameters, it may continue from a checkpoint in another folder. `how`: the options of its
     processes (`child_requests`). Raises JobFailed if the job did not reach its goal, and
     Interrupted if a second signal ended it at once. Both have the result."""
+    remote = _NoRemote() if remote is None else remote
     resuming, first_dir = Resuming(spec), run_dir
     while True:
         with _discarded_if_not_started(run_dir):
-            run, progress = _run(spec, here, run_dir, quiet, engine, how)
+            run, progress = _run(spec, here, run_dir, quiet, engine, how, remote)
         summary = summary_of(run, spec, progress.state)
         if run.failed is None:
             with writing(run_dir):
@@ -65,11 +84,11 @@ def run_job(
 
 @contextlib.contextmanager
 def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
-    """Delete the folder of a run if the body raises an error before the job had a journal: no
-    process of the job has done anything then."""
+    """Delete the folder of a run if the body raises an error, or is interrupted, before the job had
+    a journal: no process of the job has done anything then."""
     try:
         yield
-    except PolyrhythmError:
+    except (PolyrhythmError, KeyboardInterrupt):
         if not (run_dir / JOURNAL).exists():
             shutil.rmtree(run_dir, ignore_errors=True)
             with contextlib.suppress(OSError):  # the folder of runs is not empty
@@ -78,7 +97,13 @@ def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
 
 
 def _run(
-    spec: JobSpec, here: Here, run_dir: Path, quiet: bool, engine: str, how: dict[str, Any]
+    spec: JobSpec,
+    here: Here,
+    run_dir: Path,
+    quiet: bool,
+    engine: str,
+    how: dict[str, Any],
+    remote: Remote,
 ) -> tuple[EngineRun, ProgressDisplay]:
     """Run the job once, until it ends or parameters are lost."""
     with writing(run_dir):
@@ -91,12 +116,18 @@ def _run(
     progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table)
 
     def invite(address: Address) -> None:
-        for line in () if quiet else here.invitation(spec, address, run_dir / SECRET):
+        way = JoinWay.of(listening_fields(requests[0], address))
+        for line in () if quiet else here.invitation(spec, way):
             progress.say(line)
+        remote.listening(way.address, run_dir)
 
     with progress:
         watch = EngineWatch(
-            say=progress.say, tick=progress.tick, listening=invite, record=progress.record
+            say=progress.say,
+            tick=progress.tick,
+            listening=invite,
+            record=progress.record,
+            wanted=remote.wanted,
         )
         run = choose_engine(engine).run(requests, watch)
         progress.tick()

@@ -14,5 +14,7 @@ def say(line: str) -> None:
 def say_starting(here: Here, *, quiet: bool) -> None:
     """Print what the command does next. Until a process reports something, seconds can pass."""
     if not quiet:
-        processes = f"{counted(here.servers, 'server')} and {counted(here.workers, 'worker')}"
+        processes = counted(here.servers, "server")
+        if here.workers:
+            processes += f" and {counted(here.workers, 'worker')}"
         say(f"polyrhythm: importing torch, then starting {processes}")

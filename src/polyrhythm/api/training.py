@@ -311,6 +311,7 @@ def train(
         on_loss=on_loss,
         keep=keep,
         path=code.path,
+        served=code.served,
         staging=staging.staged(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
         ),
@@ -321,7 +322,7 @@ def train(
     check_port(port)
     check_threads(threads)
     check_engine(engine)
-    here = Here.of(spec, local_servers, local_workers)
+    here = Here.of(spec, local_servers, 0 if code.served else local_workers)
     check_checkpoints(spec, store, here)
     if "data" in code.defaults:
         from polyrhythm.api.fetching import fetch_for
@@ -340,6 +341,7 @@ def train(
         quiet=quiet,
         engine=engine,
         main=code.main,
+        remote=code.remote,
         link=link,
         digest=digest,
         host=host,

@@ -21,6 +21,15 @@ DEFAULT_FILE = Path("polyrhythm.toml")
 _PREFIX = "POLYRHYTHM_"
 _UNSET = ("config", "show-config", "help")
 """Flags that cannot be set in the file."""
+_IGNORED = {
+    "serve": frozenset(
+        {
+            *("job", "engine", "local-workers", "threads", "data-dir"),
+            *("min-step", "slow", "slow-at", "stall", "tenant"),
+        }
+    )
+}
+"""Per command, settings that a file for `train` may have and that do not concern the command."""
 _FILE = "polyrhythm.config"
 """The key under which a context keeps the path of its configuration file."""
 
@@ -54,7 +63,10 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         return None
     path = path or DEFAULT_FILE
     ctx.meta[_FILE] = path
-    ctx.default_map = defaults_from(load_file(path), _known(ctx), path)
+    ignored = _IGNORED.get(ctx.command.name or "", frozenset())
+    values = load_file(path)
+    applied = {key: value for key, value in values.items() if key.replace("_", "-") not in ignored}
+    ctx.default_map = defaults_from(applied, _known(ctx), path)
     for param in ctx.command.params:
         value = ctx.default_map.get(str(param.name))
         if getattr(param, "multiple", False) and isinstance(value, str):

@@ -19,6 +19,7 @@ from polyrhythm.errors import PolyrhythmError
 COMMANDS = {
     "train": "train",
     "resume": "resume",
+    "serve": "serve",
     "worker": "worker",
     "server": "server",
     "stop": "stop",
@@ -58,7 +59,7 @@ def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def _class_of(name: str) -> type | None:
-    if name != "train":
+    if name not in ("train", "serve"):
         return None
     from polyrhythm.cli.config import ConfiguredCommand
 

@@ -119,21 +119,25 @@ def resume(
         spec = msgspec.structs.replace(spec, replicas=left)
     _check_goal(spec, read_record(opened, found, Record).passes)
     job = spec.path or spec.name
-    if not spec.path and ":" in spec.name:
+    if spec.served:
+        defaults: dict[str, Any] = {}
+    elif not spec.path and ":" in spec.name:
         raise UsageError(
             f"{job} is a function that was passed to polyrhythm.train, and not a file: only the jobs"
             " of files can be resumed; to use the model, give its file to polyrhythm.train as init"
         )
-    check_job(job)
+    else:
+        check_job(job)
+        defaults = defaults_of(job)
     spec = msgspec.structs.replace(spec, name=job)
     check_spec(spec, link, digest)
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
-    here = Here.of(spec, local_servers, local_workers)
+    here = Here.of(spec, local_servers, 0 if spec.served else local_workers)
     url = opened.url if store is None else store
     check_checkpoints(spec, url, here)
-    fetch_for(spec.name, defaults_of(job), spec.options.get(DATA_DIR), quiet=quiet or json_)
+    fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
     say_starting(here, quiet=quiet or json_)
     # Import this only now, so that the line above appears at once.

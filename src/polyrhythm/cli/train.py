@@ -18,7 +18,7 @@ _Job = Annotated[
         " fashion-mnist-lenet, cifar10-vgg11, char-transformer."
     ),
 ]
-_Config = Annotated[
+Config = Annotated[
     Path | None,
     typer.Option(
         callback=read_config,
@@ -27,7 +27,7 @@ _Config = Annotated[
         " default: polyrhythm.toml, if it is there.",
     ),
 ]
-_ShowConfig = Annotated[
+ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting and its source, and exit.")
 ]
 
@@ -38,8 +38,8 @@ def train(
     job: _Job = "digits",
     *,
     json_: flags.JsonAtEnd = False,
-    config: _Config = None,
-    show_config: _ShowConfig = False,
+    config: Config = None,
+    show_config: ShowConfig = False,
     **options: Any,
 ) -> None:
     """Train a model on several worker and server processes of this machine.

@@ -22,6 +22,7 @@ from polyrhythm.core.events import ResumeAsked
 from polyrhythm.core.record import Record
 from polyrhythm.engines import output
 from polyrhythm.engines.functions import unpack_main
+from polyrhythm.engines.joining import listening_fields
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
@@ -228,10 +229,7 @@ def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJ
         journal = FileJournal(Path(request.run_dir) / "journal.jsonl")
     except OSError as error:
         raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
-    fields = {"host": address.host, "port": address.port, "job": request.job.job}
-    if not indexed:  # without the index, `story` shows where the secret is
-        fields["secret_file"] = request.secret_file
-    journal.note("listening", **fields)
+    journal.note("listening", **listening_fields(request, address, indexed=indexed))
     return journal
 
 

@@ -8,6 +8,7 @@ as one that starts processes on a cluster, changes no command.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from polyrhythm.engines.requests import ChildRequest
@@ -39,16 +40,26 @@ class EngineRun:
     """Whether a second signal ended the job at once."""
 
 
+class Wanted(Enum):
+    """What a command wants of its running job."""
+
+    GO_ON = "go on"
+    STOP = "stop in order"
+    STOP_NOW = "stop at once"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineWatch:
     """What a command does while its job runs. `say` shows one line to the user. `tick` is called a
     few times a second. `listening` is called with the address of the lead. `record` adds text to the
-    log of a process; the user sees this text in another way."""
+    log of a process; the user sees this text in another way. `wanted` is called a few times a
+    second, and says whether to stop the job."""
 
     say: Callable[[str], None]
     tick: Callable[[], None] = lambda: None
     listening: Callable[[Address], None] = lambda address: None
     record: Callable[[str, str], None] = lambda name, text: None
+    wanted: Callable[[], Wanted] = lambda: Wanted.GO_ON
 
 
 class Engine(Protocol):

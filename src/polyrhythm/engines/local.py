@@ -13,7 +13,7 @@ import msgspec
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import ProcessLoss, loss_of
-from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.failures import FailureLines, failure_lines, first_line
 from polyrhythm.engines.logs import Logs
 from polyrhythm.engines.processes import Child, Processes
@@ -147,10 +147,23 @@ class LocalJob:
         """Handle messages and exits for a moment. Then act on the state of the job."""
         self._processes.poll(_TICK_S)
         self._watch.tick()
+        self._obey(self._watch.wanted())
         if self._stopping.is_ending:
             self._respawning.cancel()
         self._respawning.start_due()
         self._look_around()
+
+    def _obey(self, wanted: Wanted) -> None:
+        """Stop the job if its user wants that. Signals are handled separately (`_signals`)."""
+        if wanted is Wanted.GO_ON:
+            return
+        if self._starting:
+            self._run.interrupted = self._run.interrupted or signal.SIGINT
+            raise _EndAtOnce  # processes that are still starting cannot end in order
+        if wanted is Wanted.STOP_NOW:
+            self._stopping.stop()
+        elif not self._stopping.waits_for_workers:
+            self._stopping.stop_in_order()
 
     def _handle(self, child: Child, told: Told) -> None:
         """Handle a message of a child."""

@@ -212,8 +212,10 @@ class Processes:
             child.control.close()
         if self._fork_server is not None:
             if not self._children:
-                # it may be importing, and then it does not read its socket
-                self._fork_server.kill()
+                # It may be importing, and then it does not read its socket. It may also have started
+                # a process that it has not reported yet; both are in a process group of their own.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._fork_server.pid, signal.SIGKILL)
             try:
                 self._fork_server.wait(_CLOSE_S)
             except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ import torch
 
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.work import presence, settle_in, train
-from polyrhythm.errors import JobFailed, LeadLost, UsageError
+from polyrhythm.errors import CodeMissing, JobFailed, LeadLost
 from polyrhythm.io.local import host_identity
 from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.observe.reasons import in_words
@@ -85,7 +85,12 @@ def _code_of(spec: JobSpec, file: str) -> str:
     if file:
         check_job(file)
         return file
-    raise UsageError(
+    if spec.served:
+        raise CodeMissing(
+            "this job has no code of its own: name a file with main(worker), as in 'polyrhythm worker"
+            ' FILE.py --connect HOST:PORT\', or call polyrhythm.connect("HOST:PORT") in a program'
+        )
+    raise CodeMissing(
         f"the code of job {spec.name} is not on this machine: name its copy here, as in"
         f" 'polyrhythm worker --connect HOST:PORT {Path(spec.name).name}'"
     )

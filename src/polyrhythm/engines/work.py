@@ -15,16 +15,23 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from polyrhythm.errors import JobFailed, LinkError, NotFinite, Refused, ToldToLeave
+from polyrhythm.errors import CodeMissing, JobFailed, LinkError, NotFinite, Refused, ToldToLeave
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
-from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, Reason, failed, not_finite
+from polyrhythm.wire.messages.reasons import (
+    DONE,
+    NO_CODE,
+    TOLD_TO_LEAVE,
+    Reason,
+    failed,
+    not_finite,
+)
 
-_SWITCH_INTERVAL_S = 1e-4
+SWITCH_INTERVAL_S = 1e-4
 """How often Python switches threads. With the default of 5 ms, a thread that reads a link can wait
 10 ms for a thread that computes."""
 
@@ -32,7 +39,7 @@ _SWITCH_INTERVAL_S = 1e-4
 def settle_in() -> None:
     """Set up this process. Every process of a job calls this first."""
     crashpoint.arm()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     threading.excepthook = _die
 
 
@@ -71,8 +78,9 @@ def presence(
     try:
         yield present
         reason = TOLD_TO_LEAVE if node.loop.asked else DONE
-    except (ToldToLeave, JobFailed, Refused, LinkError) as error:
-        reason = TOLD_TO_LEAVE if node.loop.asked else failed(error)
+    except (ToldToLeave, JobFailed, Refused, LinkError, CodeMissing) as error:
+        reason = NO_CODE if isinstance(error, CodeMissing) else failed(error)
+        reason = TOLD_TO_LEAVE if node.loop.asked else reason
         if not node.loop.asked:
             raise  # for a worker that was told to leave, an end of the job is no error
     except BaseException as error:  # reported to the lead, and raised again

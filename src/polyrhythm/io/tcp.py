@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 
 from polyrhythm.errors import LinkError
-from polyrhythm.io.addresses import is_loopback
+from polyrhythm.io.addresses import ANY_HOST, is_loopback
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
@@ -14,6 +14,9 @@ from polyrhythm.wire.digests import Buffer
 from polyrhythm.wire.frames import Frame
 from polyrhythm.wire.messages import Message
 
+_FAR_AWAY = ("192.0.2.1", 9)
+"""An address that no host has. To connect a UDP socket to it sends nothing, but shows which local
+address would be used."""
 CONNECT_TIMEOUT_S = 10.0
 _BUFFER_NBYTES = 512 * 1024
 """The buffer size of a socket whose other end is on this machine. The kernel would let the buffer
@@ -114,6 +117,19 @@ def _advice(host: str) -> str:
         "check the host and the port, that it runs, that no firewall is in between, and that it"
         " listens on that address (--host)"
     )
+
+
+def reached_at(host: str) -> str:
+    """The address at which other processes reach a server that listens on `host`: if it listens on
+    every address of this machine, one that other machines can reach."""
+    if host not in ANY_HOST:
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()  # there is no route to other hosts
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

@@ -42,6 +42,7 @@ SENTENCES = {
     "copying": "waiting for {servers} to copy what was folded",
     # what the lead waits for
     "seeding": "waiting for {workers} to send the initial parameters",
+    "no-workers": "no worker is in the job: it waits for others to join",
     "gathering": "waiting for {absent:more worker} before round 1 opens",
     "waiting": "the round waits for the other workers",
     "round": "round {round} waits for {missing}",
@@ -175,6 +176,7 @@ SENTENCES = {
     "no-store": "the job has no store for checkpoints: start it with --store URL",
     "store-taken": "another job writes to the store: give every job a store of its own",
     "ending-already": "the job is ending",
+    "no-code": "it has no code for this job",
     # why a worker evaluates for all workers
     "lowest-number": "it has the lowest number",
     "evaluator-gone": "{name} is gone",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, ModelSteps
+from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.metrics import RunMetrics
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.recent import RecentWork
@@ -61,6 +62,8 @@ class RunState:
     says so. A process is removed when it joins again."""
     listening: str | None = None
     """The address at which further workers and servers can join."""
+    way: JoinWay = field(default_factory=JoinWay)
+    """How they join."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, WorkerState] = field(default_factory=dict)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -204,6 +207,7 @@ class RunState:
 
     def _listening(self, line: dict[str, Any]) -> None:
         self.listening = f"{line['host']}:{line['port']}"
+        self.way = JoinWay.of(line)
 
     def _linked(self, line: dict[str, Any]) -> None:
         self.links[line["peer"]] = line["link"]

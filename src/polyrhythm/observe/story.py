@@ -146,12 +146,7 @@ class Teller:
         return [self._say(f"server s{line['server']} has left; another may take its place", ())]
 
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
-        text = f"others may join: polyrhythm worker --connect {self.state.listening}"
-        if secret_file := line.get("secret_file"):
-            text += (
-                f" --secret-file {secret_file} (the index of this user's jobs cannot be written)"
-            )
-        return [self._say(text, ())]
+        return [self._say(f"others may join: {self.state.way.hint()}", ())]
 
     def _silent(self, line: dict[str, Any]) -> list[Sentence]:
         silent_s = line.get("silent_s")

@@ -184,7 +184,7 @@ def status(run: Run) -> RenderableType:
         rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
     rows += [Text(shown(text)) for text in _processes(state) if running]
     if state.listening is not None and running:
-        rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
+        rows.append(Text(shown(f"others may join: {state.way.hint()}")))
     return Group(*rows)
 
 

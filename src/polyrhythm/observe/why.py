@@ -22,6 +22,7 @@ RULES = {
     "placing": "training begins when every server has allocated its slices",
     "seeding": "training begins from the parameters of the first worker",
     "gathering": "round 1 opens with --workers members, or after --start-timeout with those present",
+    "no-workers": "a job of 'polyrhythm serve' waits for workers until it is stopped",
     "round": "bsp folds a round when every member has contributed or abstained, or when the timer"
     " fires",
     "waiting": "bsp folds a round when every member has contributed or abstained, or when the timer"
@@ -53,10 +54,11 @@ _REMEDIES = {
         "check that this worker still runs: it must send the initial parameters of the whole model",
     ),
     "gathering": (
-        "start the missing workers: polyrhythm worker --connect {listening}",
+        "start the missing workers: {worker}",
         "or wait: at the start timeout, training begins with the workers that are present",
         "next time give a shorter --start-timeout or fewer --workers",
     ),
+    "no-workers": ("start a worker: {worker}", "or end the job: polyrhythm stop RUN"),
     "round": (
         "wait for the timer, or next time set it: --timer 30s",
         f"let fast workers continue without the slow ones: --sync fsp or --sync ssp:4, {COMPARE}",
@@ -72,7 +74,7 @@ _REMEDIES = {
         "look for a server that is stopped: after a minute without progress the model is given up",
     ),
     "saving": ("wait for the disk; a second Ctrl-C ends the job without its model",),
-    "servers": ("start the missing servers: polyrhythm server --connect {listening}",),
+    "servers": ("start the missing servers: {server}",),
     "failover": ("look for a second server that is stopped: all others wait until it is lost",),
     "resending": ("look at those workers: a worker that is stopped will be evicted",),
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
@@ -149,8 +151,7 @@ def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
         return explanation
     roles = {"worker" if server_number(name) is None else "server" for name in state.given_up}
     again = tuple(
-        f"start the missing {role} by hand: polyrhythm {role} --connect {state.listening or 'HOST:PORT'}"
-        for role in sorted(roles)
+        f"start the missing {role} by hand: {state.way.hint(role)}" for role in sorted(roles)
     )
     return replace(explanation, given_up=given_up, remedies=(*explanation.remedies, *again))
 
@@ -203,7 +204,7 @@ def _all_silent(state: RunState, now_s: float) -> Explanation | None:
         remedies=(
             "look at the processes of these workers: if they are stopped, let them go on"
             " (kill -CONT)",
-            f"start another worker: polyrhythm worker --connect {state.listening or 'HOST:PORT'}",
+            f"start another worker: {state.way.hint()}",
             "or end the job: polyrhythm stop RUN",
         ),
     )
@@ -247,8 +248,8 @@ def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
 
 
 def _remedies(code: str, state: RunState) -> tuple[str, ...]:
-    listening = state.listening or "HOST:PORT"
-    return tuple(text.format(listening=listening) for text in _REMEDIES.get(code, ()))
+    worker, server = state.way.hint("worker"), state.way.hint("server")
+    return tuple(text.format(worker=worker, server=server) for text in _REMEDIES.get(code, ()))
 
 
 def _servers(waiting: WaitingState) -> tuple[str, ...]:

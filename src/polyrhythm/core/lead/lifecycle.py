@@ -198,10 +198,11 @@ class Lifecycle:
     def _fatal(self, member: Member, reason: Reason) -> Reason | None:
         """Why the failure of this member ends the job; None if the job goes on. *With --on-error
         end every failure does, and in a job with one worker that worker's failure does, unless it
-        is started again.*"""
+        is started again, or the job is served and others may join.*"""
         if reason.code == messages.NOT_FINITE and self._job.on_nan == "end":
             return Reason("nan-end", {"name": member.name}).because(reason)
-        alone = self._job.workers == 1 and len(self._view) == 1 and not self._job.respawn
+        alone = self._job.workers == 1 and len(self._view) == 1
+        alone = alone and not self._job.respawn and not self._job.served
         if self._job.on_error == "end":
             return Reason("worker-failed", {"name": member.name}).because(reason)
         return (
@@ -222,7 +223,8 @@ class Lifecycle:
         if self._routing.lose_seeder(member.worker):
             self._servers.send_routes()
         if not self._rounds.open:
-            self._opening.lost()
+            if not self._job.served:  # others may come in its place
+                self._opening.lost()
             self.open_if_ready(now_ns)
         if not self._ending.begun:
             self._evaluator.choose()
@@ -246,7 +248,8 @@ class Lifecycle:
             self._operators.tell(STOP, remaining)
 
     def end_if_deserted(self, now_ns: int) -> None:
-        """End the job if its last member has left and no worker is expected to join or rejoin."""
+        """End the job if its last member has left and no worker is expected to join or rejoin. A
+        served job waits for other workers, until it is stopped."""
         if len(self._view):
             return
         goal, done = self._ending.goal, self._mode.done
@@ -254,6 +257,8 @@ class Lifecycle:
             self._ending.finish(goal, done, now_ns, failed=goal.code == NOT_FINITE)
         elif self._stopping.asked:
             self._ending.finish(self._stopping.reason, done, now_ns, failed=False)
+        elif self._job.served:
+            return
         elif self._rounds.open and self._removals.deserted(now_ns):
             self._ending.finish(Reason("deserted"), done, now_ns, failed=True)
 

@@ -21,6 +21,7 @@ _LOOK_EVERY_NS = 250 * 10**6
 class WaitReport:
     def __init__(self, parts: Parts, mode: Mode) -> None:
         self._mode = mode
+        self._served = parts.job.served
         self._policy = parts.policy
         self._view = parts.view
         self._routing = parts.routing
@@ -41,6 +42,8 @@ class WaitReport:
             present = [member.worker for member in self._view.members()]
             code = "stopping" if goal.code == STOPPED.code else "ending"
             return Waiting(Reason(code, {"workers": present}), self._rounds.moved_ns)
+        if self._rounds.open and self._served and not len(self._view):
+            return Waiting(Reason("no-workers"), self._rounds.moved_ns)
         if self._rounds.open:
             return self._for_failover() or self._for_servers() or self._policy.why()
         if routing.spec is not None and not routing.all_placed:

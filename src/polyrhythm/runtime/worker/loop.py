@@ -56,11 +56,12 @@ class UserLoop:
         self.lease = effect.lease
 
     def fail(self, effect: fx.Fail) -> None:
-        failed = JobFailed if effect.stopped else Refused
-        if effect.reason.code == "lead-lost":
-            failed = LeadLost
+        words, code = in_words(effect.reason), effect.reason.code
+        if code == "lead-lost":
+            self._failure = LeadLost(words)
             self._links.shut()  # the user's thread may be waiting for the rest of a frame
-        self._failure = failed(in_words(effect.reason))
+        else:
+            self._failure = JobFailed(words) if effect.stopped else Refused(words, code)
 
     # -- waiting -------------------------------------------------------------------------------
 

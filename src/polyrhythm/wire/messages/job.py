@@ -114,3 +114,6 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the checkpoint from which the job resumes."""
     resume_round: int = 0
     """The number of rounds before the checkpoint from which the job resumes."""
+    served: bool = False
+    """Whether the job has no code of its own: its workers are processes that others start
+    (`polyrhythm serve`). Such a job waits for workers even if all have left."""

@@ -37,6 +37,11 @@ DONE = Reason("done")
 TOLD_TO_LEAVE = Reason("told-to-leave")
 
 
+NO_CODE = Reason("no-code")
+"""A worker left because it has no code for this job. That is a mistake of its command, and no
+failure of the job."""
+
+
 FAILED = "failed"
 """The code of a worker's reason to leave: its program failed."""
 

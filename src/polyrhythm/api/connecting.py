@@ -1,0 +1,92 @@
+"""`polyrhythm.connect`: makes this process a worker of a running job."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polyrhythm.api.checks import check_way_in
+from polyrhythm.api.saying import say
+from polyrhythm.api.secret import Known, find_secret
+from polyrhythm.core.text import MOST_NAME, name_fault
+from polyrhythm.errors import UsageError
+from polyrhythm.io.secretfile import VARIABLE
+from polyrhythm.observe.reasons import in_words
+
+if TYPE_CHECKING:
+    from polyrhythm.engines.connected import ConnectedWorker
+
+_RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+"""The variables in which launchers give a process its number: torchrun, Slurm, and MPI."""
+_found: dict[tuple[str, int], Known] = {}
+"""Secrets that were in the environment, from which they are removed when they are read."""
+
+
+def connect(
+    address: str,
+    *,
+    name: str | None = None,
+    secret_file: Path | str | None = None,
+    job_id: str = "",
+    link: str = "auto",
+    digest: str = "auto",
+    quiet: bool = False,
+) -> "ConnectedWorker":
+    """Make this process a worker of the job that listens at HOST:PORT, and return the worker. The
+    job was started with `polyrhythm serve`, or with `polyrhythm train` or `polyrhythm.train` and
+    fewer `local_workers` than `workers`.
+
+    The worker has all methods that the `worker` of a job's `main` has. Use it as a context manager,
+    or call `close()` at the end. Without `name`, a process of torchrun, Slurm or MPI is called
+    `rank-N` by its number there, and any other process by its host and process id. The secret of
+    the job is found as `polyrhythm worker` finds it: in `secret_file`, in the variable
+    POLYRHYTHM_SECRET, or through the index of this user's jobs on this host.
+
+    Signal handlers, threads and random numbers of the process stay as they are. Raises UsageError
+    if an argument is wrong or this process is a worker already, LinkError if the job cannot be
+    reached, and Refused if the job refuses this worker.
+    """
+    host, port = check_way_in(address, link, digest)
+    if name is not None and (fault := name_fault(name)) is not None:
+        raise UsageError(f"name cannot be used: {in_words(fault)}")
+    known = _secret(host, port, secret_file)
+    if not quiet:
+        first = "" if "torch" in sys.modules else "importing torch, then "
+        say(f"polyrhythm: {first}connecting to {host}:{port}")
+    # Import this only now, so that the line above appears at once.
+    from polyrhythm.engines.connected import connect_worker
+
+    names = (name,) if name is not None else names_of(os.environ, socket.gethostname(), os.getpid())
+    worker = connect_worker(
+        host,
+        port,
+        names,
+        say=lambda line: say(f"polyrhythm: {line}"),
+        secret=known.secret,
+        job=job_id or known.job,
+        link=link,
+        digest=digest,
+    )
+    if not quiet:
+        say(f"polyrhythm: this process is {worker.name} of the job at {worker.address}")
+    return worker
+
+
+def _secret(host: str, port: int, secret_file: Path | str | None) -> Known:
+    if secret_file is not None:
+        return find_secret(host, port, Path(secret_file).expanduser())
+    if VARIABLE in os.environ:
+        _found[host, port] = find_secret(host, port, None)
+    return _found.get((host, port)) or find_secret(host, port, None)
+
+
+def names_of(environ: Mapping[str, str], host: str, pid: int) -> tuple[str, ...]:
+    """Names for this process, the best one first. The last one is unique."""
+    unique = f"{host[: MOST_NAME - 30]}-{pid}"
+    for variable in _RANKS:
+        rank = environ.get(variable, "")
+        if rank.isascii() and rank.isdigit() and len(rank) < 10:
+            return f"rank-{int(rank)}", f"rank-{int(rank)}-{unique}"
+    return (unique,)

@@ -1,0 +1,240 @@
+"""`polyrhythm.serve`: starts the lead and the servers of a job without any code. Its workers are
+processes that the user starts, with `polyrhythm.connect` or `polyrhythm worker`."""
+
+import contextlib
+import inspect
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from polyrhythm.api.code import Code
+from polyrhythm.api.options import check_options
+from polyrhythm.api.secret import SECRET
+from polyrhythm.api.training import train
+from polyrhythm.engines.engine import Wanted
+from polyrhythm.errors import PolyrhythmError
+
+if TYPE_CHECKING:
+    from polyrhythm.api.result import Result
+
+_WITHOUT_WORKERS = frozenset(
+    {
+        "engine",
+        "local_workers",
+        "threads",
+        "data_dir",
+        "min_step",
+        "slow",
+        "slow_at",
+        "stall",
+        "tenant",
+    }
+)
+"""The options of `train` that concern workers which it starts. `serve` starts none."""
+_LOOK_S = 0.1
+_END_S = 30.0
+"""How long the end of this process waits for a job that it has left running."""
+NAME = "serve"
+
+Options = ParamSpec("Options")
+Returned = TypeVar("Returned")
+Main = TypeVar("Main")
+
+
+def serves(
+    function: Callable[Concatenate[Main, Options], Any],
+) -> Callable[[Callable[..., Returned]], Callable[Options, Returned]]:
+    """A decorator: the decorated function has the keywords of `function`, except those that concern
+    workers which `function` starts."""
+
+    def decorate(serving: Callable[..., Returned]) -> Callable[Options, Returned]:
+        known = inspect.signature(function).parameters.values()
+        kept = [
+            each
+            for each in known
+            if each.kind is each.KEYWORD_ONLY and each.name not in _WITHOUT_WORKERS
+        ]
+        serving.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+        return serving
+
+    return decorate
+
+
+class _Served:
+    """A job that a thread of this process runs. The thread refers to this object, and not to the
+    user's `Service`, so that a service to which nothing refers any more is noticed."""
+
+    def __init__(self) -> None:
+        self.known = threading.Event()
+        """Whether the job listens, or has ended."""
+        self.ended = threading.Event()
+        self.address = ""
+        self.run_dir: Path | None = None
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+        self._wanted = Wanted.GO_ON
+
+    def run(self, options: dict[str, Any]) -> None:
+        code = Code(NAME, served=True, remote=self)
+        try:
+            self.result = train(code, **options)  # type: ignore[arg-type]
+        except BaseException as error:  # raised again in the thread that waits for the job
+            self.error = error
+            self.result = getattr(error, "result", None)
+        finally:
+            self.ended.set()
+            self.known.set()
+
+    # -- called by the thread that runs the job ------------------------------------------------
+
+    def listening(self, address: str, run_dir: Path) -> None:
+        self.address, self.run_dir = address, run_dir.resolve()
+        self.known.set()
+
+    def wanted(self) -> Wanted:
+        return self._wanted
+
+    # -- called by other threads ---------------------------------------------------------------
+
+    def stop(self, *, now: bool = False) -> None:
+        if now or self._wanted is Wanted.GO_ON:
+            self._wanted = Wanted.STOP_NOW if now else Wanted.STOP
+
+    def abandon(self) -> None:
+        """End a job that its user has forgotten, or that still runs when this process ends."""
+        self.stop(now=True)
+        self.ended.wait(_END_S)
+
+
+class Service:
+    """A running job of `polyrhythm.serve`. As a context manager it stops the job at the end of the
+    `with` block, if the job has not ended by itself."""
+
+    def __init__(self, served: _Served) -> None:
+        self._served = served
+        self._finalizer = weakref.finalize(self, served.abandon)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, for `polyrhythm.connect` and `polyrhythm worker --connect`."""
+        return self._served.address
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        assert self._served.run_dir is not None
+        return self._served.run_dir
+
+    @property
+    def secret_file(self) -> Path:
+        """The file with the secret of the job. Workers on other hosts need a copy of it."""
+        return self.run / SECRET
+
+    @property
+    def job_file(self) -> Path:
+        """The file with the settings of the job, and its id."""
+        return self.run / "job.json"
+
+    @property
+    def result(self) -> "Result | None":
+        """The result of the job; None while it runs."""
+        return self._served.result if self._served.ended.is_set() else None
+
+    def wait(self, timeout_s: float | None = None) -> "Result":
+        """Wait until the job has ended, and return its result. Raises JobFailed if it has not
+        reached its goal and was not stopped, and TimeoutError if it runs longer than
+        `timeout_s`."""
+        if not self._served.ended.wait(timeout_s):
+            raise TimeoutError(f"the job at {self.address} runs longer than {timeout_s:g} s")
+        if self._served.error is not None:
+            raise self._served.error
+        assert self._served.result is not None
+        return self._served.result
+
+    def stop(self, *, now: bool = False) -> "Result":
+        """Stop the job, wait for its end, and return its result. Workers leave their training loops
+        with the final parameters first; with `now`, the job does not wait for them. Ctrl-C while
+        this waits stops the job at once."""
+        self._served.stop(now=now)
+        try:
+            return self.wait()
+        except KeyboardInterrupt:
+            self._served.abandon()
+            raise
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        with contextlib.suppress(PolyrhythmError):  # the error of the body is more important
+            self.stop(now=True)
+
+    def __repr__(self) -> str:
+        ended = "has ended" if self._served.ended.is_set() else "runs"
+        return f"<Service at {self.address}: the job {ended}>"
+
+
+@serves(train)  # type: ignore[arg-type]
+def serve(**options: Any) -> Service:
+    """Start the lead and the servers of a job on this machine, without any code of workers, and
+    return while the job runs. Every keyword is one of `train`, except those that concern workers
+    which `train` starts.
+
+    `workers` is the number of workers with which round 1 opens. They are processes that others
+    start: with `polyrhythm.connect` in any Python program, or with `polyrhythm worker`. Later ones
+    may join and leave at any time. The job ends at its goal, or when it is stopped. A job without
+    workers waits for others.
+
+    Use it as a context manager, or call `stop()` or `wait()`.
+    """
+    checked = defaults_of_serve() | options
+    known = inspect.signature(serve).parameters
+    check_options(serve, checked, [name for name in options if name not in known])
+    served = _Served()
+    service = Service(served)
+    thread = threading.Thread(target=served.run, args=(options,), name="serve", daemon=True)
+    with _interrupts_held_back() as interrupted:
+        thread.start()
+        while not served.known.wait(_LOOK_S) and not interrupted():
+            pass
+    if interrupted():
+        served.abandon()
+        raise KeyboardInterrupt
+    if served.error is not None:
+        raise served.error
+    return service
+
+
+def defaults_of_serve() -> dict[str, Any]:
+    parameters = inspect.signature(serve).parameters.values()
+    return {each.name: each.default for each in parameters}
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C instead of raising KeyboardInterrupt, while the processes of a job start. The
+    returned function says whether it came. Otherwise an exception could arrive before anything
+    refers to the job, and nobody would stop it. Python handles signals in its main thread only."""
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or handler is not signal.default_int_handler:
+        yield lambda: False  # another thread gets the exception, or the program handles signals
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, handler)

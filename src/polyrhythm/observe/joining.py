@@ -1,0 +1,59 @@
+"""How another process joins a running job: one hint for the start of a job, `status`, `why` and
+`story`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polyrhythm.core.addresses import is_loopback
+
+UNKNOWN = "HOST:PORT"
+ANY_FILE = "FILE.py"
+"""Stands for a file with the code of a worker, if the job itself has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWay:
+    """What a process must know to join. On the host of the job, the commands of its user find the
+    job's file and its secret by the address alone."""
+
+    address: str = UNKNOWN
+    file: str = ""
+    """The file with the code of the job, as its user wrote it; empty for a built-in job."""
+    served: bool = False
+    """Whether the job has no code of its own (`polyrhythm serve`)."""
+    secret_file: str = ""
+    """The path of the file with the job's secret, on the host of the job; empty if joining needs no
+    such file."""
+    insecure: bool = False
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> "JoinWay":
+        """The way to join, from the line of the journal that says where the lead listens."""
+        host = line.get("reached_at") or line["host"]
+        here = is_loopback(host)
+        indexed = line.get("indexed", "secret_file" not in line)
+        file = line.get("file", "")
+        return cls(
+            f"[{host}]:{line['port']}" if ":" in host else f"{host}:{line['port']}",
+            file if not here or file == ANY_FILE else "",
+            line.get("served", False),
+            "" if here and indexed else line.get("secret_file", ""),
+            not here,
+        )
+
+    def command(self, role: str = "worker") -> str:
+        """The command that joins the job as a worker or as a server."""
+        file = f"{self.file} " if self.file and role == "worker" else ""
+        insecure = " --insecure" if self.insecure and role == "server" else ""
+        secret = f" --secret-file {self.secret_file}" if self.secret_file else ""
+        return f"polyrhythm {role} {file}--connect {self.address}{insecure}{secret}"
+
+    def hint(self, role: str = "worker") -> str:
+        """How to join, complete: the command, and where the secret is."""
+        command = self.command(role)
+        if self.served and role == "worker":
+            command = f'polyrhythm.connect("{self.address}") in Python, or {command}'
+        if self.secret_file and self.insecure:
+            command += " (give a copy of this file, which only you can read)"
+        return command
