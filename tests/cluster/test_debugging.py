@@ -29,6 +29,8 @@ def main(worker):
             x = 41
             {HERE}
 """
+SLOW_START = pytest.mark.timeout(300)
+"""For tests of commands that are executed in place of a fork, which import torch."""
 INLINE = ("train", "job.py", "--engine", "inline", "--workers", 1, "--servers", 1, "--name", "run")
 
 
@@ -41,6 +43,7 @@ def journal(folder: Path) -> list[str]:
     return [json.loads(line)["what"] for line in lines]
 
 
+@SLOW_START
 def test_a_breakpoint_of_an_inline_job_has_the_terminal(tmp_path: Path) -> None:
     """The worker stands in the debugger for longer than a silent worker may be silent, and longer
     than a round waits. It is not evicted, and nothing is written over the prompt."""
@@ -63,6 +66,7 @@ def test_a_breakpoint_of_an_inline_job_has_the_terminal(tmp_path: Path) -> None:
     assert "the job reached its goal: 30 rounds" in terminal.raw
 
 
+@SLOW_START
 def test_leaving_the_debugger_ends_the_job(tmp_path: Path) -> None:
     write_job(tmp_path, "breakpoint()")
     with Terminal(*INLINE, "--rounds", 30, cwd=tmp_path, fresh=True) as terminal:
@@ -130,6 +134,15 @@ def test_the_titles_of_processes_name_the_run(tmp_path: Path, long_job: Path) ->
         ]
         short = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in command.pids()}
         assert {"s0", "s1", "worker-0", "worker-1"} <= short
+        command.join("--name", "visitor")
+        wait_until(lambda: command.joined("visitor"), "a worker joins")
+        wait_until(
+            lambda: any(
+                b"polyrhythm: visitor of " in Path(f"/proc/{pid}/cmdline").read_bytes()
+                for pid in command.pids()
+            ),
+            "its title",
+        )
         worker = command.workers()[0]
         os.kill(worker, 10)  # SIGUSR1: write the stack of every thread
         logs = [command.run_dir / "logs" / f"worker-{n}.log" for n in (0, 1)]

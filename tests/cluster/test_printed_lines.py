@@ -162,7 +162,7 @@ NOTEBOOK = """
 import nbclient, nbformat, sys
 cell = nbformat.v4.new_code_cell(sys.stdin.read())
 notebook = nbformat.v4.new_notebook(cells=[cell])
-nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+nbclient.NotebookClient(notebook, timeout=250, kernel_name="python3").execute()
 print("".join(each["text"] for each in cell.outputs if each.output_type == "stream"))
 """
 CELL = """
@@ -171,6 +171,7 @@ result = pr.train(main, workers=2, servers=1, rounds=5)
 """
 
 
+@pytest.mark.timeout(300)
 def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", NOTEBOOK],
@@ -178,7 +179,7 @@ def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     for name in ("worker-0", "worker-1"):

@@ -170,7 +170,7 @@ class Terminal:
         self.raw += data
         self.screen.feed(data)
 
-    def wait_for(self, done: Callable[[], Any], what: str, limit_s: float = 90.0) -> None:
+    def wait_for(self, done: Callable[[], Any], what: str, limit_s: float = 110.0) -> None:
         """Read until `done` is true."""
         until_s = time.monotonic() + limit_s
         while not done():

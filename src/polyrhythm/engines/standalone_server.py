@@ -14,6 +14,7 @@ import msgspec
 
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.text import plain_reason
+from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
 from polyrhythm.io.addresses import ANY_HOST
@@ -87,6 +88,7 @@ def serve_remote(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    set_title(f"polyrhythm: {name} of {admitted.job.name}", name)
     say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from polyrhythm.engines.cores import share_of_cores
+from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import CodeMissing, JobFailed, LeadLost
 from polyrhythm.io.local import host_identity
@@ -54,6 +55,7 @@ def run_remote(
     try:
         with presence(node, (signal.SIGTERM, signal.SIGINT), own_command=True) as present:
             spec = node.join(Address(host, port, "", ""))
+            set_title(f"polyrhythm: {name} of {spec.name}", name)
             say(f"joined job {spec.name} at {host}:{port} as {name}")
             here = node.servers[0].identity == host_identity()
             torch.set_num_threads(threads or _threads_for(spec, here))
