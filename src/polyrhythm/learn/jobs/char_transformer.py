@@ -17,8 +17,8 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.jobs.numbers import said_batch, said_rate
 from polyrhythm.learn.worker import Worker
 
-DEFAULTS = {"epochs": 8}
-BATCH_SIZE = 16
+DEFAULTS = {"epochs": 4}
+BATCH_SIZE = 8
 RATE = 3e-3
 CONTEXT = 64
 """How many characters the model sees at most."""
