@@ -140,7 +140,7 @@ def messages() -> list[m.Message]:
         m.Adopted(**IDENTITY, rows=ROWS),
         m.OperatorHello(**IDENTITY, name="o", job="j", protocol=9, digests=(1,), nonce=b"n"),
         m.OperatorRequest(**IDENTITY, what="stop", at_once=True),
-        m.OperatorAnswer(**IDENTITY, reason=refused("no"), done=True, failed=True),
+        m.OperatorAnswer(**IDENTITY, reason=refused("no"), done=True, failed=True, source=b"s"),
         m.Collect(**IDENTITY, number=2, slices=(0, 3), copied=True),
         m.Capture(**IDENTITY, number=2),
         m.Collected(**IDENTITY, number=2),

@@ -10,6 +10,7 @@ from polyrhythm.engines.engine import Wanted
 from polyrhythm.engines.functions import name_of, pack_main
 from polyrhythm.engines.requests import PackedMain
 from polyrhythm.errors import UsageError
+from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
 
@@ -30,6 +31,8 @@ class Code:
     """The name of the job: a file, a built-in job, or `FILE:FUNCTION`."""
     path: str = ""
     """The absolute path of the file; empty if there is none."""
+    digest: str = ""
+    """The digest of the file."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """The DEFAULTS of the job's module."""
     main: PackedMain | None = None
@@ -78,7 +81,8 @@ def _named(job: str) -> Code:
     if job in HIDDEN:
         raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
     path = "" if job in JOBS else str(Path(job).resolve())
-    return Code(job, path, defaults_of(job))
+    digest = digest_of(Path(path).read_bytes()) if path else ""
+    return Code(job, path, digest, defaults_of(job))
 
 
 def _origin(main: Callable[[Any], None]) -> str:

@@ -311,6 +311,7 @@ def train(
         on_loss=on_loss,
         keep=keep,
         path=code.path,
+        code_digest=code.digest,
         served=code.served,
         staging=staging.staged(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold

@@ -20,6 +20,7 @@ from polyrhythm.cli.launch import launch
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import UsageError
+from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import check_job
@@ -129,7 +130,8 @@ def resume(
     else:
         check_job(job)
         defaults = defaults_of(job)
-    spec = msgspec.structs.replace(spec, name=job)
+    digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
+    spec = msgspec.structs.replace(spec, name=job, code_digest=digest)
     check_spec(spec, link, digest)
     check_host(host, insecure)
     check_port(port)

@@ -32,6 +32,14 @@ def worker(
     ] = None,
     secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
+    accept_code: Annotated[
+        bool,
+        typer.Option(
+            "--accept-code",
+            help="Run the job's file as the lead sends it, if you name none. It runs with your rights:"
+            " accept only jobs whose user you trust.",
+        ),
+    ] = False,
     link: flags.LinkFromOutside = "auto",
     digest: flags.Digest = "auto",
     threads: flags.Threads = None,
@@ -69,6 +77,8 @@ def worker(
       polyrhythm worker --connect 127.0.0.1:40123
 
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --secret-file secret --threads 8
+
+      polyrhythm worker --accept-code --connect 10.0.0.5:7000 --secret-file secret
     """
     host, port = check_way_in(connect, link, digest)
     check_threads(threads)
@@ -107,6 +117,7 @@ def worker(
         threads=threads,
         staging=staging,
         trace_dir=trace,
+        accept_code=accept_code,
     )
     if status:
         sys.exit(status)

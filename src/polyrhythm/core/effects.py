@@ -99,6 +99,12 @@ class SendKept(Effect, frozen=True):
     incarnation: int
 
 
+class SendCode(Effect, frozen=True):
+    """Answer the operator at this link with the file of the job's code."""
+
+    to: str
+
+
 # -- the server ---------------------------------------------------------------------------------
 
 

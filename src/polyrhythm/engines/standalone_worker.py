@@ -1,15 +1,19 @@
 """Runs one worker in this process, without an engine, for a job on this or another host."""
 
+import contextlib
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from polyrhythm.engines.accepted_code import accepted_code
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import CodeMissing, JobFailed, LeadLost
+from polyrhythm.io.codefile import digest_of
 from polyrhythm.io.local import host_identity
 from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.observe.reasons import in_words
@@ -36,12 +40,14 @@ def run_remote(
     threads: int | None = None,
     staging: Mapping[str, str] | None = None,
     trace_dir: Path | None = None,
+    accept_code: bool = False,
 ) -> int:
     """Join the job whose lead is at host:port, train, and leave. Returns the exit status of the
     command: 0, or 128 plus the number of the signal that asked the worker to leave.
 
     `job`: join only the job with this id. `file`: the file with the job's code on this host, if the
-    user has given one. *A file that only the lead names is never run.*
+    user has given one. *A file that only the lead names is never run. Code that the lead sends is run
+    only with `accept_code`, if it is the file with which the job began.*
     """
     settle_in()
     options = NodeOptions(
@@ -52,6 +58,7 @@ def run_remote(
         secret=secret,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
+    code_from = partial(_code_of, host=host, port=port, name=name, secret=secret, say=say)
     try:
         with presence(node, (signal.SIGTERM, signal.SIGINT), own_command=True) as present:
             spec = node.join(Address(host, port, "", ""))
@@ -59,7 +66,8 @@ def run_remote(
             say(f"joined job {spec.name} at {host}:{port} as {name}")
             here = node.servers[0].identity == host_identity()
             torch.set_num_threads(threads or _threads_for(spec, here))
-            train(load_main(_code_of(spec, file)), node, spec, staging)
+            with code_from(spec, file, accept=accept_code) as code:
+                train(load_main(code), node, spec, staging)
     except LeadLost as error:
         raise LeadLost(f"{name} ends: {error}") from None
     except JobFailed as error:
@@ -79,20 +87,52 @@ def _threads_for(spec: JobSpec, here: bool) -> int:
     return share_of_cores(spec.workers + 1, spec.servers) if here else share_of_cores(1, 0)
 
 
-def _code_of(spec: JobSpec, file: str) -> str:
+@contextlib.contextmanager
+def _code_of(
+    spec: JobSpec,
+    file: str,
+    *,
+    accept: bool,
+    host: str,
+    port: int,
+    name: str,
+    secret: Secret,
+    say: Callable[[str], None],
+) -> Iterator[str]:
     """The code to run: the file that the user gave to this command, the file that the user gave to
-    `train` on this host, or a built-in job."""
+    `train` on this host, a built-in job, or the file that the lead sends, if the user accepts
+    it."""
     if spec.name in JOBS and not file:
-        return spec.name
+        yield spec.name
+        return
     if file:
         check_job(file)
-        return file
+        if spec.code_digest and digest_of(Path(file).read_bytes()) != spec.code_digest:
+            say(f"{file} differs from the job's file: check that both train the same")
+        yield file
+        return
+    if not accept or not spec.path:
+        raise CodeMissing(_missing(spec, f"{host}:{port}"))
+    with accepted_code(host, port, name, spec, secret) as (path, digest):
+        check_job(str(path))
+        say(f"runs {path.name}, {path.stat().st_size} bytes, as the lead has sent it ({digest})")
+        yield str(path)
+
+
+def _missing(spec: JobSpec, address: str) -> str:
     if spec.served:
-        raise CodeMissing(
+        return (
             "this job has no code of its own: name a file with main(worker), as in 'polyrhythm worker"
-            ' FILE.py --connect HOST:PORT\', or call polyrhythm.connect("HOST:PORT") in a program'
+            f' FILE.py --connect {address}\', or call polyrhythm.connect("{address}") in a program'
         )
-    raise CodeMissing(
-        f"the code of job {spec.name} is not on this machine: name its copy here, as in"
-        f" 'polyrhythm worker --connect HOST:PORT {Path(spec.name).name}'"
+    if not spec.path:
+        return (
+            "the code of this job is a function of a Python program, which is never sent to another"
+            f" process: put it into a file, as in 'polyrhythm worker FILE.py --connect {address}'"
+        )
+    file = Path(spec.name).name
+    return (
+        f"the code of job {spec.name} is not on this machine: name its copy here, as in 'polyrhythm"
+        f" worker {file} --connect {address}', or give --accept-code to run the file that the lead"
+        " sends"
     )

@@ -177,6 +177,10 @@ SENTENCES = {
     "store-taken": "another job writes to the store: give every job a store of its own",
     "ending-already": "the job is ending",
     "no-code": "it has no code for this job",
+    # a request for the job's code
+    "code-sent": "the job's file was sent",
+    "code-refused": "{detail}",
+    "code-none": "the job was not started from a file, so it has no code that can be sent",
     # why a worker evaluates for all workers
     "lowest-number": "it has the lowest number",
     "evaluator-gone": "{name} is gone",

@@ -3,6 +3,8 @@ hello."""
 
 from typing import Any
 
+import pytest
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
@@ -194,3 +196,17 @@ def test_a_goal_that_is_reached_first_is_the_reason_of_the_end() -> None:
     stage.folded(1)
     (answer,) = answers(leave(stage, 0))
     assert answer.done and answer.reason.code == "goal"
+
+
+@pytest.mark.parametrize(
+    ("job", "sent_"),
+    [({"path": "/a/job.py", "code_digest": "d"}, True), ({"served": True}, False), ({}, False)],
+)
+def test_the_code_of_a_job_is_sent_if_it_is_a_file(job: dict[str, Any], sent_: bool) -> None:
+    stage = Stage(workers=1, servers=1, **job)
+    hello(stage, LINK)
+    effects = stage.tell(ev.OperatorRequested(LINK, m.OperatorRequest(what="code")))
+    assert [effect.to for effect in of(effects, fx.SendCode)] == ([LINK] if sent_ else [])
+    refused = [answer.reason.code for answer in answers(effects) if answer.failed]
+    assert refused == ([] if sent_ else ["code-none"])
+    assert [effect.peer for effect in of(effects, fx.Drop)] == [LINK]

@@ -7,10 +7,11 @@ member: the job does not wait for it, and a request stays in force if its link e
 
 from dataclasses import dataclass
 
-from polyrhythm.core.effects import Drop, Send
+from polyrhythm.core.effects import Drop, Send, SendCode
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import CODE
 
 
 @dataclass(slots=True)
@@ -65,6 +66,14 @@ class Operators:
             answer = m.OperatorAnswer(term=TERM, reason=reason, done=True, failed=failed)
             self._outbox.do(Send(link, answer))
             self._outbox.do(Drop(link, reason))
+            del self._operators[link]
+
+    def send_code(self) -> None:
+        """Let the process of the lead send the job's file to the operators that asked for it."""
+        for link in self._waiting(CODE):
+            self._outbox.note("code-sent", name=self._operators[link].name)
+            self._outbox.do(SendCode(link))
+            self._outbox.do(Drop(link, Reason("code-sent")))
             del self._operators[link]
 
     def close(self, reason: Reason, *, failed: bool) -> None:

@@ -1,5 +1,5 @@
 """Requests to the lead that do not come from members: a signal or an operator requests a stop, or
-an operator requests a checkpoint.
+an operator requests a checkpoint or the job's code.
 
 *A stop ends the job in order. It ends the job at once if that was requested, if round 1 has not
 opened, or if no member is left. If the engine asks for the end because the job cannot go on, the
@@ -17,7 +17,7 @@ from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.progress import stopped
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import CHECKPOINT, STOP
+from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, STOP
 
 
 class Requests:
@@ -25,6 +25,7 @@ class Requests:
         self._mode = mode
         self._lifecycle = lifecycle
         self._cuts = cuts
+        self._job = parts.job
         self._view = parts.view
         self._rounds = parts.rounds
         self._admission = parts.admission
@@ -79,8 +80,16 @@ class Requests:
         if (fault := self._cuts.ask()) is not None:
             self._operators.done(CHECKPOINT, fault, failed=True)
 
+    def _send_code_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+        """Only a job that was started from a file has code that can be sent."""
+        if self._job.path and self._job.code_digest:
+            self._operators.send_code()
+        else:
+            self._operators.done(CODE, Reason("code-none"), failed=True)
+
     _REQUESTS: ClassVar[dict[str, Callable[["Requests", m.OperatorRequest, str, int], None]]] = {
         STOP: _stop_for,
         CHECKPOINT: _cut_for,
+        CODE: _send_code_for,
     }
     """The handler of each request of an operator; it gets the operator's name."""

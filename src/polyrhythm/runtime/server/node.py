@@ -40,6 +40,7 @@ from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.checkpoints import Checkpoints
+from polyrhythm.runtime.server.code import code_answer
 from polyrhythm.runtime.server.keeping import KeptStates
 from polyrhythm.runtime.server.placed import PlacedSlices
 from polyrhythm.runtime.server.publishing import Publishing
@@ -347,6 +348,7 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.CommitCut: lambda node, effect: node._checkpoints.commit(effect),
     fx.ExpectKept: lambda node, effect: node._kept.expect(effect),
     fx.SendKept: lambda node, effect: node._kept.send(effect),
+    fx.SendCode: lambda node, effect: node._send(fx.Send(effect.to, code_answer(node._job))),
 }
 
 

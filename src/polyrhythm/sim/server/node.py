@@ -350,6 +350,7 @@ class ServerProcess(Process):
         fx.CommitCut: lambda process, effect: process._cuts.commit(effect),
         fx.ExpectKept: lambda process, effect: process._cuts.expect_kept(effect),
         fx.SendKept: _send_kept,
+        fx.SendCode: lambda process, effect: None,  # a simulated job has no code
     }
 
 

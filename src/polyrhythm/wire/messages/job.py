@@ -62,6 +62,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float | None = None
     path: str = ""
     """The path of the job's file on the host that started it; empty for a built-in job."""
+    code_digest: str = ""
+    """The SHA-256 digest of the job's file when the job began; empty if it has none."""
     on_error: str = "go-on"
     """What happens when a worker's code raises an exception: `go-on`, the other workers go on;
     `end`, the job ends."""

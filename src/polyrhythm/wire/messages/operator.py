@@ -1,6 +1,10 @@
 """Messages between an operator and the lead. An operator is a command of the job's user that asks
 the lead of a running job for something, such as a stop; it is no member of the job."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from polyrhythm.wire.messages.fields import PROTOCOL, Count, Label, Message
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -8,6 +12,11 @@ STOP = "stop"
 """A request: end the job, after the workers have left their loops, or at once."""
 CHECKPOINT = "checkpoint"
 """A request: make a checkpoint now. The request is done when the checkpoint is written."""
+
+CODE = "code"
+"""A request: send the file with the job's code."""
+MOST_CODE_NBYTES = 1024 * 1024
+"""The largest file with a job's code that is sent."""
 
 
 class OperatorHello(Message, frozen=True, kw_only=True):
@@ -38,3 +47,5 @@ class OperatorAnswer(Message, frozen=True, kw_only=True):
     done: bool = False
     failed: bool = False
     """With `done`: the request was not carried out, or the job failed meanwhile."""
+    source: Annotated[bytes, Meta(max_length=MOST_CODE_NBYTES)] = b""
+    """With `CODE`: the contents of the job's file."""
