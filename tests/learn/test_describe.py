@@ -68,7 +68,6 @@ def test_channels_last_keeps_its_strides_and_gaps_in_memory_are_closed() -> None
 
 NOT_ELEMENTWISE = [
     ("LBFGS", lambda p: torch.optim.LBFGS(p), "along a line"),
-    ("SparseAdam", lambda p: torch.optim.SparseAdam(p), "sparse gradients"),
 ]
 if hasattr(torch.optim, "Adafactor"):
     NOT_ELEMENTWISE.append(("Adafactor", lambda p: torch.optim.Adafactor(p), "rows and columns"))

@@ -159,7 +159,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "changes-since-the-beginning",
         "With local steps a contribution is the change since the first parameters, not the last.",
-        "learn:Exchange._contribute",
+        "learn:Exchange._remember",
         "self._kind.remember(self._flat)",
         "self._flat.remember(parameters=False)",
         "tests/learn/test_equivalence.py::test_kind_local_averages_models[1-1-1]",
@@ -186,7 +186,7 @@ LEARN: tuple[Mutant, ...] = (
         "Contributions travel with the rate that the optimizer was made with, whatever a scheduler"
         " sets.",
         "learn:AttachedOptimizer.rates",
-        "float(group['lr'])",
+        "float(group.get('lr', 0.0))",
         "float(self.defaults['lr'])",
         "tests/learn/test_worker.py::test_scheduled_rates_travel_with_the_contribution",
     ),
@@ -280,5 +280,32 @@ LEARN: tuple[Mutant, ...] = (
         "sha256 != file.sha256",
         "False",
         "tests/learn/test_fetch.py::test_a_failed_download_leaves_no_files[wrong]",
+    ),
+    # -- closures, skipped steps and rows ------------------------------------------------------
+    mutant(
+        "history-outlives-a-fold",
+        "LBFGS keeps its history although other workers have changed the parameters.",
+        "learn:History.version_came",
+        "self._optimizer.state.clear()",
+        "pass",
+        "tests/learn/test_closures.py"
+        "::test_the_history_is_forgotten_if_other_workers_changed_the_parameters",
+    ),
+    mutant(
+        "scaled-rest-is-contributed",
+        "Gradients that a GradScaler has not unscaled are contributed at the end of the data.",
+        "learn:Exchange._finish_accumulation",
+        "model.scales or model.needs_closure or not model.has_gradient",
+        "False",
+        "tests/learn/test_skipped_steps.py"
+        "::test_scaled_gradients_that_are_left_at_the_end_are_not_contributed",
+    ),
+    mutant(
+        "writes-are-not-counted",
+        "A change of parameters between two samples is not found.",
+        "learn:WrittenParameters.check",
+        "self._suspected = _SUSPECTED",
+        "pass",
+        "tests/learn/test_written.py::test_a_change_that_torch_counts_is_found_at_any_time",
     ),
 )

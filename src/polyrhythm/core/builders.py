@@ -13,9 +13,10 @@ def contribution(
     slice_: int,
     rate: float,
     parts: tuple[int, ...] | None = None,
+    indices: int | None = None,
 ) -> m.Contribution:
-    """`parts`: which tensors of a slice of non-trained buffers are sent; None sends the whole
-    slice."""
+    """`parts`: which tensors of a slice of non-trained buffers are sent; `indices`: how many rows
+    of a slice that consists of rows. None sends the whole slice."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,
@@ -30,6 +31,7 @@ def contribution(
         pull=effect.pull,
         pulled=effect.pulled,
         parts=parts,
+        indices=indices,
     )
 
 

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
+from polyrhythm.errors import UsageError
 from polyrhythm.learn.attachment import Attachment
+from polyrhythm.learn.closures import History, loss_of, needs_closure
 
 
 class Steps(Protocol):
@@ -20,6 +22,9 @@ class Steps(Protocol):
     def pending(self) -> bool: ...
 
     def before_step(self) -> None: ...
+
+    @property
+    def steps_locally(self) -> bool: ...
 
     def step(
         self,
@@ -35,12 +40,22 @@ class AttachedOptimizer(torch.optim.Optimizer):
     ) -> None:
         """`number`: that of the model among the models of the worker."""
         self.inner = inner
+        self.module = model
         self.number = number
         self._steps = steps
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
         self._attachment = Attachment(model, inner)
+        self.parameters = [p for group in inner.param_groups for p in group["params"]]
+        self.needs_closure = needs_closure(inner)
+        self._history = History(inner) if isinstance(inner, torch.optim.LBFGS) else None
+        self._closure: Callable[[], Any] | None = None
+        self._result: Any = None
+        self.scales = False
+        """Whether the user's code has called `GradScaler.step` with this optimizer."""
+        self.scaler_skipped = False
+        """Whether `GradScaler.step` was called, and has not called `step()` since."""
 
     def step(
         self,
@@ -52,13 +67,20 @@ class AttachedOptimizer(torch.optim.Optimizer):
         """Contribute the gradients, and continue with the parameters that the servers return. With
         kind local: take a local step, and contribute after every `--local-steps` steps.
 
+        `closure` computes the loss and the gradients. LBFGS calls it several times, other
+        optimizers once; its result is the objective if none is given.
+
         `objective` is the loss, for the display and the journal. `points` is the weight of this
         step if the batches did not come from `worker.batches`. The gradients are cleared.
         """
         self._steps.before_step()
-        result = closure() if closure is not None else None
+        self.scaler_skipped = False
+        self._closure, self._result = closure, None
+        if closure is not None and not self._steps.steps_locally:
+            self._result = closure()
         self._steps.step(self, objective, points)
-        return result
+        self._closure = None
+        return self._result
 
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
 
@@ -70,33 +92,115 @@ class AttachedOptimizer(torch.optim.Optimizer):
         """Whether this worker has taken steps since its last contribution."""
         return self._steps.pending
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """`GradScaler.step` reads this attribute. Then it calls `step()`, unless it has found a
+        gradient that is not finite."""
+        self.scales = self.scaler_skipped = True
+        return False
+
+    @property
+    def holds_state(self) -> bool:
+        """Whether this worker, and not the servers, holds the state of the optimizer."""
+        return self._steps.steps_locally
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """With kind local: load the state into the user's optimizer. With kind gradient the servers
+        hold the optimizer's state, so this is refused."""
+        if not self.holds_state:
+            raise _state_on_servers()
+        self.inner.load_state_dict(state_dict)
+        self._follow_inner()
+
+    def _follow_inner(self) -> None:
+        """The user's optimizer has loaded a state, and has new parameter groups: use them too."""
+        self.param_groups[:] = self.inner.param_groups
+        self.inner.param_groups = self.param_groups
+        self.state = self.inner.state
+
     # -- for the exchange ----------------------------------------------------------------------
+
+    @property
+    def loss(self) -> torch.Tensor | float | None:
+        """The loss that the closure of this step has returned."""
+        return loss_of(self._result)
+
+    @property
+    def has_closure(self) -> bool:
+        return self._closure is not None
+
+    @property
+    def has_gradient(self) -> bool:
+        return any(parameter.grad is not None for parameter in self.parameters)
 
     def step_locally(self, share: float) -> None:
         """Let the user's optimizer make its step. `share`: the fraction of a whole step; the
-        gradients are scaled by it."""
-        if share < 1:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(share)
-        self.inner.step()
+        gradients are scaled by it, except those of LBFGS, which compares them with the loss."""
+        closure = self._closure
+        if closure is not None:
+
+            def evaluate() -> Any:
+                loss = closure()
+                if self._history is None:
+                    self._scale(share)
+                return loss
+
+            self._result = self.inner.step(evaluate)
+        elif self.needs_closure:
+            raise UsageError(
+                f"{type(self.inner).__name__} evaluates the loss several times in a step: call"
+                " optimizer.step(closure), where closure() computes the loss and the gradients"
+            )
+        else:
+            self._scale(share)
+            self.inner.step()
+
+    def _scale(self, share: float) -> None:
+        for parameter in self.parameters if share < 1 else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(share)
+
+    def end_local_step(self) -> None:
+        """A local step was made, and it counts."""
+        if self._history is not None:
+            self._history.stepped()
+
+    def take_back(self) -> None:
+        """Undo the last local step of an optimizer that keeps a history."""
+        if self._history is not None:
+            self._history.take_back()
+
+    def version_came(self, *, final: bool) -> None:
+        """The parameters are those of a new version. `final`: the job has ended."""
+        if self._history is not None:
+            self._history.version_came(final=final)
 
     def drop_gradients(self) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
 
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rate of every parameter group."""
-        return tuple(float(group["lr"]) for group in self.param_groups)
+        return tuple(float(group.get("lr", 0.0)) for group in self.param_groups)
 
     def check_tensors(self) -> None:
         self._attachment.check_tensors()
 
     def check_options(self, *, steps_on_servers: bool) -> None:
         """Refuse changes of the optimizer that the servers cannot learn of."""
+        if self.inner.param_groups is not self.param_groups:
+            if steps_on_servers:
+                raise _state_on_servers()
+            self._follow_inner()
         if steps_on_servers:
             self._attachment.check_options(self.param_groups)
         self._attachment.check_frozen()
+
+
+def _state_on_servers() -> UsageError:
+    return UsageError(
+        "load_state_dict() of an attached optimizer has no effect, because the servers hold its"
+        " state: continue a job from its checkpoint with `polyrhythm resume`, or give the job --kind"
+        " local, with which the worker holds the state"
+    )

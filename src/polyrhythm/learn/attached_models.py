@@ -63,6 +63,18 @@ class AttachedModels:
         for model in self._models:
             model.check_options(steps_on_servers=self._steps_on_servers)
 
+    def take_scaled(self) -> list[AttachedOptimizer]:
+        """The models with which a GradScaler has made no step since the last call."""
+        found = [model for model in self._models if model.scaler_skipped]
+        for model in found:
+            model.scaler_skipped = False
+        return found
+
+    def version_came(self, *, final: bool) -> None:
+        """The parameters are those of a new version. `final`: the job has ended."""
+        for model in self._models:
+            model.version_came(final=final)
+
     def drop_gradients(self) -> None:
         for model in self._models:
             model.drop_gradients()

@@ -11,7 +11,7 @@ from polyrhythm.core.placement.slices import BUFFERS
 from polyrhythm.errors import UsageError
 from polyrhythm.tensors.dtypes import NAMES
 from polyrhythm.tensors.kinds import KINDS
-from polyrhythm.tensors.optimizers import describe_optimizer
+from polyrhythm.tensors.optimizers import SPARSE_ADAM, describe_optimizer, takes_rows
 from polyrhythm.wire.messages import (
     ModelPart,
     ModelSpec,
@@ -23,9 +23,10 @@ from polyrhythm.wire.messages import (
 
 
 def describe(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str, *, rows: bool = True
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
-    """Return the spec, and the tensors in the same order. Tied weights occur once."""
+    """Return the spec, and the tensors in the same order. Tied weights occur once. `rows`: servers
+    take gradients of rows."""
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
@@ -63,12 +64,16 @@ def describe(
         )
     if not KINDS[kind].steps_on_servers:
         rates: list[dict[str, Option]] = [
-            {"lr": float(group["lr"])} for group in optimizer.param_groups
+            {"lr": float(group.get("lr", 0.0))} for group in optimizer.param_groups
         ]
         spec = OptimizerSpec(type(optimizer).__name__, tuple(rates))
     else:
         spec = describe_optimizer(optimizer)
-    tensors = tuple(_describe_tensor(name, tensor, group) for name, tensor, group in named)
+    tables = rows_of(model, optimizer, spec) if rows and KINDS[kind].steps_on_servers else set()
+    tensors = tuple(
+        _describe_tensor(name, tensor, group, rows=id(tensor) in tables)
+        for name, tensor, group in named
+    )
     state = _state_names(model, [tensor for _, tensor, _ in named], tensors)
     return ModelSpec(tensors, spec, state), [tensor for _, tensor, _ in named]
 
@@ -115,7 +120,25 @@ def _has_stepped(state: dict[str, Any]) -> bool:
     return float(state.get("step", 1)) > 0
 
 
-def _describe_tensor(name: str, tensor: torch.Tensor, group: int) -> TensorSpec:
+def rows_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, spec: OptimizerSpec
+) -> set[int]:
+    """The ids of the parameters whose gradients are contributed row by row: the tables of
+    embeddings with `sparse=True`, and with SparseAdam all parameters."""
+    tables = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+    }
+    return {
+        id(parameter)
+        for number, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+        if takes_rows(spec, number) and (spec.name == SPARSE_ADAM or id(parameter) in tables)
+    }
+
+
+def _describe_tensor(name: str, tensor: torch.Tensor, group: int, *, rows: bool) -> TensorSpec:
     if tensor.dtype not in NAMES:
         what = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
         raise UsageError(
@@ -129,10 +152,10 @@ def _describe_tensor(name: str, tensor: torch.Tensor, group: int) -> TensorSpec:
             " the host can be attached: call model.cpu() before attach()"
         )
     dense = tensor.detach()
-    if dense.numel() and not dense.is_contiguous() and not _is_permuted(dense):
+    if dense.numel() and not dense.is_contiguous() and (rows or not _is_permuted(dense)):
         dense = dense.contiguous()
     strides = tuple(dense.stride())
-    return TensorSpec(name, tuple(tensor.shape), NAMES[tensor.dtype], group, strides)
+    return TensorSpec(name, tuple(tensor.shape), NAMES[tensor.dtype], group, strides, rows)
 
 
 def _is_permuted(tensor: torch.Tensor) -> bool:

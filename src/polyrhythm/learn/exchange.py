@@ -4,7 +4,7 @@ The user's code calls `step()` of the optimizer that `worker.attach` returned (`
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -14,10 +14,12 @@ from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.batch_plan import BatchPlan
-from polyrhythm.learn.left_out import LeftOut, reason_of
+from polyrhythm.learn.left_out import NO_STEP, SCALER_SKIPPED, LeftOut, reason_of
 from polyrhythm.learn.objective import ObjectiveReport
+from polyrhythm.learn.sparse import SparseGradients
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
+from polyrhythm.learn.written import WrittenParameters
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS
@@ -33,8 +35,11 @@ class Exchange:
         models: Sequence[AttachedOptimizer],
         names: Sequence[str],
         pacer: Pacer | None = None,
+        *,
+        say: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """`models`: the optimizers of the worker's models; `names`: those of the models."""
+        """`models`: the optimizers of the worker's models; `names`: those of the models. `say`
+        prints a message once for all workers of a job."""
         job = node.job
         assert job is not None
         self._node = node
@@ -61,7 +66,12 @@ class Exchange:
         on_servers = self._kind.steps_on_servers
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
-        self._kind.remember(self._flat)
+        self._sparse: list[SparseGradients] = []
+        self._written: WrittenParameters | None = None
+        if on_servers:
+            self._sparse = [SparseGradients(m.inner, m.module, flat, say) for m in models]
+            self._written = WrittenParameters(flat, lambda: node.landed)
+        self._remember()
 
     def step(
         self,
@@ -73,27 +83,78 @@ class Exchange:
         if self._loop.stopped:
             self._drop_steps()
             return
+        self._skip_scaled()
         stepped = self._models.begin_step(model)
         if points is not None:
             self._points = (self._points or 0.0) + points
         in_step = self._visited() - self._stepped
-        # with kind local, another model may have made a step with the same points
-        several = self._several
-        skipped = self._left_out.step(
-            0.0 if several else in_step, model.number if several else None
-        )
+        skipped = not self._make(model)
+        if objective is None:
+            objective = model.loss
         if objective is not None and not skipped:
             self.objective.add(objective, in_step or self._visits.in_step)
             if not self._kind.steps_on_servers and self.traits.timed and not self._step:
                 self.objective.keep_first(round(self._visited()))
-        self._stepped = self._visited()
-        if not self._kind.steps_on_servers and not skipped:
+        self._end_step(model, stepped, skipped=skipped, objective=objective is not None)
+
+    def _unweighed(self) -> float:
+        """The points of this step that a step that is left out does not weigh. With several models
+        and kind local, another model may have made a step with the same points."""
+        return 0.0 if self._several else self._visited() - self._stepped
+
+    def _make(self, model: AttachedOptimizer) -> bool:
+        """Make a step with the gradients of the user's code, or prepare them for the servers.
+        Returns False if the step is left out, because it is not finite."""
+        points, number = self._unweighed(), model.number if self._several else None
+        if self._sparse:
+            self._sparse[model.number].prepare(model.parameters)
+        closed = model.has_closure and not self._kind.steps_on_servers
+        if not closed and self._left_out.step(points, number):
+            return False
+        if not self._kind.steps_on_servers:
             model.step_locally(self._share())
+            if closed and self._left_out.stepped(points):
+                model.take_back()
+                return False
+            model.end_local_step()
+        return True
+
+    def before_batch(self) -> None:
+        """The training loop asks for the next batch. If a GradScaler has made no step with the last
+        one, the step is left out. If the loop has dropped the gradients of the last one, the same
+        happens when a round that ends by the clock is over."""
+        if self._loop.stopped:
+            return
+        self._skip_scaled()
+        if self._several or not self._visits.unstepped or not self.traits.timed:
+            return
+        if not self._models.only.has_gradient:
+            self._node.look()
+            if self._loop.hurried or self._node.interval_left_ns() <= 0:
+                self._skip(self._models.only, NO_STEP)
+
+    def _skip_scaled(self) -> None:
+        """Leave out the steps that a GradScaler has not made."""
+        for model in self._models.take_scaled():
+            self._skip(model, SCALER_SKIPPED)
+
+    def _skip(self, model: AttachedOptimizer, why: str) -> None:
+        """Leave out a step that the user's code has not made."""
+        stepped = self._models.begin_step(model)
+        self._left_out.leave(self._unweighed(), NotFinite(why))
+        self._end_step(model, stepped, skipped=True, objective=False)
+
+    def _end_step(
+        self, model: AttachedOptimizer, stepped: int | None, *, skipped: bool, objective: bool
+    ) -> None:
+        """End a step. `stepped`: see `_contribute`. `skipped`: it is left out. `objective`: its
+        loss is known."""
+        self._stepped = self._visited()
         self._step += 1
         if self._pacer is not None:
             self._pacer.pace(self._visited())
         if self.traits.gathers and self._abandons():
-            self._leave_out(objective is not None and not skipped)
+            self._leave_out(objective and not skipped)
         elif self.traits.gathers:
             self._end_micro_batch(skipped=skipped)
         elif self.traits.trains_through and self._on_its_way:
@@ -181,6 +242,7 @@ class Exchange:
         self._on_its_way = False
         with torch.no_grad():
             took_ns = self._node.rebase()
+        self._models.version_came(final=self._loop.stopped)
         if self._loop.terms.anew:
             self._forget_steps()
             self.resume_pace()
@@ -267,10 +329,15 @@ class Exchange:
 
     def _finish_accumulation(self) -> None:
         """Make a step with the gradients that the user's code has accumulated since its last step.
-        Otherwise their points would count, but not their gradients."""
-        skipped = self._left_out.step(self._visited() - self._stepped)
-        if not self._kind.steps_on_servers and not skipped:
-            self._models.only.step_locally(self._share())
+        Otherwise their points would count, but not their gradients. If there are no gradients, or
+        if they are still scaled for half precision, leave the step out."""
+        model = self._models.only
+        if model.scales or model.needs_closure or not model.has_gradient:
+            why = SCALER_SKIPPED if self._models.take_scaled() else NO_STEP
+            self._left_out.leave(self._unweighed(), NotFinite(why))
+            skipped = True
+        else:
+            skipped = not self._make(model)
         self._step += 1
         if self.traits.gathers:
             self._end_micro_batch(skipped=skipped)
@@ -283,6 +350,8 @@ class Exchange:
         with self._left_out.naming():
             self._models.check_tensors()
             self._flat.check_homes()
+            if self._written is not None:
+                self._written.check()
         collected, progress, lease = self._visits.collect()
         visited = self._reported(stepped)
         weight = self._points if self._points is not None else collected or self._visits.in_step
@@ -333,7 +402,7 @@ class Exchange:
         if self._on_its_way and self._node.displaced:
             self.settle()
         if wait:
-            self._kind.remember(self._flat)
+            self._remember()
         self.resume_pace()
         self.begin_round()
 
@@ -362,15 +431,22 @@ class Exchange:
 
     def _continue(self) -> None:
         """The worker has abstained, and continues with the parameters of the next version."""
-        self._kind.remember(self._flat)
+        self._remember()
         self.resume_pace()
         self.begin_round()
 
     def take_version(self) -> None:
         """Take the present parameters as the base from which changes are computed. The worker has
         waited without contributing, and new parameters may have arrived."""
-        self._kind.remember(self._flat)
+        self._remember()
         self.resume_pace()
+
+    def _remember(self) -> None:
+        """The worker continues with a version: changes are computed from its parameters."""
+        self._kind.remember(self._flat)
+        self._models.version_came(final=self._loop.stopped)
+        if self._written is not None:
+            self._written.version_came()
 
     def resume_pace(self) -> None:
         """The worker computes again. If its steps are made longer (staging), the next one counts

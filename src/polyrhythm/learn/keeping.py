@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.kept import decode_state, encode_state
 from polyrhythm.store.tensor_file import Encoded
@@ -51,6 +52,11 @@ class Kept:
                 raise UsageError(f"keep() got the name {name!r}: it must be an identifier")
             if name in self._objects:
                 raise UsageError(f"keep() has {name!r} already")
+            if isinstance(each, AttachedOptimizer) and not each.holds_state:
+                raise UsageError(
+                    f"leave {name!r} out of keep(): the servers hold the optimizer's state, which is"
+                    " in every checkpoint already"
+                )
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(each, method, None)):
                     raise UsageError(f"{name!r} cannot be kept: it has no {method}()")

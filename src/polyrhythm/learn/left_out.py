@@ -1,4 +1,5 @@
-"""Steps that a worker leaves out because they are not finite (`--on-nan skip`).
+"""Steps that a worker leaves out because they are not finite (`--on-nan skip`), or because the
+user's code has made no step with its points.
 
 *A step whose gradient is not finite changes nothing: a local optimizer does not take it, and it adds
 nothing to the gradients of a contribution. A contribution without any other step is left out: the
@@ -11,6 +12,9 @@ from contextlib import contextmanager
 from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages.reasons import Reason, not_finite
+
+SCALER_SKIPPED = "a GradScaler made no step, because a gradient holds NaN or infinity"
+NO_STEP = "the training loop made no step with its last points"
 
 
 class LeftOut:
@@ -27,19 +31,34 @@ class LeftOut:
     def step(self, points: float, model: int | None = None) -> bool:
         """The worker has computed a step over this many points. `model`: the number of the model
         that makes the step, if there are several. Returns whether the step is left out."""
+        if self.skips:
+            try:
+                self._flat.check_gradients(model)
+            except NotFinite as error:
+                self.leave(points, error)
+                return True
         self.made += 1
-        if not self.skips:
-            return False
-        try:
-            self._flat.check_gradients(model)
-        except NotFinite as error:
-            self._why = self.named(error)
-        else:
-            return False
+        return False
+
+    def stepped(self, points: float) -> bool:
+        """The worker has made a local step with a closure, whose gradients were not known before.
+        Returns whether it is left out, because its parameters are not finite."""
+        if self.skips:
+            try:
+                self._flat.check_parameters()
+            except NotFinite as error:
+                self.leave(points, error)
+                return True
+        self.made += 1
+        return False
+
+    def leave(self, points: float, why: NotFinite) -> None:
+        """Leave out a step over this many points."""
+        self.made += 1
+        self._why = self.named(why)
         self._steps += 1
         self._points += points
         self._flat.restore_buffers(sums=False)
-        return True
 
     def named(self, error: NotFinite) -> NotFinite:
         """The error with the worker and the number of its step."""

@@ -6,6 +6,7 @@ begins, that is, at the first step, batch, `keep` or `probe`.* Until then the mo
 parameters that the user's code gave them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_read import load_into
+from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.wire.messages import JobSpec, ModelSpec
 
 
@@ -38,11 +40,20 @@ class _Model:
 class Models:
     """Implements `attached.Steps`."""
 
-    def __init__(self, node: WorkerNode, job: JobSpec, kept: Kept, pacer: Pacer | None) -> None:
+    def __init__(
+        self,
+        node: WorkerNode,
+        job: JobSpec,
+        kept: Kept,
+        pacer: Pacer | None,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        """`say` prints a message once for all workers of a job."""
         self._node = node
         self._job = job
         self._kept = kept
         self._pacer = pacer
+        self._say = say
         self._models: list[_Model] = []
         self.visits = Visits()
         self.exchange: Exchange | None = None
@@ -84,13 +95,16 @@ class Models:
         flat = self._node.attach(spec, tensors)
         attached = [each.attached for each in models]
         names = [each.name for each in models]
-        exchange = Exchange(self._node, flat, self.visits, attached, names, self._pacer)
+        exchange = Exchange(
+            self._node, flat, self.visits, attached, names, self._pacer, say=self._say
+        )
         self._kept.attach([each.param_groups for each in attached])
         return exchange
 
     def _described(self, model: _Model) -> tuple[ModelSpec, list[torch.Tensor]]:
         try:
-            return describe(model.module, model.optimizer, self._job.kind)
+            rows = self._job.updater == "optimizer" and len(self._models) == 1
+            return describe(model.module, model.optimizer, self._job.kind, rows=rows)
         except UsageError as error:
             # without the worker's name: the command names all workers that fail with the same words
             which = f"the model {model.name!r}: " if model.name else ""
@@ -114,6 +128,11 @@ class Models:
     @property
     def pending(self) -> bool:
         return self.exchange is not None and self.exchange.pending
+
+    @property
+    def steps_locally(self) -> bool:
+        """Whether the user's optimizers make the steps, here on the worker."""
+        return not KINDS[self._job.kind].steps_on_servers and not self._node.loop.stopped
 
     def before_step(self) -> None:
         self.join("step")

@@ -49,7 +49,7 @@ class Worker:
         self._pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._points: Points | None = None
         self._kept = Kept(node)
-        self._models = Models(node, job, self._kept, self._pacer)
+        self._models = Models(node, job, self._kept, self._pacer, self._say)
         self._passes = VisitedPasses(node.loop)
         self._reporting = Reporting(node, job, self._passes, self._models)
 
@@ -219,6 +219,7 @@ class Worker:
         try:
             while not self.stopped:
                 self._node.end_iteration()
+                exchange.before_batch()
                 lease = self._node.loop.lease or lease
                 if ahead.take(lease):
                     self._visits.drop()
@@ -263,6 +264,7 @@ class Worker:
         found = stream(loading, self._number() % count, count, self._own_seed())
         while not self.stopped:
             self._node.end_iteration()
+            exchange.before_batch()
             points, batch = next(found)
             if incarnation != self.incarnation:
                 incarnation = self.incarnation

@@ -25,6 +25,13 @@ _BITS = {2: (torch.int16, -(1 << 15)), 4: (torch.int32, -(1 << 31)), 8: (torch.i
 that has the bits of -0.0."""
 
 
+def bits_of(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The bits of a tensor of floating-point numbers as integers, and the integer that has the bits
+    of -0.0."""
+    integer, nothing = _BITS[tensor.element_size()]
+    return tensor.view(integer), nothing
+
+
 class Absences:
     """Finds the tensors for which no worker had a gradient. It looks at the first element of every
     tensor, and at the other elements only if the first is -0.0."""

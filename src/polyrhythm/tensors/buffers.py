@@ -15,6 +15,7 @@ import torch
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.held import Held, State
+from polyrhythm.tensors.rows import Incoming
 from polyrhythm.wire.messages import SliceStep
 
 Parts = tuple[int, ...] | None
@@ -52,9 +53,11 @@ class Buffers:
     worker sent."""
 
     takes_parts: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
 
-    def add(self, held: Held, incoming: torch.Tensor, weight: float, parts: Parts = None) -> None:
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: Parts = None) -> None:
+        assert isinstance(incoming, torch.Tensor)
         for part, piece in pieces_of(held.slice, incoming, parts):
             first, end = held.slice.parts[part]
             aggregate, begun = held.aggregate[first:end], part in held.part_weights

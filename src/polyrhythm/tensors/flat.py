@@ -19,6 +19,7 @@ from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 from polyrhythm.tensors.not_finite import not_finite
+from polyrhythm.tensors.row_gradients import RowGradients
 
 _FEW_NBYTES = 1 << 18
 """A slice of at most this size is copied as bytes, without making a tensor."""
@@ -66,11 +67,15 @@ class FlatModel:
         self._numbers: dict[int, Numbers | None] = {}
         """Push buffers as numpy arrays, by address. The arrays keep the memory alive, so that no
         other memory gets the same address."""
-        self._few = [space.length <= FEW for space in layout.spaces]
+        self._rows = RowGradients(layout, self._tensors, self._places, self._wires)
+        self._few = [
+            space.length <= FEW and index not in self._rows.spaces
+            for index, space in enumerate(layout.spaces)
+        ]
         self._trained = [
             (index, self._tensors[index], place, self._few[place.space])
             for index, place in enumerate(self._places)
-            if not layout.spaces[place.space].buffers
+            if not layout.spaces[place.space].buffers and index not in self._rows
         ]
         self._checked_at_once = [
             index
@@ -215,6 +220,7 @@ class FlatModel:
                 if few and not all_finite(views[index]):
                     raise not_finite("gradient", place.tensor.name)
         self._others = {} if model is None else self._slices_without(model)
+        self._rows.fill(push)
         self._buffers.fill(push)
 
     def _of_model(self, model: int | None) -> list[tuple[int, torch.Tensor, TensorPlace, bool]]:
@@ -234,8 +240,14 @@ class FlatModel:
 
     def check_gradients(self, model: int | None = None) -> None:
         """Raise NotFinite if a gradient of the model is not finite."""
-        for _, tensor, place, _ in self._of_model(model):
-            if tensor.grad is not None and not all_finite(tensor.grad):
+        for index, tensor in enumerate(self._tensors):
+            place, gradient = self._places[index], tensor.grad
+            group = place.tensor.group
+            if gradient is None or self.layout.spaces[place.space].buffers:
+                continue
+            if model is not None and self._models[group] != model:
+                continue
+            if not all_finite(gradient._values() if gradient.is_sparse else gradient):
                 raise not_finite("gradient", place.tensor.name)
 
     def restore_buffers(self, *, sums: bool = True) -> None:
@@ -244,14 +256,18 @@ class FlatModel:
         self._buffers.restore()
         for gathered in (self._sums or ()) if sums else ():
             gathered.fill_(NO_GRADIENT)
+        if sums:
+            self._rows.forget()
 
     def gather(self, points: float) -> None:
         """Add the gradients of a micro-batch, multiplied by its number of points, to the sums."""
         if self._sums is None:
             self._sums = [torch.full_like(flat, NO_GRADIENT) for flat in self._flat]
-        views = self._views_of(self._sums)
-        for tensor, place, view in zip(self._tensors, self._places, views, strict=True):
-            if tensor.grad is not None and not self.layout.spaces[place.space].buffers:
+        for index, view in enumerate(self._views_of(self._sums)):
+            tensor, space = self._tensors[index], self.layout.spaces[self._places[index].space]
+            if index in self._rows:
+                self._rows.gather(index, view, points)
+            elif tensor.grad is not None and not space.buffers:
                 view.add_(tensor.grad.detach(), alpha=points)
 
     def fill_gathered(self, push: Sequence[torch.Tensor], points: float) -> None:
@@ -259,12 +275,27 @@ class FlatModel:
         the push buffers, and reset the sums."""
         assert self._sums is not None
         for index, space in enumerate(self.layout.spaces):
-            if not space.buffers and space.length:
+            if not space.buffers and space.length and index not in self._rows.spaces:
                 torch.div(self._sums[index], points, out=self._sums[index])
                 push[index].copy_(self._sums[index])
                 self._check(push[index], index, "gradient")
                 self._sums[index].fill_(NO_GRADIENT)
+        if self._rows.spaces:
+            self._fill_beside_rows(push, self._sums, points)
         self._buffers.fill(push)
+
+    def _fill_beside_rows(
+        self, push: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], points: float
+    ) -> None:
+        """Do the same for the spaces in which some tensors have gradients of rows."""
+        by_tensor, views = self._views_of(sums), self._views_of(push)
+        for index, _, place, _ in self._trained:
+            if place.space in self._rows.spaces:
+                views[index].copy_(by_tensor[index].div_(points))
+                if not all_finite(views[index]):
+                    raise not_finite("gradient", place.tensor.name)
+                by_tensor[index].fill_(NO_GRADIENT)
+        self._rows.fill_gathered(push, dict(enumerate(by_tensor)), points)
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return a view into these push buffers for each tensor of the model. The views are
@@ -292,6 +323,31 @@ class FlatModel:
         """Per slice of buffers, the numbers of the parts that are in the last contribution. Slices
         of parameters that it leaves out have an entry without parts."""
         return self._buffers.changed | self._others if self._others else self._buffers.changed
+
+    @property
+    def indices(self) -> dict[int, int]:
+        """Per slice of which the last contribution contains only rows, the number of rows."""
+        return self._rows.sent
+
+    @property
+    def row_tensors(self) -> set[int]:
+        """The ids of the tensors whose gradients are contributed row by row."""
+        return {id(tensor) for i, tensor in enumerate(self._tensors) if i in self._rows}
+
+    @property
+    def trained(self) -> list[tuple[str, torch.Tensor]]:
+        """The parameters that are optimized, with their names."""
+        return [
+            (place.tensor.name, tensor)
+            for tensor, place in zip(self._tensors, self._places, strict=True)
+            if place.length and not self.layout.spaces[place.space].buffers
+        ]
+
+    def check_parameters(self) -> None:
+        """Raise NotFinite if a parameter of the model is not finite."""
+        for name, tensor in self.trained:
+            if not all_finite(tensor.detach()):
+                raise not_finite("parameter", name)
 
     def _finite(self, change: torch.Tensor) -> bool:
         key = change.data_ptr()

@@ -23,8 +23,12 @@ class Held:
     part_weights: dict[int, float] = field(default_factory=dict)
     """For slices of buffers: the weight that was added to each part. A part that no worker has
     changed has no entry."""
+    present: bool = False
+    """For slices of rows: whether a worker had a gradient for their tensor, although it may have no
+    row in this slice."""
 
     def empty(self) -> None:
         """Reset the aggregate after it was folded."""
         self.weight, self.rate, self.clock = 0.0, None, -1
         self.part_weights.clear()
+        self.present = False

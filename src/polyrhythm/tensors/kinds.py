@@ -20,7 +20,8 @@ from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
-from polyrhythm.tensors.optimizers import can_fuse
+from polyrhythm.tensors.optimizers import SPARSE_ADAM, can_fuse
+from polyrhythm.tensors.sparse_adam import SparseAdam
 from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum, Updater
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
@@ -61,6 +62,8 @@ class Gradient:
     def updater(
         self, layout: Layout, job: JobSpec, optimizer: OptimizerSpec, held: Sequence[Held]
     ) -> Updater:
+        if optimizer.name == SPARSE_ADAM:
+            return SparseAdam(optimizer, held)
         return Optimizer(optimizer, held, fused=_can_fuse(layout, optimizer))
 
     def remember(self, model: FlatModel) -> None:

@@ -11,13 +11,28 @@ import torch
 
 from polyrhythm.core.elementwise import ELEMENTWISE as ELEMENTWISE
 from polyrhythm.core.elementwise import reason_against
+from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.text import plain
 from polyrhythm.errors import UsageError
-from polyrhythm.wire.messages import OptimizerSpec
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec
 
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 _FUSED_DTYPES = (torch.float32, torch.float64)
 """torch's fused SGD leaves most elements of half precision unchanged (pytorch issue 191763)."""
+_HINTS = {
+    "LBFGS": "give the job --kind local and call optimizer.step(closure)",
+    "Adafactor": "give the job --kind local, or use AdamW",
+    "Muon": "give the job --kind local, or use AdamW",
+}
+_HINT = (
+    "give the job --kind local, with which the optimizer's steps are made on the worker (under psp"
+    " and with --local-steps, several between two contributions), or use one of"
+    f" {', '.join(ELEMENTWISE)}"
+)
+SPARSE_ADAM = "SparseAdam"
+TAKE_ROWS = ("SGD", "Adagrad", SPARSE_ADAM)
+"""The optimizers that make a step with some rows of a gradient, as torch does. Weight decay changes
+every row, so a parameter group with weight decay takes whole gradients only."""
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
@@ -31,11 +46,12 @@ def load_optimizers() -> None:
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
     """Return the optimizer as a spec, or raise an error that says why it cannot run on slices."""
     name = type(optimizer).__name__
-    if name not in ELEMENTWISE or type(optimizer) is not getattr(torch.optim, name):
+    known = (*ELEMENTWISE, SPARSE_ADAM)
+    if name not in known or type(optimizer) is not getattr(torch.optim, name):
         raise UsageError(
             f"{name} cannot run on a server, which holds slices and not whole tensors:"
             f" {reason_against(name)};"
-            f" use one of {', '.join(ELEMENTWISE)}, or --kind local, which keeps it on the worker"
+            f" {_HINTS.get(name, _HINT)}"
         )
     return OptimizerSpec(name, tuple(_options(group) for group in optimizer.param_groups))
 
@@ -63,33 +79,60 @@ def build_optimizer(
     """Build one optimizer for all slices, in which each slice is one parameter. One optimizer per
     slice would be six times slower."""
     kind = getattr(torch.optim, spec.name)
-    known = inspect.signature(kind).parameters
-    param_groups = []
-    for group, params in sorted(groups.items()):
-        options = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in spec.groups[group].items()
-            if key in known
-        }
-        param_groups.append({"params": params, **options})
+    param_groups = [
+        {"params": params, **options_of(spec, group)} for group, params in sorted(groups.items())
+    ]
     how = "fused" if fused else "foreach"
     optimizer: torch.optim.Optimizer = kind(param_groups, **{how: True}, **_required(spec))
     _start_momentum_at_zero(optimizer)
     return optimizer
 
 
+def options_of(spec: OptimizerSpec, group: int) -> dict[str, Any]:
+    """The options of a parameter group, as torch's constructor takes them."""
+    known = inspect.signature(getattr(torch.optim, spec.name)).parameters
+    return {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in spec.groups[group].items()
+        if key in known
+    }
+
+
+def takes_rows(spec: OptimizerSpec, group: int) -> bool:
+    """Whether the optimizer makes a step with some rows of a gradient of this parameter group."""
+    return spec.name in TAKE_ROWS and not spec.groups[group].get("weight_decay")
+
+
 def check_optimizer(spec: OptimizerSpec) -> None:
     """Refuse an optimizer from a peer that torch cannot build, before a server allocates its
     slices."""
-    if spec.name not in ELEMENTWISE:
+    if spec.name not in (*ELEMENTWISE, SPARSE_ADAM):
         raise UsageError(f"there is no optimizer {plain(spec.name)!r} that runs on slices")
     groups = {number: [torch.nn.Parameter(torch.zeros(1))] for number in range(len(spec.groups))}
-    for (parameter,) in groups.values():
-        parameter.grad = torch.zeros(1)
     try:
+        if spec.name == SPARSE_ADAM:
+            for number in groups:
+                torch.optim.SparseAdam([torch.zeros(1, 1)], **options_of(spec, number))
+            return
+        for (parameter,) in groups.values():
+            parameter.grad = torch.zeros(1)
         build_optimizer(spec, groups, fused=False).step()  # some options are checked only by `step`
     except Exception as error:  # torch checks options in many ways
         raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
+
+
+def check_rows(spec: ModelSpec, layout: Layout) -> None:
+    """Refuse SparseAdam for a tensor that is not cut between rows."""
+    names, models = [optimizer.name for optimizer in spec.optimizers], spec.models
+    for slice_ in layout.slices if SPARSE_ADAM in names else ():
+        if layout.spaces[slice_.space].buffers or slice_.width:
+            continue
+        if names[models[slice_.group]] == SPARSE_ADAM:
+            raise UsageError(
+                "SparseAdam needs gradients of rows, and one of its tensors has no rows, or rows"
+                " that are too long for a slice, or the job has several models: optimize that tensor"
+                " with Adam, or give the job --kind local"
+            )
 
 
 def can_fuse(spec: OptimizerSpec, dtypes: Iterable[torch.dtype]) -> bool:

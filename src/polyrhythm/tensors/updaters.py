@@ -20,6 +20,7 @@ from polyrhythm.tensors.held import State as State
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for
 from polyrhythm.tensors.optimizers import build_optimizer
+from polyrhythm.tensors.rows import Incoming, Rows, add_rows, fill_unsent
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 
@@ -29,14 +30,15 @@ class Updater(Protocol):
     takes_parts: ClassVar[bool]
     """A contribution may contain only some parts of a slice. Without rounds, replicas then get the
     resulting step instead of the contribution."""
+    takes_rows: ClassVar[bool]
+    """A contribution may contain only some rows of a slice that consists of rows."""
     writes_on_aggregate: ClassVar[bool]
     """A fold may write to the aggregate, so a replica must fold a copy of the aggregate that it
     received."""
 
-    def add(
-        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
-    ) -> None:
-        """Add a slice of a contribution, or these parts of the slice, to the aggregate."""
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        """Add a slice of a contribution, or these parts of the slice, to the aggregate. Only
+        updaters of kind gradient get rows."""
 
     def settle(
         self,
@@ -75,6 +77,7 @@ class Stateless:
     fold."""
 
     takes_parts: ClassVar[bool] = False
+    takes_rows: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
 
     def settle(
@@ -99,9 +102,13 @@ class Stateless:
         pass
 
 
-def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
+def add_weighted(held: Held, incoming: Incoming, weight: float) -> None:
     """Add `weight` times the contribution to the aggregate. The first contribution after a fold
     overwrites the aggregate, so that it need not be set to zero."""
+    if isinstance(incoming, Rows):
+        add_rows(held, incoming, weight)
+        return
+    held.present = True
     if held.weight:
         held.aggregate.add_(incoming, alpha=weight)
     elif incoming.dtype == held.aggregate.dtype:
@@ -110,7 +117,7 @@ def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
         held.aggregate.copy_(incoming).mul_(weight)
 
 
-def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+def carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
     """Copy the current version to the targets, except where the target is the current version's own
     memory."""
     for held, place in zip(slices, target, strict=True):
@@ -126,10 +133,8 @@ class Mean(Stateless):
     def __init__(self, *, by_rate: bool = False) -> None:
         self._by_rate = by_rate
 
-    def add(
-        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
-    ) -> None:
-        _add_weighted(held, incoming, weight)
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        add_weighted(held, incoming, weight)
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
@@ -147,9 +152,8 @@ class Addition(Stateless):
     """Plain addition, for benchmarks of parameter servers. The aggregate begins as a copy of the
     current version and becomes the next version, so a fold copies nothing."""
 
-    def add(
-        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
-    ) -> None:
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        assert isinstance(incoming, torch.Tensor)
         if held.weight:
             held.aggregate.add_(incoming)
         else:
@@ -167,9 +171,8 @@ class Sum(Stateless):
     """Plain addition without rounds: each contribution is added to the parameters when it
     arrives."""
 
-    def add(
-        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
-    ) -> None:
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        assert isinstance(incoming, torch.Tensor)
         if held.weight:
             held.aggregate.add_(incoming)
         else:
@@ -190,6 +193,7 @@ class Optimizer:
     the mean change as a negative gradient (the outer optimizer of kind *local*)."""
 
     takes_parts: ClassVar[bool] = False
+    takes_rows: ClassVar[bool] = True
     writes_on_aggregate: ClassVar[bool] = True
 
     def __init__(
@@ -222,10 +226,8 @@ class Optimizer:
         self._scale = torch.ones((), dtype=torch.float32)
         self._scale_number = self._scale.numpy()
 
-    def add(
-        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
-    ) -> None:
-        _add_weighted(held, incoming, weight)
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        add_weighted(held, incoming, weight)
 
     def settle(
         self,
@@ -236,6 +238,7 @@ class Optimizer:
     ) -> None:
         """If replicas read the aggregate, divide it by its weight now. A fold would do it in place
         later, while replicas read."""
+        self._complete(held)
         if forwarded and held.weight:
             held.aggregate.div_(held.weight)
             held.weight = 1.0
@@ -243,9 +246,10 @@ class Optimizer:
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        _carry_over(slices, target)
+        carry_over(slices, target)
         for held, place in zip(slices, target, strict=True):
             self._params[held.slice.id].data = place
+            self._complete(held)
         due = [pair for pair in zip(slices, steps, strict=True) if pair[1].weight]
         absent: dict[torch.nn.Parameter, Parts] = {}
         for held, _ in due:
@@ -258,6 +262,12 @@ class Optimizer:
         present = [p for p in due if absent.get(params[p[0].slice.id]) != p[0].slice.parts]
         with keep(self._optimizer, absent):
             self._step_all(present)
+
+    def _complete(self, held: Held) -> None:
+        """Torch's SGD and Adagrad treat a row that a sparse gradient does not contain as one with
+        the gradient 0."""
+        if held.slice.width:
+            fill_unsent(held)
 
     def _step_all(self, due: Sequence[tuple[Held, SliceStep]]) -> None:
         for step, rates, part in _passes(due):

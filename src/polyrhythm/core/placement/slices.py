@@ -2,7 +2,8 @@
 how these are cut into slices.
 
 A slice is a contiguous range of a space, inside one parameter group, and at most `slice_nbytes`
-long. There are at least as many slices as servers. Every process computes the same slices from the
+long. There are at least as many slices as servers. A tensor whose gradients contain only some rows
+has slices of its own, which are cut between rows. Every process computes the same slices from the
 same model description.
 """
 
@@ -55,6 +56,14 @@ class Slice:
     parts: tuple[tuple[int, int], ...] = ()
     """The ranges of the tensors (or of the parts of tensors) in the slice: (first, end), relative
     to its offset."""
+    width: int = 0
+    """If positive, the slice consists of whole rows of one tensor, and a row has so many elements.
+    Contributions may contain only some of these rows."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the slice; 0 if it does not consist of rows."""
+        return (self.parts[0][1] - self.parts[0][0]) // self.width if self.width else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,8 @@ class Layout:
 def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
     """The layout of a model for this number of servers and slice size."""
     keys = sorted({(t.group == BUFFERS, t.dtype) for t in spec.tensors})
-    spaces, places, runs = [], [], []
+    spaces, places = [], []
+    runs: list[_Run] = []
     for space, (buffers, dtype) in enumerate(keys):
         align = max(1, ALIGN // ITEM_NBYTES[dtype])
         end = 0
@@ -97,23 +107,52 @@ def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
         ]
         for group in sorted({tensor.group for _, tensor in members}):
             first = end
+            item = ITEM_NBYTES[dtype]
             for index, tensor in ((i, t) for i, t in members if t.group == group):
                 length = math.prod(tensor.shape)
                 places.append(TensorPlace(tensor, index, space, end, length))
-                end += -(-length // align) * align
-            if end > first:
-                runs.append((space, group, first, end, align, ITEM_NBYTES[dtype]))
+                began, end = end, end + -(-length // align) * align
+                if width := _width_of(tensor, align, slice_nbytes // item):
+                    unit = math.lcm(align, width)
+                    runs.append(_Run(space, group, first, began, align, item))
+                    runs.append(_Run(space, group, began, end, unit, item, width))
+                    first = end
+            runs.append(_Run(space, group, first, end, align, item))
         spaces.append(Space(dtype, buffers, end))
+    runs = [run for run in runs if run.end > run.first]
     return Layout(tuple(spaces), tuple(places), _cut(runs, places, servers, slice_nbytes))
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A range [first, end) of a space that is cut into slices. Slices begin at multiples of `unit`
+    elements. `width`: see `Slice.width`."""
+
+    space: int
+    group: int
+    first: int
+    end: int
+    unit: int
+    item: int
+    width: int = 0
+
+
+def _width_of(tensor: TensorSpec, align: int, most: int) -> int:
+    """The width of the rows into which this tensor is cut; 0 if it is not cut between rows: its
+    gradients contain all rows, or a slice would need more than `most` elements."""
+    if not tensor.rows or tensor.group == BUFFERS or not tensor.shape:
+        return 0
+    width = math.prod(tensor.shape[1:])
+    return width if tensor.shape[0] and width and math.lcm(align, width) <= most else 0
+
+
 def _cut(
-    runs: list[tuple[int, int, int, int, int, int]],
+    runs: list[_Run],
     places: list[TensorPlace],
     servers: int,
     slice_nbytes: int,
 ) -> tuple[Slice, ...]:
-    total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
+    total_nbytes = sum((run.end - run.first) * run.item for run in runs)
     share_nbytes = total_nbytes // max(1, servers)
     slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
     # rounding the slice size up to whole cache lines can result in too few slices
@@ -122,19 +161,19 @@ def _cut(
     return slices
 
 
-def _cut_at(
-    runs: list[tuple[int, int, int, int, int, int]], places: list[TensorPlace], limit_nbytes: int
-) -> tuple[Slice, ...]:
+def _cut_at(runs: list[_Run], places: list[TensorPlace], limit_nbytes: int) -> tuple[Slice, ...]:
     slices: list[Slice] = []
     ends = [(place.space, place.offset + place.length) for place in places]
-    for space, group, first, end, align, item in runs:
-        limit = max(1, limit_nbytes // item // align) * align
+    for run in runs:
+        first, end = run.first, run.end
+        limit = max(1, limit_nbytes // run.item // run.unit) * run.unit
         count = -(-(end - first) // limit)
-        step = -(-(end - first) // count // align) * align
+        step = -(-(end - first) // count // run.unit) * run.unit
         for offset in range(first, end, step):
             length = min(step, end - offset)
-            parts = _parts(places, ends, space, offset, offset + length)
-            slices.append(Slice(len(slices), space, group, offset, length, parts))
+            parts = _parts(places, ends, run.space, offset, offset + length)
+            cut = Slice(len(slices), run.space, run.group, offset, length, parts, run.width)
+            slices.append(cut)
     return tuple(slices)
 
 

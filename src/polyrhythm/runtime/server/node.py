@@ -21,6 +21,7 @@ from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.peers import SEAT
+from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.text import plain_reason
@@ -47,7 +48,8 @@ from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver, ParameterSender
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
-from polyrhythm.tensors.optimizers import check_optimizer
+from polyrhythm.tensors.optimizers import check_optimizer, check_rows
+from polyrhythm.tensors.rows import ABSENT
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, refused
 
@@ -207,7 +209,7 @@ class ServerNode:
             if isinstance(message, m.Alive):
                 self._beats.confirm(link, message)
             elif isinstance(message, m.Attach) and self._optimizes:
-                _check_model(message)
+                _check_model(message, self._job)
             elif isinstance(message, m.OperatorRequest):
                 self._driver.put(LEAD, ev.OperatorRequested(link.peer, message))
                 return
@@ -220,8 +222,8 @@ class ServerNode:
                 return
             self._driver.put(LEAD, message)
         elif isinstance(message, m.Contribution):
-            whole = message.parts != ()
-            data = _payload(message, payload) if whole else memoryview(b"")
+            nothing = message.parts == () or message.indices in (ABSENT, 0)
+            data = memoryview(b"") if nothing else _payload(message, payload)
             self._adding.take(link, message, data, wait)
         elif isinstance(message, m.Copy | m.State):
             self._slices.take_from_primary(message, payload)
@@ -352,10 +354,11 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
 }
 
 
-def _check_model(message: m.Attach) -> None:
+def _check_model(message: m.Attach, job: m.JobSpec) -> None:
     try:
         for optimizer in message.spec.optimizers:
             check_optimizer(optimizer)
+        check_rows(message.spec, lay_out(message.spec, job.servers, job.slice_nbytes))
     except UsageError as error:
         raise LinkError(f"w{message.worker}'s model cannot be held: {error}") from None
 

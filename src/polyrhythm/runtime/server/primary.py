@@ -18,6 +18,7 @@ from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, p
 from polyrhythm.tensors.buffers import Parts, parts_length
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import model_of, updaters_for
+from polyrhythm.tensors.rows import Incoming, read_rows
 from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
 
@@ -32,7 +33,7 @@ class PrimarySlice:
     turn: int = 0
     """With replicas and rounds: the number (0 or 1) of the aggregate to which contributions are
     added."""
-    kept: list[tuple[torch.Tensor, Contribution]] = field(default_factory=list)
+    kept: list[tuple[Incoming, Contribution]] = field(default_factory=list)
     """In a deterministic job: the contributions of the open round. The fold adds them in the order
     of the workers."""
 
@@ -188,6 +189,15 @@ class Primary:
         """The slice with this number; None if this server is not its primary."""
         return self._parts.get(slice_)
 
+    def contributed(self, part: PrimarySlice, data: memoryview, message: Contribution) -> Incoming:
+        """The received bytes of a slice of a contribution. Raises LinkError if they cannot be the
+        slice, or the parts or the rows of it that the message names."""
+        if message.indices is None:
+            return self.incoming(part, data, message.parts)
+        if message.parts is not None or not part.updater.takes_rows:
+            raise LinkError(f"the peer sent rows of slice {message.slice}, which takes no rows")
+        return read_rows(part.held.slice, data, message.indices, part.wire)
+
     def incoming(self, part: PrimarySlice, data: memoryview, parts: Parts = None) -> torch.Tensor:
         """The received bytes of a slice, or of these parts of it, as a tensor. Raises LinkError if
         their size is wrong."""
@@ -226,7 +236,7 @@ class Primary:
         if part.converts:
             slot.tensors[index].copy_(part.held.parameters)
 
-    def add(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
+    def add(self, part: PrimarySlice, incoming: Incoming, message: Contribution) -> None:
         held, updater = part.held, part.updater
         if is_left_out(part, message):
             return

@@ -15,6 +15,7 @@ from polyrhythm.core.placement.slices import Layout
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import updaters_for
+from polyrhythm.tensors.rows import Incoming, read_rows, rows_nbytes
 from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
 
@@ -98,6 +99,8 @@ class ReplicaMemory:
         """The size of a step's payload in bytes. A contribution has the dtype of the wire, an
         aggregate that of the slice's parameters."""
         kept = self._kept[message.slice]
+        if message.indices is not None:
+            return rows_nbytes(kept.held.slice, message.indices, kept.wire.itemsize)
         contribution = message.worker >= 0 and not kept.updater.takes_parts
         dtype = kept.wire if contribution or self._grows else kept.dtype
         return kept.held.slice.length * dtype.itemsize
@@ -128,12 +131,19 @@ class ReplicaMemory:
 
     def step(self, message: Copy, data: memoryview | None) -> None:
         """Make the step that the primary made: fold its aggregate, or one contribution."""
+        if data is None and message.indices == 0 and message.step.weight:
+            data = memoryview(b"")  # a contribution without rows of this slice
         if data is None:
             return  # no worker has contributed to the slice in that round
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
         if message.worker >= 0 and not updater.takes_parts:
-            updater.add(held, tensor_over(data, kept.wire), message.step.weight)
+            incoming: Incoming
+            if message.indices is None:
+                incoming = tensor_over(data, kept.wire)
+            else:
+                incoming = read_rows(held.slice, data, message.indices, kept.wire)
+            updater.add(held, incoming, message.step.weight)
         elif self._grows:
             held.parameters.copy_(tensor_over(data, kept.wire))
             return

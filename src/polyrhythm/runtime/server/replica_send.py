@@ -86,6 +86,7 @@ class ReplicaSender:
             stamp=stamp,
             step=step,
             rows=(Row(message.worker, message.incarnation, message.sequence),),
+            indices=message.indices,
         )
         parts = (piece_for_many(payload),) if copy_targets and len(payload) else ()
         for peer in copy_targets:

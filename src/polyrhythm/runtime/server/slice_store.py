@@ -33,6 +33,7 @@ from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, 
 from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
 from polyrhythm.runtime.server.slots import Allocate
 from polyrhythm.tensors.finite import all_finite
+from polyrhythm.tensors.rows import Incoming, numbers_in
 from polyrhythm.wire.messages import (
     LEAST_WEIGHT,
     Contribution,
@@ -198,7 +199,9 @@ class SliceStore:
                 raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
             if part is None or self._frozen:
                 return None  # the sender does not know the new routes yet, or the job is over
-            incoming = primary.incoming(part, data, message.parts)
+            if message.indices is not None and not verify:
+                data = memoryview(bytearray(data))  # the sender cannot change the copy
+            incoming = primary.contributed(part, data, message)
             primary.check_weight(part, message.weight)
             with self._ledger_lock:
                 verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
@@ -206,7 +209,7 @@ class SliceStore:
                     return self._said(Repeated(worker, incarnation, sequence))
             if verdict is STRANGER:
                 return None  # the worker was evicted, or is not admitted yet; the lead tells it so
-            if verify and not all_finite(incoming):
+            if verify and not all_finite(numbers_in(incoming)):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
             try:
                 return self._enter(part, incoming, message, data)
@@ -215,7 +218,7 @@ class SliceStore:
                 raise InvariantBroken(f"{what}: {type(error).__name__}: {error}") from error
 
     def _enter(
-        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
     ) -> Contributed | None:
         """Add a slice that was checked. Returns an event if this server now has all its slices of
         the contribution."""
@@ -232,7 +235,7 @@ class SliceStore:
         raise NotImplementedError
 
     def _add_slice(
-        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
     ) -> None:
         raise NotImplementedError
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-import torch
-
 from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.io.segments import Segment
@@ -12,6 +10,7 @@ from polyrhythm.runtime.server.on_arrival_primary import OnArrivalPrimary
 from polyrhythm.runtime.server.primary import PrimarySlice
 from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
 from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.tensors.rows import ABSENT, Incoming
 from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import Contribution, JobSpec, SliceStep
 
@@ -28,7 +27,7 @@ class RoundsSliceStore(SliceStore):
         return self._locks.of(slice_)
 
     def _add_slice(
-        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
     ) -> None:
         if self._job.deterministic:
             part.kept.append((incoming.clone(), message))
@@ -84,11 +83,13 @@ class OnArrivalSliceStore(SliceStore):
             yield
 
     def _add_slice(
-        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
     ) -> None:
         """Make the step of a contribution, here and on every replica."""
         primary = self.primary
         step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if message.indices == ABSENT:  # the slice stays as it is
+            step = SliceStep(0.0)
         # end the worker's lease first, so that the fold can reuse the slot that it has read
         if message.pulled >= 0:
             primary.latest.release(message.worker, message.pulled)
@@ -100,7 +101,7 @@ class OnArrivalSliceStore(SliceStore):
                 stamp = self.ledger.next_step(message.slice)
             data = self._replica_sender.forward(message, data, step, stamp, self._routing)
         if buffers is None:
-            primary.add(part, primary.incoming(part, data), message)
+            primary.add(part, primary.contributed(part, data, message), message)
         primary.fold_slice(part, step)
 
     def lease(self, worker: int, ticket: int) -> list[int]:

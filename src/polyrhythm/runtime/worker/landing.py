@@ -23,6 +23,8 @@ class Landing:
         """`put` receives an event for each slice that is in its place or was skipped."""
         self.in_place: memoryview | None = None
         """The server's memory of the current version, if the worker uses it without a copy."""
+        self.count = 0
+        """How many slices have been written to the parameters, or began to be."""
         self._put = put
         self._model: FlatModel | None = None
         self._layout: Layout | None = None
@@ -72,6 +74,7 @@ class Landing:
         if not 0 <= message.slice < len(self._layout.slices):
             return None
         memory = self._model.memory_of(self._layout.slices[message.slice])
+        self.count += 1
         return memory if memory is not None and len(memory) == nbytes else None
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
@@ -106,6 +109,7 @@ class Landing:
     def _land(self, message: m.Parameters, view: memoryview | None) -> None:
         """Copy a slice, or all slices of a server, from `view` to their places."""
         assert self._model is not None and self._layout is not None
+        self.count += 1
         if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
             raise FrameError(f"parameters came of slice {message.slice}, which there is not")
         if message.parts is not None:

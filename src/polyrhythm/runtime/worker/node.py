@@ -166,6 +166,11 @@ class WorkerNode:
         return self._machine.incarnation
 
     @property
+    def landed(self) -> int:
+        """How many slices of versions have been written to the parameters, or began to be."""
+        return self._landing.count
+
+    @property
     def displaced(self) -> bool:
         """Whether the worker is not a member, because it was evicted and is joining again."""
         return self._machine.state in (Phase.JOINING, Phase.ADMITTED, Phase.PLACING)
@@ -216,7 +221,7 @@ class WorkerNode:
         in nanoseconds. `of`: `Trailer.model` and `Trailer.visited`."""
         assert self._model is not None
         event = ev.Computed(
-            self._push.lend(self._model.changed),
+            self._push.lend(self._model.changed, self._model.indices),
             weight,
             rates,
             objective,

@@ -16,6 +16,7 @@ from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.tensors.rows import rows_nbytes
 
 
 class PushBuffer:
@@ -33,6 +34,9 @@ class PushBuffer:
         self.parts: dict[int, tuple[int, ...]] = {}
         """Per slice of the model's buffers, the numbers of the parts that the contribution
         contains."""
+        self.indices: dict[int, int] = {}
+        """Per slice of which the contribution contains rows, their number (see
+        `Contribution.indices`)."""
         self._layout, self._model = layout, model
         self.pieces: list[Piece] = [
             segments[slice_.space].piece(*model.wire_range(slice_)) for slice_ in layout.slices
@@ -41,13 +45,16 @@ class PushBuffer:
     def piece(self, slice_: int) -> Piece | None:
         """The memory of a slice that is sent; None if the slice is unchanged and nothing is
         sent."""
-        parts = self.parts.get(slice_)
-        if parts is None:
+        parts, rows = self.parts.get(slice_), self.indices.get(slice_)
+        if parts is None and rows is None:
             return self.pieces[slice_]
-        if not parts:
-            return None
         known = self._layout.slices[slice_]
         offset, nbytes = self._model.wire_range(known)
+        if rows is not None:
+            size = rows_nbytes(known, rows, nbytes // known.length)
+            return self.segments[known.space].piece(offset, size) if size else None
+        if not parts:
+            return None
         length = sum(known.parts[part][1] - known.parts[part][0] for part in parts)
         item = nbytes // known.length
         return self.segments[known.space].piece(offset, length * item)
@@ -80,11 +87,13 @@ class PushBuffers:
     def tensors(self) -> list[list[torch.Tensor]]:
         return [buffer.tensors for buffer in self._buffers]
 
-    def lend(self, parts: dict[int, tuple[int, ...]]) -> int:
+    def lend(self, parts: dict[int, tuple[int, ...]], indices: dict[int, int] | None = None) -> int:
         """Mark the next buffer as in use by the servers, and return its number. `parts`: per slice
-        of the model's buffers, the parts that were changed."""
+        of the model's buffers, the parts that were changed. `indices`: per slice of which only rows
+        are sent, their number."""
         number = self._turns.lend()
         self._buffers[number].parts = parts
+        self._buffers[number].indices = indices or {}
         return number
 
     def turn_to_next(self, unacknowledged: int) -> None:
@@ -140,6 +149,9 @@ class Pushing:
             group = slices[number].group
             rate = effect.rates[group] if group >= 0 else 0.0
             parts, piece = buffer.parts.get(number), buffer.piece(number)
-            contribution = builders.contribution(effect, worker, incarnation, number, rate, parts)
+            indices = buffer.indices.get(number)
+            contribution = builders.contribution(
+                effect, worker, incarnation, number, rate, parts, indices
+            )
             link.send(contribution, () if piece is None else (piece,), flush=False)
         self._links.touch(link)

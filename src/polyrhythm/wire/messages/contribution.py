@@ -22,6 +22,10 @@ class Contribution(Message, frozen=True, kw_only=True):
     payload contains these parts one after the other. Empty: the contribution does not change this
     slice, and there is no payload; a slice of parameters can be left out so, if it belongs to
     another model than the step. None: the payload is the whole slice."""
+    indices: Count | None = None
+    """For a slice that consists of rows: how many rows the payload contains. Their numbers within
+    the slice come first (64 bits each, ascending), then their values. -1: the worker had no
+    gradient, and there is no payload. None: the payload is the whole slice."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Messages between a primary and its replicas and learners."""
 
-from polyrhythm.wire.messages.fields import Amount, Label, Message
+from polyrhythm.wire.messages.fields import Amount, Count, Label, Message
 from polyrhythm.wire.messages.specs import Row, SliceStep, Stamp
 
 
@@ -12,6 +12,8 @@ class Copy(Message, frozen=True, kw_only=True):
     stamp: Stamp
     step: SliceStep
     rows: tuple[Row, ...] = ()
+    indices: Count | None = None
+    """Without rounds: see `Contribution.indices`."""
 
 
 class Copied(Message, frozen=True, kw_only=True):

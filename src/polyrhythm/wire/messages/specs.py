@@ -16,13 +16,15 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor of the model. `group` is its parameter group, or -1 for a buffer."""
+    """One tensor of the model. `group` is its parameter group, or -1 for a buffer. `rows`: its
+    gradients contain only some of its rows, as those of `nn.Embedding(sparse=True)`."""
 
     name: Label
     shape: tuple[Amount, ...]
     dtype: Label
     group: Count
     strides: tuple[Amount, ...]
+    rows: bool = False
 
 
 class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,233 @@
+"""Jobs with sparse gradients of embeddings give the models that torch gives."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import UsageError
+from polyrhythm.io.memory import MemoryLink
+from polyrhythm.wire.messages import Contribution, JobSpec
+
+ROUNDS, WORDS, WIDTH = 5, 300, 8
+
+
+class Bag(nn.Module):
+    """Embeddings of words, their mean, and a linear layer."""
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH, sparse=True)
+        self.unused = nn.EmbeddingBag(40, WIDTH, sparse=True)
+        self.last = nn.Linear(WIDTH, 1) if dense else None
+        generator = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        mean = self.words(words).mean(1)
+        return mean.sum(1) if self.last is None else self.last(mean)
+
+
+def words(step: int, worker: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1_000 * step + worker)
+    return torch.randint(WORDS, (6, 4), generator=generator)
+
+
+def loss_of(model: nn.Module, step: int, worker: int) -> torch.Tensor:
+    return (model(words(step, worker)) - 1).square().mean()
+
+
+MAKE: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.5),
+    "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    "Adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.1, lr_decay=0.1),
+    "SparseAdam": lambda model: torch.optim.SparseAdam(list(model.parameters()), lr=0.1),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.1),
+    "decay": lambda model: torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.01),
+}
+ROWS = ("SGD", "momentum", "Adagrad", "SparseAdam")
+State = dict[str, torch.Tensor]
+
+
+def alone(name: str, workers: int) -> State:
+    """The model of one process whose loss is the mean over all workers' points."""
+    model = Bag(name != "SparseAdam")
+    optimizer = MAKE[name](model)
+    for step in range(ROUNDS):
+        optimizer.zero_grad()
+        (sum(loss_of(model, step, worker) for worker in range(workers)) / workers).backward()
+        if name not in ROWS:
+            model.words.weight.grad = model.words.weight.grad.to_dense()
+        optimizer.step()
+    return model.state_dict()
+
+
+def together(name: str, workers: int, **more: Any) -> dict[str, State]:
+    states: dict[str, State] = {}
+
+    def main(worker: Worker) -> None:
+        model = Bag(name != "SparseAdam")
+        optimizer = worker.attach(model, MAKE[name](model))
+        for step in range(ROUNDS):
+            loss_of(model, step, int(worker.name[-1])).backward()
+            optimizer.step(points=6)
+        states[worker.name] = copy.deepcopy(model.state_dict())
+
+    fields = {"servers": 2, "rounds": ROUNDS, "slice_nbytes": 2_048, "heartbeat_s": 20.0, **more}
+    run_inline(JobSpec(job="sparse", workers=workers, **fields), main, timeout_s=60)
+    return states
+
+
+def assert_close(one: State, other: State) -> None:
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"deterministic": True, "timer": "off"},
+        {"replicas": 1},
+        {"on_nan": "skip"},
+        {"servers": 1},
+    ],
+    ids=lambda more: next(iter(more), "plain"),
+)
+def test_a_round_of_a_job_equals_a_step_of_torch(
+    name: str, workers: int, more: dict[str, Any]
+) -> None:
+    for state in together(name, workers, **more).values():
+        assert_close(state, alone(name, workers))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "decay"])
+def test_for_other_optimizers_the_gradient_is_made_dense_and_a_line_says_so(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for state in together(name, 2).values():
+        assert_close(state, alone(name, 2))
+    lines = [line for line in capfd.readouterr().err.splitlines() if "sparse gradient" in line]
+    assert len(lines) == 1, lines
+    assert "the sparse gradient of 'words.weight' is made dense for" in lines[0]
+
+
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+@pytest.mark.parametrize("sync", ["fsp", "asp", "ssp:1"])
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_a_model_with_sparse_gradients_learns_under_every_kind_of_policy(
+    name: str, sync: str, kind: str
+) -> None:
+    """Under fsp a contribution contains the gradients of several micro-batches."""
+    data = torch.cat([words(step, 0) for step in range(8)])
+    losses: list[float] = []
+
+    def main(worker: Worker) -> None:
+        model = Bag(dense=True)
+        optimizer = worker.attach(model, MAKE[name](model))
+        before = (model(data) - 1).square().mean().item()
+        for (batch,) in worker.batches((data,), batch_size=8):
+            loss = (model(batch) - 1).square().mean()
+            loss.backward()
+            optimizer.step(objective=loss)
+        losses.append((model(data) - 1).square().mean().item() / before)
+
+    job = JobSpec(job="fsp", workers=2, servers=2, sync="fsp", interval="5ms", epochs=10, kind=kind)
+    run_inline(job, main, timeout_s=60)
+    assert len(losses) == 2 and max(losses) < 0.5
+
+
+def test_only_rows_of_the_gradient_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int | None, int]] = []
+    send = MemoryLink.send
+
+    def sending(self: MemoryLink, message: Any, payload: Any = (), **rest: Any) -> None:
+        if isinstance(message, Contribution):
+            sent.append((message.indices, sum(len(piece.memory) for piece in payload)))
+        send(self, message, payload, **rest)
+
+    monkeypatch.setattr(MemoryLink, "send", sending)
+    together("SGD", 1)
+    tables = [(count, nbytes) for count, nbytes in sent if count is not None]
+    rows = sum(count for count, _ in tables if count > 0)
+    assert 0 < rows <= ROUNDS * 24, "a step has 24 words"
+    assert sum(nbytes for _, nbytes in tables) == rows * (8 + 4 * WIDTH)
+    assert any(count == -1 for count, _ in tables), "the table that is not used has no gradient"
+
+
+def test_a_dense_gradient_is_refused_for_sparse_adam() -> None:
+    def main(worker: Worker) -> None:
+        model = nn.Embedding(10, 4)
+        optimizer = worker.attach(model, torch.optim.SparseAdam(list(model.parameters())))
+        model(torch.tensor([1])).sum().backward()
+        optimizer.step()
+
+    with pytest.raises(UsageError, match="'weight' is dense, and SparseAdam takes sparse"):
+        run_inline(JobSpec(job="dense", rounds=2, heartbeat_s=20.0), main, timeout_s=60)
+
+
+def test_a_tied_table_contributes_whole_gradients() -> None:
+    """The table is also the weight of a linear layer, so torch makes its gradient dense."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(12, 4, sparse=True)
+            self.out = nn.Linear(4, 12, bias=False)
+            self.out.weight = self.table.weight
+            with torch.no_grad():
+                self.table.weight.copy_(torch.linspace(-1, 1, 48).view(12, 4))
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            return self.out(self.table(words))
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+        optimizer.zero_grad()
+        words = torch.tensor([number, 2 * number])
+        nn.functional.cross_entropy(model(words), words).backward()
+        optimizer.step()
+
+    expected = Tied()
+    plain = torch.optim.SGD(expected.parameters(), lr=0.5)
+    for number in range(3):
+        step(expected, plain, number)
+
+    def main(worker: Worker) -> None:
+        model = Tied()
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.5))
+        for number in range(3):
+            step(model, optimizer, number)
+        torch.testing.assert_close(model.table.weight, expected.table.weight)
+
+    run_inline(JobSpec(job="tied", rounds=3, heartbeat_s=20.0), main, timeout_s=60)
+
+
+@pytest.mark.parametrize("on_nan", ["refuse", "skip"])
+def test_a_sparse_gradient_that_is_not_finite_is_found(on_nan: str) -> None:
+    def main(worker: Worker) -> None:
+        model = Bag(dense=True)
+        optimizer = worker.attach(model, MAKE["SGD"](model))
+        step = 0
+        while not worker.stopped:
+            loss_of(model, step, 0).backward()
+            if step == 1:
+                model.words.weight.grad._values()[0, 0] = float("nan")
+            optimizer.step(points=6)
+            step += 1
+        assert bool(model.words.weight.isfinite().all())
+
+    job = JobSpec(job="nan", rounds=3, on_nan=on_nan, heartbeat_s=20.0)
+    if on_nan == "skip":
+        run_inline(job, main, timeout_s=60)
+        return
+    with pytest.raises(Exception, match="step 2: the gradient of 'words.weight' holds NaN"):
+        run_inline(job, main, timeout_s=60)
