@@ -130,8 +130,8 @@ def resume(
     else:
         check_job(job)
         defaults = defaults_of(job)
-    digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
-    spec = msgspec.structs.replace(spec, name=job, code_digest=digest)
+    code_digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
+    spec = msgspec.structs.replace(spec, name=job, code_digest=code_digest)
     check_spec(spec, link, digest)
     check_host(host, insecure)
     check_port(port)
