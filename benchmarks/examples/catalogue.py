@@ -53,6 +53,13 @@ EXAMPLES = {
         Example("loader.py", "accuracy", 0.05),
         Example("transformer.py", "accuracy", 0.05),
         Example("gan.py", "distance", 0.05, lower=True),
+        Example("lbfgs.py", "accuracy", 0.03, flags=("--kind", "local")),
+        Example(
+            "sparse_embeddings.py",
+            "explained",
+            0.05,
+            policy_flags=dict.fromkeys(("asp", "ssp:4"), ("--async-scale", "none")),
+        ),
         Example("notebook.ipynb", "accuracy", 0.03),
     )
 }

@@ -20,8 +20,10 @@ ROOT = FOLDER.parent
     [
         ("batchnorm_cnn", "bsp", 0.9, 4 * 960),
         ("gan", "asp", 0.2, 20 * 1_500),
+        ("lbfgs", "psp", 0.93, 5 * 450),
         ("lenet_like", "fsp", 0.9, 3 * 640),
         ("loader", "ssp:4", 0.85, 6 * 1_600),
+        ("sparse_embeddings", "ssp:4", 0.8, 14 * 4_000),
         ("tabular", "bsp", 0.8, 10 * 1_600),
         ("transformer", "asp", 0.8, 5 * 1_500),
     ],
