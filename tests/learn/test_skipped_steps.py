@@ -126,6 +126,85 @@ def test_scaled_gradients_that_are_left_at_the_end_are_not_contributed() -> None
     assert all(model.weight.abs().max().item() < 1 for model in ends)
 
 
+Steps = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
+
+
+def train_two(batches: Any, steps: Steps, overflow: set[tuple[int, str]]) -> int:
+    """Make two steps of `back` and one of `front` with every batch. `overflow` says with which batch
+    the gradients of which model are infinite. Returns how many steps the scaler has made."""
+    scaler = torch.amp.GradScaler(device="cpu", init_scale=2.0**12)
+    made = 0
+    for number, (points,) in enumerate(batches):
+        for name in ("back", "back", "front"):
+            for _, optimizer in steps.values():
+                optimizer.zero_grad()
+            model, optimizer = steps[name]
+            loss = steps["back"][0](steps["front"][0](points)).square().mean()
+            scaler.scale(loss).backward()
+            if (number, name) in overflow:
+                for parameter in model.parameters():
+                    parameter.grad.fill_(float("inf"))
+            else:
+                made += 1
+            scaler.step(optimizer)
+            scaler.update()
+    return made
+
+
+def two_models() -> dict[str, nn.Linear]:
+    front, back = nn.Linear(3, 2), nn.Linear(2, 1)
+    with torch.no_grad():
+        for tensor in (*front.parameters(), *back.parameters()):
+            tensor.copy_(torch.linspace(0.2, 0.6, tensor.numel()).reshape(tensor.shape))
+    return {"front": front, "back": back}
+
+
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+@pytest.mark.parametrize(
+    "overflow",
+    [
+        {(2, "back"), (2, "front")},
+        {(0, "back"), (0, "front"), (1, "back"), (11, "front")},
+        {(3, "front"), (4, "back")},
+    ],
+)
+def test_steps_that_a_scaler_leaves_out_keep_their_place_in_the_order(
+    kind: str, overflow: set[tuple[int, str]]
+) -> None:
+    """`front` is attached first and makes its step last. One worker computes what torch computes."""
+    ends: list[dict[str, nn.Linear]] = []
+    made: list[int] = []
+    seen: list[torch.Tensor] = []
+
+    def main(worker: Worker) -> None:
+        models = two_models()
+        steps: Steps = {
+            name: (model, worker.attach(model, torch.optim.SGD(model.parameters(), 0.1), name=name))
+            for name, model in models.items()
+        }
+
+        def batches() -> Any:
+            for (points,) in worker.batches(DATA, batch_size=4):
+                seen.append(points.clone())
+                yield (points,)
+
+        made.append(train_two(batches(), steps, overflow))
+        ends.append(models)
+
+    fields: dict[str, Any] = {"kind": kind, "local_steps": 3 if kind == "local" else 1}
+    job = JobSpec(job="order", workers=1, servers=2, epochs=1, heartbeat_s=20.0, **fields)
+    found = run_inline(job, main, timeout_s=60)
+    assert found.outcome is not None and not found.outcome.failed, found.outcome
+    plain = two_models()
+    sgd: Steps = {
+        name: (model, torch.optim.SGD(model.parameters(), 0.1)) for name, model in plain.items()
+    }
+    assert made == [train_two([(points,) for points in seen], sgd, overflow)]
+    for name, model in plain.items():
+        for expected, actual in zip(model.parameters(), ends[0][name].parameters(), strict=True):
+            torch.testing.assert_close(actual, expected)
+
+
 def test_the_story_names_the_scaler() -> None:
     def main(worker: Worker) -> None:
         model = network()

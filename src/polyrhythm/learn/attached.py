@@ -5,6 +5,7 @@ It is a torch optimizer, so learning rate schedulers accept it. It shares the pa
 the user's optimizer, so the learning rates that a scheduler sets are sent with each contribution.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -34,6 +35,10 @@ class Steps(Protocol):
     ) -> None: ...
 
 
+_scaler_calls = itertools.count()
+"""Numbers the calls of `GradScaler.step` in their order."""
+
+
 class AttachedOptimizer(torch.optim.Optimizer):
     def __init__(
         self, inner: torch.optim.Optimizer, model: torch.nn.Module, steps: Steps, number: int = 0
@@ -54,8 +59,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         self._result: Any = None
         self.scales = False
         """Whether the user's code has called `GradScaler.step` with this optimizer."""
-        self.scaler_skipped = False
-        """Whether `GradScaler.step` was called, and has not called `step()` since."""
+        self.unmade: list[int] = []
+        """The numbers of the calls of `GradScaler.step` that have not called `step()`."""
 
     def step(
         self,
@@ -74,7 +79,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         step if the batches did not come from `worker.batches`. The gradients are cleared.
         """
         self._steps.before_step()
-        self.scaler_skipped = False
+        if self.unmade:
+            self.unmade.pop()  # the scaler makes this step
         self._closure, self._result = closure, None
         if closure is not None and not self._steps.steps_locally:
             self._result = closure()
@@ -96,7 +102,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """`GradScaler.step` reads this attribute. Then it calls `step()`, unless it has found a
         gradient that is not finite."""
-        self.scales = self.scaler_skipped = True
+        self.scales = True
+        self.unmade.append(next(_scaler_calls))
         return False
 
     @property

@@ -64,11 +64,12 @@ class AttachedModels:
             model.check_options(steps_on_servers=self._steps_on_servers)
 
     def take_scaled(self) -> list[AttachedOptimizer]:
-        """The models with which a GradScaler has made no step since the last call."""
-        found = [model for model in self._models if model.scaler_skipped]
-        for model in found:
-            model.scaler_skipped = False
-        return found
+        """The models with which a GradScaler has made no step since the last call, in the order of
+        these steps. A model may occur several times."""
+        calls = {number: model for model in self._models for number in model.unmade}
+        for model in self._models:
+            model.unmade.clear()
+        return [calls[number] for number in sorted(calls)]
 
     def version_came(self, *, final: bool) -> None:
         """The parameters are those of a new version. `final`: the job has ended."""

@@ -80,10 +80,14 @@ class Exchange:
         points: float | None,
     ) -> None:
         """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
+        for before in self._models.take_scaled():
+            if (
+                self._several and not self._loop.stopped
+            ):  # one model: its points count with this step
+                self._skip(before, SCALER_SKIPPED)
         if self._loop.stopped:
             self._drop_steps()
             return
-        self._skip_scaled()
         stepped = self._models.begin_step(model)
         if points is not None:
             self._points = (self._points or 0.0) + points
@@ -95,7 +99,8 @@ class Exchange:
             self.objective.add(objective, in_step or self._visits.in_step)
             if not self._kind.steps_on_servers and self.traits.timed and not self._step:
                 self.objective.keep_first(round(self._visited()))
-        self._end_step(model, stepped, skipped=skipped, objective=objective is not None)
+        self._end_step(stepped, skipped=skipped, objective=objective is not None)
+        model.drop_gradients()
 
     def _unweighed(self) -> float:
         """The points of this step that a step that is left out does not weigh. With several models
@@ -125,7 +130,12 @@ class Exchange:
         happens when a round that ends by the clock is over."""
         if self._loop.stopped:
             return
-        self._skip_scaled()
+        for model in self._models.take_scaled():
+            if not self._loop.stopped:
+                self._skip(model, SCALER_SKIPPED)
+                model.drop_gradients()
+        if self._loop.stopped:
+            return
         if self._several or not self._visits.unstepped or not self.traits.timed:
             return
         if not self._models.only.has_gradient:
@@ -133,20 +143,14 @@ class Exchange:
             if self._loop.hurried or self._node.interval_left_ns() <= 0:
                 self._skip(self._models.only, NO_STEP)
 
-    def _skip_scaled(self) -> None:
-        """Leave out the steps that a GradScaler has not made."""
-        for model in self._models.take_scaled():
-            self._skip(model, SCALER_SKIPPED)
-
     def _skip(self, model: AttachedOptimizer, why: str) -> None:
-        """Leave out a step that the user's code has not made."""
+        """Leave out a step that the user's code has not made. The gradients remain: they may be
+        those of the next step."""
         stepped = self._models.begin_step(model)
         self._left_out.leave(self._unweighed(), NotFinite(why))
-        self._end_step(model, stepped, skipped=True, objective=False)
+        self._end_step(stepped, skipped=True, objective=False)
 
-    def _end_step(
-        self, model: AttachedOptimizer, stepped: int | None, *, skipped: bool, objective: bool
-    ) -> None:
+    def _end_step(self, stepped: int | None, *, skipped: bool, objective: bool) -> None:
         """End a step. `stepped`: see `_contribute`. `skipped`: it is left out. `objective`: its
         loss is known."""
         self._stepped = self._visited()
@@ -164,7 +168,6 @@ class Exchange:
         self._visits.stepped()
         if self._due() is not Due.NO:
             self._contribute(stepped)
-        model.drop_gradients()
         if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from xxhash import xxh3_64_intdigest
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import ModelChanged
 from polyrhythm.tensors.flat import FlatModel
 
 _FIRST = 4
@@ -45,7 +45,7 @@ class WrittenParameters:
         self._counted = self._writes()
 
     def check(self) -> None:
-        """Raise UsageError if a parameter is not that of the version any more."""
+        """Raise ModelChanged if a parameter is not that of the version any more."""
         if self._writes() != self._counted:
             self._suspected = _SUSPECTED
         if self._before is None or self._before[0] != self._landed():
@@ -53,7 +53,7 @@ class WrittenParameters:
         now = self._digests()
         for name, digest in self._before[1].items():
             if now[name] != digest:
-                raise UsageError(
+                raise ModelChanged(
                     f"the training loop has changed the parameter {name!r} itself, which the next"
                     " version from the servers would undo: give the job --kind local, with which"
                     " such changes are contributed, or change the model before attach()"
