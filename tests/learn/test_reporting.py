@@ -309,3 +309,16 @@ def test_a_writer_that_fails_is_reported_once_and_ends_nothing(
 def test_what_cannot_write_is_refused() -> None:
     with pytest.raises(UsageError, match="int has neither add_scalar"):
         Writers("worker-0").add(3)  # type: ignore[arg-type]
+
+
+def test_a_class_of_writers_makes_a_writer() -> None:
+    lines: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> None:
+            lines.append((tag, scalar_value, global_step))
+
+    writers = Writers("worker-0")
+    writers.add(Writer)
+    writers.write({"f1": 0.5}, 3)
+    assert lines == [("f1", 0.5, 3)]

@@ -177,3 +177,23 @@ def test_the_processes_of_a_run_are_known_with_their_hosts() -> None:
     ]
     found = fold(lines).processes
     assert found == {"s0": (11, "north"), "worker-0": (12, "north"), "guest": (14, "south")}
+
+
+def test_the_remark_about_targets_names_what_is_still_missing() -> None:
+    remark = line(
+        2.0,
+        "unreported",
+        reason="target-unreported",
+        fields={"target": "f1, val_loss", "names": "accuracy"},
+    )
+    lines = [*opened(0, 1), remark]
+
+    def missing() -> object:
+        found = fold(lines).metrics.unreported
+        return None if found is None else found.fields["target"]
+
+    assert missing() == "f1, val_loss"
+    lines.append(line(3.0, "reported", worker=0, name="worker-0", metrics={"f1": 0.5}))
+    assert missing() == "val_loss"
+    lines.append(line(4.0, "reported", worker=1, name="worker-1", metrics={"val_loss": 0.5}))
+    assert missing() is None

@@ -28,7 +28,7 @@ LOWEST, HIGHEST = "lowest", "highest"
 _WORDS = ("loss", "error", "perplexity", "cost", "distance", "divergence")
 _PARTS = frozenset({"err", "mse", "rmse", "mae", "mape", "nll", "ppl", "bpc", "fid", "wer", "cer"})
 _NAME = re.compile(METRIC_NAME)
-_TARGET = re.compile(r"([^<>=]*)(=|>=|<=)([^<>=]*)")
+_TARGET = re.compile(r"\s*([^<>=]*?)\s*(=|>=|<=)\s*([^<>=]*?)\s*")
 
 
 def name_fault(name: str) -> str | None:
@@ -51,7 +51,7 @@ def lower_is_better(name: str) -> bool:
 def parse_target(text: str) -> Target:
     """The target that a user wrote as NAME=VALUE, NAME>=VALUE or NAME<=VALUE. Raises a ValueError
     whose text says what is wrong."""
-    match = _TARGET.fullmatch(text.replace(" ", ""))
+    match = _TARGET.fullmatch(text)
     if match is None:
         raise ValueError("give NAME=VALUE, such as val_loss=0.3, or NAME>=VALUE or NAME<=VALUE")
     name, relation, number = match.groups()

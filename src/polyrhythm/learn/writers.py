@@ -80,7 +80,11 @@ class Writers:
 
 
 def _writes(writer: object) -> bool:
-    return any(callable(getattr(writer, name, None)) for name in ("add_scalar", "log"))
+    """Whether this is a writer. A class of writers is not: it is a function that makes one."""
+    names = ("add_scalar", "log")
+    return not isinstance(writer, type) and any(
+        callable(getattr(writer, name, None)) for name in names
+    )
 
 
 def _write(writer: Any, metrics: Mapping[str, float], step: int) -> None:

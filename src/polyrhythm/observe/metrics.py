@@ -27,8 +27,15 @@ class RunMetrics:
             value = self._reported.value(name)
             assert value is not None
             self._extremes.setdefault(name, Extremes()).take(at_s, value)
-        if self.unreported is not None and self.unreported.fields.get("target") in metrics:
-            self.unreported = None
+        if self.unreported is not None:
+            self._still_unreported(self.unreported)
+
+    def _still_unreported(self, remark: Reason) -> None:
+        """Bring the lead's remark up to date: it names only what no worker has reported yet."""
+        names = str(remark.fields["target"]).split(", ")
+        missing = [name for name in names if name not in self._reported]
+        fields = {**remark.fields, "target": ", ".join(missing)}
+        self.unreported = Reason(remark.code, fields) if missing else None
 
     def value(self, name: str) -> float | None:
         """The last value of a metric: of the last evaluation, or the mean of the last reports of
