@@ -216,3 +216,42 @@ def test_lines_and_the_live_table_share_a_terminal(tmp_path: Path) -> None:
         bars = [row for row in rows if row.startswith(name) and "|###" in row]
         assert all(re.fullmatch(r"worker-\d │ \d+ steps\|###   \|", row) for row in bars), bars
         assert len(bars) < len(saved) + 20, "not every state of the bar is a line"
+
+
+@pytest.mark.parametrize("engine", ["local", "inline"])
+def test_sys_exit_of_a_worker_is_told_in_words(engine: str, tmp_path: Path) -> None:
+    """Without an error it ends the worker as `return` does. With one, the worker has failed, and
+    the line has the number or the text, without a traceback."""
+    (tmp_path / "job.py").write_text(
+        BEGIN
+        + """
+        if step == 2:
+            print("step 2")
+            sys.exit({"worker-0": None, "worker-1": 7, "worker-2": "no more data"}[worker.name])
+"""
+    )
+    args = ("--workers", 3, "--servers", 1, "--rounds", 30, "--engine", engine, "--json")
+    done = call("train", "job.py", *args, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["worker_failures"] == {
+        "worker-1": "exit status 7",
+        "worker-2": "sys.exit: no more data",
+    }
+    assert "every worker left before the goal" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_job_goes_on_when_nobody_reads_its_progress(tmp_path: Path) -> None:
+    """As in `polyrhythm train job.py 2>&1 | head -1`: the model and the result are in the folder."""
+    (tmp_path / "job.py").write_text(BEGIN + "        print('step', step)\n")
+    ours, theirs = os.pipe()
+    with (tmp_path / "stdout.txt").open("w+") as stdout:
+        args = ("--workers", 2, "--servers", 1, "--rounds", 300, "--name", "run", "--json")
+        process = start("train", "job.py", *args, cwd=tmp_path, stdout=stdout, stderr=theirs)
+        os.close(theirs)
+        assert os.read(ours, 1), "the first line of a worker"
+        os.close(ours)
+        assert process.wait(90) == 0
+        stdout.seek(0)
+        assert json.load(stdout)["rounds"] == 300
+    assert (tmp_path / "runs" / "run" / "model.safetensors").exists()

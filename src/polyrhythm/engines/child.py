@@ -21,6 +21,7 @@ import torch
 from polyrhythm.core.events import ResumeAsked
 from polyrhythm.core.record import Record
 from polyrhythm.engines import output
+from polyrhythm.engines.exits import exit_words
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.joining import listening_fields
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
@@ -110,6 +111,8 @@ def _run(request: ChildRequest, control: _Control) -> int:
         lost = isinstance(error, LeadLost)
         ended = isinstance(error, JobFailed) and not lost
         control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost))
+    except SystemExit as error:
+        control.tell(Told(failed=exit_words(error)))
     except Exception as error:  # the user's code raised it, so the user needs the traceback
         frames = traceback.format_exc()
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))

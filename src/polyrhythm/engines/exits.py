@@ -20,6 +20,14 @@ def ending(status: int) -> str:
     return f"exit status {status}"
 
 
+def exit_words(error: SystemExit) -> str:
+    """How a worker ended whose code called `sys.exit`, in words: with the number or the text that
+    the code gave."""
+    if error.code is None or isinstance(error.code, int):
+        return f"exit status {int(error.code or 0)}"
+    return f"sys.exit: {error.code}"
+
+
 class Exits:
     def __init__(self, fork_server: socket.socket, how: Callable[[], str]) -> None:
         """`how` is called when the socket is closed. It returns how the fork server ended."""

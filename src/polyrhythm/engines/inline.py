@@ -21,10 +21,11 @@ from typing import Any
 from polyrhythm.core.effects import End
 from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.exits import exit_words
 from polyrhythm.engines.failures import failure_lines, first_line
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest
-from polyrhythm.engines.work import why_failed
+from polyrhythm.engines.work import call, why_failed
 from polyrhythm.errors import JobFailed, NotFinite, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
@@ -114,7 +115,7 @@ def _how(error: BaseException) -> str:
     if isinstance(error, bdb.BdbQuit):
         return "its debugger was ended"
     if isinstance(error, SystemExit):
-        return f"exit status {error.code}"
+        return exit_words(error)
     return f"{type(error).__name__}: {error}"
 
 
@@ -258,13 +259,12 @@ def _work(
     try:
         worker = Worker(node, node.join(hub.address(SEAT.server)))
         try:
-            main(worker)
+            call(main, worker)
         finally:
             worker.close()
     except SystemExit as error:  # ends this worker, and not the process of all of them
-        if error.code:
-            run.errors[name] = error
-            reason, raised = why_failed(error), True
+        run.errors[name] = error
+        reason, raised = why_failed(error), True
     except Exception as error:  # kept in the result of the job
         run.errors[name] = error
         reason = why_failed(error)

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from polyrhythm.engines.exits import exit_words
 from polyrhythm.errors import CodeMissing, JobFailed, LinkError, NotFinite, Refused, ToldToLeave
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
@@ -98,7 +99,7 @@ def why_failed(error: BaseException) -> Reason:
     """The reason that a worker whose code raised this error gives to the lead."""
     if isinstance(error, NotFinite):
         return not_finite(error.what, error.tensor, error.step, str(error))
-    return failed(error)
+    return failed(exit_words(error) if isinstance(error, SystemExit) else error)
 
 
 def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...], present: Presence) -> None:
@@ -129,7 +130,16 @@ def train(
     worker = Worker(node, job, stage)
     with tenant() if stage.tenant else contextlib.nullcontext():
         try:
-            main(worker)
+            call(main, worker)
             worker.finish()
         finally:
             worker.close()
+
+
+def call(main: Callable[[Worker], None], worker: Worker) -> None:
+    """Run the user's `main`. `sys.exit()` without an error ends it as `return` does."""
+    try:
+        main(worker)
+    except SystemExit as error:
+        if error.code:
+            raise

@@ -2,7 +2,7 @@
 that servers and workers print appear above the table, each with the name of its process.
 
 *A terminal or pipe that takes no more output does not hold up the job: what cannot be shown yet is
-kept, and is shown later.*
+kept, and is shown later.* If it is closed, the job goes on and shows nothing more.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import JournalReader
 from polyrhythm.observe.output import Output
 from polyrhythm.observe.state import RunState
+from polyrhythm.observe.stderr import stderr_console
 from polyrhythm.observe.story import Teller
 from polyrhythm.observe.summary import summary_text
 from polyrhythm.wire.messages import JobSpec
@@ -51,18 +52,6 @@ class _Lines:
         yield Segment(self._text)
 
 
-def _stderr() -> Console:
-    """stderr of this process. In a notebook it is plain text below the cell, without a table."""
-    notebook = Console(stderr=True).is_jupyter
-    return Console(
-        stderr=True,
-        highlight=False,
-        soft_wrap=True,
-        force_terminal=False if notebook else None,
-        force_jupyter=False,
-    )
-
-
 class ProgressDisplay:
     """Shows the progress of one run from its journal and its logs. It is a context manager that
     restores the terminal at the end."""
@@ -81,7 +70,7 @@ class ProgressDisplay:
         self._output = Output(journal.parent)
         self._job = job
         self._quiet = quiet
-        self._console = console or _stderr()
+        self._console = console or stderr_console()
         self._has_table = table and self._console.is_terminal and not quiet
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
         self._teller = Teller(job)
