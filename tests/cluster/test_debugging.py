@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -102,6 +103,18 @@ def test_an_exit_before_the_first_step_ends_an_inline_job(tmp_path: Path) -> Non
     done = call(*INLINE, "--rounds", 30, cwd=tmp_path)
     assert done.returncode == 1
     assert "every worker" in done.stderr.splitlines()[-1], done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_an_inline_job_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    write_job(tmp_path, "print('step 5', flush=True)")
+    args = ("job.py", "--engine", "inline", "--workers", 1, "--servers", 1, "--rounds", 1_000_000)
+    with Command(*args, cwd=tmp_path, trace=False) as command:
+        wait_until(lambda: "step 5" in (tmp_path / "stderr.txt").read_text(), "it trains")
+        os.kill(command.process.pid, number)
+        assert command.process.wait(60) == 128 + number
+        assert (command.run_dir / "model.safetensors").exists()
+        assert (command.run_dir / "result.json").exists()
 
 
 def test_the_inline_engine_refuses_processes_elsewhere(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from polyrhythm.core.effects import End
@@ -183,7 +184,8 @@ def _run(
         ]
         for thread in threads:
             thread.start()
-        _await_end(lead, threads, run, timeout_s, tick)
+        with _signals(run):
+            _await_end(lead, threads, run, timeout_s, tick)
         for thread in threads:
             thread.join(_END_TIMEOUT_S)
         run.outcome = lead.outcome
@@ -199,11 +201,15 @@ def _await_end(
     timeout_s: float,
     tick: Callable[[], None],
 ) -> None:
-    """Wait until the job ends. Stop the job on Ctrl-C, or if no worker is left and the lead does not
-    end the job."""
+    """Wait until the job ends. Stop the job after a signal, or if no worker is left and the lead does
+    not end the job."""
     until_s = time.monotonic() + timeout_s
     present_s = time.monotonic()
-    while not _ended(lead, run):
+    stopping = False
+    while not lead.ended.wait(_TICK_S):
+        if run.interrupted and not stopping:
+            stopping = True
+            lead.stop()
         if not _in_debugger(threads):
             tick()
         now_s = time.monotonic()
@@ -235,15 +241,25 @@ def _all_failed(run: InlineRun) -> str:
     return f"no worker is left: {'; '.join(lines)}"
 
 
-def _ended(lead: ServerNode, run: InlineRun) -> bool:
-    try:
-        return lead.ended.wait(_TICK_S)
-    except KeyboardInterrupt:
+@contextlib.contextmanager
+def _signals(run: InlineRun) -> Iterator[None]:
+    """Note the first Ctrl-C or SIGTERM, after which the job ends in order. A second one raises
+    KeyboardInterrupt. Python handles signals in its main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
         if run.interrupted:
-            raise
-        run.interrupted = signal.SIGINT
-        lead.stop()
-        return False
+            raise KeyboardInterrupt
+        run.interrupted = number
+
+    before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _work(
