@@ -78,7 +78,7 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
     turn, doomed = count(), [False]
 
     def objective_of(worker: Any) -> float:
-        doomed[0] = worker._exchange._gathered > 0 and next(turn) % 2 == 0
+        doomed[0] = worker._exchange._micro.gathered > 0 and next(turn) % 2 == 0
         return 1e6 if doomed[0] else 1.0
 
     times: list[bool] = []

@@ -143,7 +143,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "micro-batches-weigh-alike",
         "The gradient of a micro-batch is gathered without its number of points.",
-        "learn:Exchange._end_micro_batch",
+        "learn:MicroBatches.end",
         "points or 1.0",
         "1.0",
         "tests/learn/test_visits.py::test_the_gradient_of_a_round_is_the_mean_over_its_points",
@@ -294,7 +294,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "scaled-rest-is-contributed",
         "Gradients that a GradScaler has not unscaled are contributed at the end of the data.",
-        "learn:Exchange._finish_accumulation",
+        "learn:StepMaker.finish",
         "model.scales or model.needs_closure or not model.has_gradient",
         "False",
         "tests/learn/test_skipped_steps.py"

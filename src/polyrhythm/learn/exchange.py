@@ -15,11 +15,12 @@ from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.batch_plan import BatchPlan
 from polyrhythm.learn.left_out import NO_STEP, SCALER_SKIPPED, LeftOut, reason_of
+from polyrhythm.learn.making import StepMaker
+from polyrhythm.learn.micro_batches import MicroBatches
 from polyrhythm.learn.objective import ObjectiveReport
-from polyrhythm.learn.sparse import SparseGradients
 from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.uncontributed import Uncontributed
 from polyrhythm.learn.visits import Visits
-from polyrhythm.learn.written import WrittenParameters
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS
@@ -50,27 +51,22 @@ class Exchange:
         self._kind = KINDS[job.kind]
         self.cadence = choose_cadence(job)
         self.traits = traits_of(job.sync)
-        self._abandoned_ns = 0
-        self._step = 0
-        self._micro_ns = 0
-        self._gathered = 0.0
+        self._since = Uncontributed(visits, self.cadence)
         self._on_its_way = False
         """Whether this worker trains although the version that contains its last contribution has
         not arrived yet. Only a policy with the trait `trains_through` permits that."""
-        self._stepped = 0.0
-        """The number of points between the last contribution and the last step."""
         self.plan = BatchPlan(self.cadence, visits, node.loop, self._standing)
-        self._points: float | None = None
         self._left_out = LeftOut(node.name, flat, job.on_nan)
         self.objective = ObjectiveReport()
         on_servers = self._kind.steps_on_servers
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
-        self._sparse: list[SparseGradients] = []
-        self._written: WrittenParameters | None = None
-        if on_servers:
-            self._sparse = [SparseGradients(m.inner, m.module, flat, say) for m in models]
-            self._written = WrittenParameters(flat, lambda: node.landed)
+        self._maker = StepMaker(
+            node, flat, self._models, models, self._left_out, say, on_servers=on_servers
+        )
+        self._micro = MicroBatches(
+            node, flat, visits, self._kind, self.cadence, several=self._several
+        )
         self._remember()
 
     def step(
@@ -81,48 +77,30 @@ class Exchange:
     ) -> None:
         """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
         for before in self._models.take_scaled():
-            if (
-                self._several and not self._loop.stopped
-            ):  # one model: its points count with this step
+            # if there is one model, its points count with this step
+            if self._several and not self._loop.stopped:
                 self._skip(before, SCALER_SKIPPED)
         if self._loop.stopped:
             self._drop_steps()
             return
         stepped = self._models.begin_step(model)
         if points is not None:
-            self._points = (self._points or 0.0) + points
-        in_step = self._visited() - self._stepped
-        skipped = not self._make(model)
+            self._since.give(points)
+        in_step = self._since.in_step
+        skipped = not self._maker.make(model, self._unweighed(), self._since.share)
         if objective is None:
             objective = model.loss
         if objective is not None and not skipped:
             self.objective.add(objective, in_step or self._visits.in_step)
-            if not self._kind.steps_on_servers and self.traits.timed and not self._step:
-                self.objective.keep_first(round(self._visited()))
+            if not self._kind.steps_on_servers and self.traits.timed and not self._since.steps:
+                self.objective.keep_first(round(self._since.visited))
         self._end_step(stepped, skipped=skipped, objective=objective is not None)
         model.drop_gradients()
 
     def _unweighed(self) -> float:
         """The points of this step that a step that is left out does not weigh. With several models
         and kind local, another model may have made a step with the same points."""
-        return 0.0 if self._several else self._visited() - self._stepped
-
-    def _make(self, model: AttachedOptimizer) -> bool:
-        """Make a step with the gradients of the user's code, or prepare them for the servers.
-        Returns False if the step is left out, because it is not finite."""
-        points, number = self._unweighed(), model.number if self._several else None
-        if self._sparse:
-            self._sparse[model.number].prepare(model.parameters)
-        closed = model.has_closure and not self._kind.steps_on_servers
-        if not closed and self._left_out.step(points, number):
-            return False
-        if not self._kind.steps_on_servers:
-            model.step_locally(self._share())
-            if closed and self._left_out.stepped(points):
-                model.take_back()
-                return False
-            model.end_local_step()
-        return True
+        return 0.0 if self._several else self._since.in_step
 
     def before_batch(self) -> None:
         """The training loop asks for the next batch. If a GradScaler has made no step with the last
@@ -153,14 +131,13 @@ class Exchange:
     def _end_step(self, stepped: int | None, *, skipped: bool, objective: bool) -> None:
         """End a step. `stepped`: see `_contribute`. `skipped`: it is left out. `objective`: its
         loss is known."""
-        self._stepped = self._visited()
-        self._step += 1
+        self._since.end_step()
         if self._pacer is not None:
-            self._pacer.pace(self._visited())
-        if self.traits.gathers and self._abandons():
+            self._pacer.pace(self._since.visited)
+        if self.traits.gathers and self._since.given is None and self._micro.abandons():
             self._leave_out(objective and not skipped)
         elif self.traits.gathers:
-            self._end_micro_batch(skipped=skipped)
+            self._micro.end(self._since.visited, skipped=skipped)
         elif self.traits.trains_through and self._on_its_way:
             self._look()
         elif self.cadence.looks(in_flight=self._on_its_way):
@@ -172,20 +149,10 @@ class Exchange:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
 
-    def _share(self) -> float:
-        """The fraction of a whole step: less than 1 if the step has fewer points."""
-        if self._points is not None:
-            return 1.0
-        return self.cadence.share(self._visits.in_step)
-
-    def _visited(self) -> float:
-        """Return the number of points since the last contribution."""
-        return self._points if self._points is not None else self._visits.points
-
     def _standing(self) -> Standing:
         return Standing(
-            self._step,
-            self._visited(),
+            self._since.steps,
+            self._since.visited,
             self._visits.everything,
             self._on_its_way,
             self._node.interval_left_ns(),
@@ -201,37 +168,13 @@ class Exchange:
             node.ask_for_barrier()
         return due
 
-    def _abandons(self) -> bool:
-        """Whether to abandon the step that was just computed because it took too long. Only points
-        from `worker.batches` are abandoned, because only these can be visited again."""
-        if self._points is not None or not self._visits.returnable:
-            return False
-        return self.cadence.abandons(-self._node.interval_left_ns(), self._gathered)
-
     def _leave_out(self, objective: bool) -> None:
         self._visits.take_back()
-        self._stepped = self._visited()
-        self._step -= 1
+        self._since.stepped = self._since.visited
+        self._since.steps -= 1
         if objective:
             self.objective.remove_last()
-        self._abandoned_ns += self._node.timesheet.computed_ns() - self._micro_ns
-        self._node.look()
-
-    def _end_micro_batch(self, *, skipped: bool) -> None:
-        """End a micro-batch of a round that ends by the clock: gather the gradients unless the step
-        is `skipped`, measure the time, and read whether the lead has asked all workers to
-        contribute."""
-        points = self._visited() - self._gathered
-        self._gathered += points
-        if not skipped:
-            self._kind.gather(self._flat, points or 1.0)
-        if self._several and not points:  # its time counts with the next batch
-            self._node.look()
-            return
-        now_ns = self._node.timesheet.computed_ns()
-        self.cadence.measured(points, now_ns - self._micro_ns)
-        self._micro_ns = now_ns
-        self._node.look()
+        self._micro.abandon()
 
     def _look(self) -> None:
         """With `trains_through`: continue from the awaited version if it has arrived. An evicted
@@ -254,10 +197,9 @@ class Exchange:
 
     def _forget_steps(self) -> None:
         """Forget the steps since the last contribution: they will never count."""
-        self._left_out.take(self._step)
-        self._step, self._points = 0, None
+        self._left_out.take(self._since.steps)
+        self._since.forget()
         self.objective.clear()
-        self._stepped = 0.0
         self._visits.drop()
 
     def _drop_steps(self) -> None:
@@ -289,7 +231,7 @@ class Exchange:
     @property
     def pending(self) -> bool:
         """Whether this worker has taken steps since its last contribution."""
-        return self._step > 0
+        return self._since.steps > 0
 
     @property
     def unreported(self) -> bool:
@@ -313,7 +255,7 @@ class Exchange:
             self.settle()
         if self._several:
             self._visits.close()
-            if self._step:
+            if self._since.steps:
                 self._contribute(None)
             else:
                 self._report_rest()
@@ -332,35 +274,25 @@ class Exchange:
 
     def _finish_accumulation(self) -> None:
         """Make a step with the gradients that the user's code has accumulated since its last step.
-        Otherwise their points would count, but not their gradients. If there are no gradients, or
-        if they are still scaled for half precision, leave the step out."""
-        model = self._models.only
-        if model.scales or model.needs_closure or not model.has_gradient:
-            why = SCALER_SKIPPED if self._models.take_scaled() else NO_STEP
-            self._left_out.leave(self._unweighed(), NotFinite(why))
-            skipped = True
-        else:
-            skipped = not self._make(model)
-        self._step += 1
+        Otherwise their points would count, but not their gradients."""
+        skipped = not self._maker.finish(self._unweighed(), self._since.share)
+        self._since.steps += 1
         if self.traits.gathers:
-            self._end_micro_batch(skipped=skipped)
+            self._micro.end(self._since.visited, skipped=skipped)
         self._visits.stepped()
 
     def _contribute(self, stepped: int | None = None) -> None:
         """Send a contribution. `stepped`: the number of the model that it is a step of; None: it is
         of all models."""
         began_ns = time.monotonic_ns()
-        with self._left_out.naming():
-            self._models.check_tensors()
-            self._flat.check_homes()
-            if self._written is not None:
-                self._written.check()
+        self._maker.check()
         collected, progress, lease = self._visits.collect()
-        visited = self._reported(stepped)
-        weight = self._points if self._points is not None else collected or self._visits.in_step
+        first = self._models.steps_first(stepped)
+        visited = self._since.reported(several=self._several, first=first)
+        given, self._since.given = self._since.given, None
+        weight = given if given is not None else collected or self._visits.in_step
         weight = weight or 1.0
-        self._points = None
-        left_out, points, why = self._left_out.take(self._step)
+        left_out, points, why = self._left_out.take(self._since.steps)
         weight = weight - points if weight > points else 1.0
         if why is not None and not self.traits.trains_through:
             self._abstain(why, progress, lease, stepped)
@@ -369,10 +301,10 @@ class Exchange:
             self._models.check_options()
         rates = self._models.rates
         objective = self.objective.take_mean()
-        self._stepped = 0.0
+        self._since.stepped = 0.0
         if self._on_its_way:
             self._node.set_apart()
-        gathered = weight if self.traits.gathers and self._step else None
+        gathered = weight if self.traits.gathers and self._since.steps else None
         try:
             self._kind.fill(self._flat, self._node.push, gathered, stepped)
         except NotFinite as error:
@@ -382,10 +314,9 @@ class Exchange:
             self._models.forget_state()  # it led to these parameters
             self._abstain(named, progress, lease, stepped)
             return
-        steps, self._step = max(1, self._step), 0
+        steps, self._since.steps = max(1, self._since.steps), 0
         probe = self.objective.take_first(asked=self._loop.terms.probe[1] > 0)
         wait = not self.traits.trains_through or self._loop.asked
-        abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         self._node.contribute(
             weight,
             rates,
@@ -395,7 +326,7 @@ class Exchange:
             began_ns,
             steps,
             probe,
-            abandoned_ns=abandoned_ns,
+            abandoned_ns=self._micro.take_abandoned_ns(),
             micro=self.cadence.micro_batch(),
             skipped=left_out,
             of=(-1 if stepped is None else stepped, visited),
@@ -409,13 +340,6 @@ class Exchange:
         self.resume_pace()
         self.begin_round()
 
-    def _reported(self, stepped: int | None) -> int:
-        """How many points this contribution reports as visited; -1: as many as its weight. If the
-        user's code gives the points of each step, those of the model that steps first count."""
-        if self._points is None or not self._several:
-            return self._visits.reported
-        return round(self._points) if self._models.steps_first(stepped) else 0
-
     def _abstain(
         self,
         why: NotFinite,
@@ -425,9 +349,8 @@ class Exchange:
     ) -> None:
         """Leave out what was computed since the last contribution, and continue with the parameters
         of the next version. The lead counts the contribution as left out."""
-        self._step = 0
+        self._since.forget()
         self.objective.take_mean()
-        self._stepped = 0.0
         self._flat.restore_buffers()
         self._node.abstain(lease, reason_of(why), progress, -1 if stepped is None else stepped)
         self._continue()
@@ -448,8 +371,7 @@ class Exchange:
         """The worker continues with a version: changes are computed from its parameters."""
         self._kind.remember(self._flat)
         self._models.version_came(final=self._loop.stopped)
-        if self._written is not None:
-            self._written.version_came()
+        self._maker.version_came()
 
     def resume_pace(self) -> None:
         """The worker computes again. If its steps are made longer (staging), the next one counts
@@ -460,8 +382,7 @@ class Exchange:
     def begin_round(self) -> None:
         """A round begins with the present parameters: evaluate the probe sample if the policy asks
         for it."""
-        self._micro_ns = 0
-        self._gathered = 0.0
+        self._micro.begin_round()
         if took_ns := self.objective.begin_round(*self._loop.terms.probe):
             self.exclude_time(took_ns)
         self._node.timesheet.begin_interval()

@@ -65,13 +65,13 @@ class Kept:
             self._found = self._restored()
         self._objects.update(objects)
         if not resumes:
-            self._node.keep(self._encoded)
+            self._node.state.keep(self._encoded)
             return
         for name, each in objects.items():
             self._restore(name, each)
 
     def _restored(self) -> dict[str, Any]:
-        data = self._node.restore(self._encoded)
+        data = self._node.state.restore(self._encoded)
         return decode_state(data) if data else {}
 
     def _restore(self, name: str, each: Stateful) -> None:
@@ -91,7 +91,7 @@ class Kept:
         """`step()` was called. In a loop that does not use `worker.batches`, this is where an
         iteration ends. Before the first step, print a line if the checkpoint has states that were
         not kept again."""
-        self._node.end_iteration()
+        self._node.state.end_iteration()
         if self._found:
             left = sorted(name for name in self._found if name != _RATES)
             self._found = {}

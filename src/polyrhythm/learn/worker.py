@@ -218,7 +218,7 @@ class Worker:
         self._node.timesheet.begin_interval()
         try:
             while not self.stopped:
-                self._node.end_iteration()
+                self._node.state.end_iteration()
                 exchange.before_batch()
                 lease = self._node.loop.lease or lease
                 if ahead.take(lease):
@@ -263,7 +263,7 @@ class Worker:
         incarnation = self.incarnation
         found = stream(loading, self._number() % count, count, self._own_seed())
         while not self.stopped:
-            self._node.end_iteration()
+            self._node.state.end_iteration()
             exchange.before_batch()
             points, batch = next(found)
             if incarnation != self.incarnation:

@@ -20,12 +20,10 @@ from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 from polyrhythm.tensors.not_finite import not_finite
 from polyrhythm.tensors.row_gradients import RowGradients
+from polyrhythm.tensors.spaces import allocate_spaces, in_order, lay, view_of
 
 _FEW_NBYTES = 1 << 18
 """A slice of at most this size is copied as bytes, without making a tensor."""
-_HOT = 1 << 19
-"""A large gradient is checked and copied in pieces of this many elements. A piece is still in the
-cache when it is copied after the check."""
 
 
 class FlatModel:
@@ -45,19 +43,19 @@ class FlatModel:
     ) -> None:
         self.layout = layout
         self._tensors = list(tensors)
-        self._places = _in_order(layout, len(self._tensors))
+        self._places = in_order(layout, len(self._tensors))
         self._wires = [wire_dtype(space, wire) for space in layout.spaces]
         self.aside = aside
-        self._memory, self._flat = _allocate(layout)
+        self._memory, self._flat = allocate_spaces(layout)
         self._here = self._flat
         """The spaces into which versions that arrive are written."""
         if aside:
-            self._memory, self._here = _allocate(layout)
+            self._memory, self._here = allocate_spaces(layout)
         self._base: dict[int, torch.Tensor] = {}
         self._buffers = BufferChanges(layout, self._flat, self._here, aside=aside)
         self._sums: list[torch.Tensor] | None = None
         for tensor, place in zip(self._tensors, self._places, strict=True):
-            view = _view(self._flat[place.space], place)
+            view = view_of(self._flat[place.space], place)
             view.copy_(tensor.detach())
             tensor.data = view
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
@@ -130,7 +128,7 @@ class FlatModel:
             else:
                 self._flat[index] = there
         for tensor, place in zip(self._tensors, self._places, strict=True):
-            tensor.data = _view(self._flat[place.space], place)
+            tensor.data = view_of(self._flat[place.space], place)
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
 
     def adopt(self) -> None:
@@ -209,7 +207,7 @@ class FlatModel:
             if gradient is None:
                 view.fill_(NO_GRADIENT)
             elif not few:
-                _lay(push[place.space], view, place, gradient)
+                lay(push[place.space], view, place, gradient)
             elif gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient.detach() if gradient.requires_grad else gradient)
         if model is None:
@@ -302,7 +300,9 @@ class FlatModel:
         cached."""
         key = max(tensor.data_ptr() for tensor in push)  # an empty tensor has the address 0
         if key not in self._gradient_views:
-            self._gradient_views[key] = [_view(push[place.space], place) for place in self._places]
+            self._gradient_views[key] = [
+                view_of(push[place.space], place) for place in self._places
+            ]
         return self._gradient_views[key]
 
     def fill_changes(self, push: Sequence[torch.Tensor]) -> None:
@@ -360,7 +360,7 @@ class FlatModel:
         """`what`: see `not_finite`."""
         if not self._finite(change):
             for place in self._places:
-                if place.space == space and not all_finite(_view(change, place)):
+                if place.space == space and not all_finite(view_of(change, place)):
                     raise not_finite(what, place.tensor.name)
 
     def push_buffers(
@@ -377,61 +377,3 @@ class FlatModel:
         """Return (offset, nbytes) of a slice in its space's push buffer."""
         item = self._wires[slice_.space].itemsize
         return slice_.offset * item, slice_.length * item
-
-
-def _allocate(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
-    memory = [memoryview(bytearray(space.nbytes)) for space in layout.spaces]
-    flat = [
-        tensor_over(part, DTYPES[space.dtype])
-        if space.length
-        else torch.empty(0, dtype=DTYPES[space.dtype])
-        for part, space in zip(memory, layout.spaces, strict=True)
-    ]
-    return memory, flat
-
-
-def _in_order(layout: Layout, count: int) -> list[TensorPlace]:
-    """Return the places of the tensors in the order of the model's spec. The layout has them
-    grouped by space."""
-    assert count == len(layout.places)
-    return sorted(layout.places, key=lambda place: place.index)
-
-
-def _view(flat: torch.Tensor, place: TensorPlace) -> torch.Tensor:
-    part = flat[place.offset : place.offset + place.length]
-    return part.as_strided(place.tensor.shape, place.tensor.strides)
-
-
-def _lay(
-    push: torch.Tensor, view: torch.Tensor, place: TensorPlace, gradient: torch.Tensor
-) -> None:
-    """Copy a gradient to its place in the push buffer, unless it is there already. Raise NotFinite
-    if an element is not finite; then nothing of the contribution is sent."""
-    if gradient.data_ptr() == view.data_ptr():
-        finite = all_finite(view)
-    elif place.length > _HOT and _as_it_is(push, place, gradient):
-        finite = _lay_hot(push, place, gradient.detach())
-    else:
-        copy(view, gradient.detach())
-        finite = all_finite(view)
-    if not finite:
-        raise not_finite("gradient", place.tensor.name)
-
-
-def _as_it_is(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """Whether the gradient has the dtype and the strides of its place in the push buffer, so that
-    its bytes can be copied."""
-    return gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
-
-
-def _lay_hot(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """Check and copy a gradient piece by piece, so that a piece is still in the cache when it is
-    copied. Return whether all elements are finite."""
-    flat = push[place.offset : place.offset + place.length]
-    source = gradient.as_strided((place.length,), (1,))
-    for at in range(0, place.length, _HOT):
-        piece = source[at : at + _HOT]
-        if not all_finite(piece):
-            return False
-        copy(flat[at : at + _HOT], piece)
-    return True

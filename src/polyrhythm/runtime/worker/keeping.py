@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
 from polyrhythm.core.keeping import most_nbytes, parts_of
 from polyrhythm.core.names import LEAD
 from polyrhythm.core.text import plain
@@ -21,8 +22,20 @@ from polyrhythm.wire import messages as m
 
 
 class StateCarrier:
-    def __init__(self, links: WorkerLinks) -> None:
+    """`post` gives the machine an event. `wait` lets the user's loop wait until a condition is
+    true."""
+
+    def __init__(
+        self,
+        links: WorkerLinks,
+        post: Callable[[Any], None],
+        wait: Callable[[Callable[[], bool]], None],
+    ) -> None:
         self._links = links
+        self._post = post
+        self._wait = wait
+        self.spec: m.ModelSpec | None = None
+        """The user's model; None until it is attached."""
         self._asked: fx.CaptureState | None = None
         self._arrived = bytearray()
         self.capture: Callable[[], Encoded] | None = None
@@ -32,15 +45,34 @@ class StateCarrier:
         self.fault = ""
         """Why the state of the checkpoint cannot be read."""
 
+    # -- for the user's loop -------------------------------------------------------------------
+
+    def keep(self, capture: Callable[[], Encoded]) -> None:
+        """Put the state that `capture` returns into every checkpoint, if this worker is asked."""
+        self.capture = capture
+        self._post(ev.StateKept())
+
+    def restore(self, capture: Callable[[], Encoded]) -> memoryview:
+        """As `keep`, and wait for the state in the checkpoint from which the job resumes."""
+        self.capture = capture
+        self._post(ev.StateKept(restore=True))
+        self._wait(lambda: self.restored is not None)
+        return self.take_restored()
+
+    def end_iteration(self) -> None:
+        """An iteration of the user's loop has ended: send the state if the lead has asked for
+        it."""
+        self.send_if_asked()
+
     # -- for a cut -----------------------------------------------------------------------------
 
     def ask(self, effect: fx.CaptureState) -> None:
         self._asked = effect
 
-    def send_if_asked(self, spec: m.ModelSpec | None, *, waiting: bool = False) -> None:
+    def send_if_asked(self, *, waiting: bool = False) -> None:
         """Copy and send the state if the machine has ordered it. `waiting`: the user's loop waits
         in `step()`; otherwise an iteration has ended."""
-        asked, capture = self._asked, self.capture
+        asked, capture, spec = self._asked, self.capture, self.spec
         if asked is None or capture is None or spec is None or (waiting and not asked.at_once):
             return
         self._asked = None

@@ -33,7 +33,6 @@ from polyrhythm.runtime.worker.landing import Landing
 from polyrhythm.runtime.worker.loop import UserLoop
 from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
-from polyrhythm.store.tensor_file import Encoded
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Reason
@@ -73,9 +72,10 @@ class WorkerNode:
         )
         self._heard_throttle = HeardThrottle()
         self._joining = Joiner(name, job, self._machine, self._links, self._heard_throttle, put)
-        self.state = StateCarrier(self._links)
-        self.loop = UserLoop(name, self._links, self._send_state)
-        self._spec: m.ModelSpec | None = None
+        self.state = StateCarrier(
+            self._links, partial(self._driver.post, _ME), lambda until: self.loop.begin(until)
+        )
+        self.loop = UserLoop(name, self._links, partial(self.state.send_if_asked, waiting=True))
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
@@ -112,7 +112,7 @@ class WorkerNode:
     def attach(self, spec: m.ModelSpec, tensors: Sequence[torch.Tensor]) -> FlatModel:
         """Attach the user's model, and wait for the parameters of the first version that the lead
         releases to this worker."""
-        job, self._spec = self.job, spec
+        job, self.state.spec = self.job, spec
         assert job is not None
         layout = lay_out(spec, job.servers, job.slice_nbytes)
         aside = traits_of(job.sync).trains_through
@@ -135,26 +135,6 @@ class WorkerNode:
         )
         assert self.loop.lease is not None
         return self.loop.lease
-
-    def keep(self, capture: Callable[[], Encoded]) -> None:
-        """Put the state that `capture` returns into every checkpoint, if this worker is asked."""
-        self.state.capture = capture
-        self._driver.post(_ME, ev.StateKept())
-
-    def restore(self, capture: Callable[[], Encoded]) -> memoryview:
-        """As `keep`, and wait for the state in the checkpoint from which the job resumes."""
-        self.state.capture = capture
-        self._driver.post(_ME, ev.StateKept(restore=True))
-        self.loop.begin(lambda: self.state.restored is not None)
-        return self.state.take_restored()
-
-    def end_iteration(self) -> None:
-        """An iteration of the user's loop has ended: send the state if the lead has asked for
-        it."""
-        self.state.send_if_asked(self._spec)
-
-    def _send_state(self) -> None:
-        self.state.send_if_asked(self._spec, waiting=True)
 
     @property
     def number(self) -> int:

@@ -1,0 +1,47 @@
+"""What a worker has done since its last contribution: its steps, and the points that they visited."""
+
+from polyrhythm.core.worker.cadence import Cadence
+from polyrhythm.learn.visits import Visits
+
+
+class Uncontributed:
+    def __init__(self, visits: Visits, cadence: Cadence) -> None:
+        self._visits = visits
+        self._cadence = cadence
+        self.steps = 0
+        self.given: float | None = None
+        """The number of points that the user's code gave with its steps; None: it gave none."""
+        self.stepped = 0.0
+        """The number of points between the last contribution and the last step."""
+
+    def give(self, points: float) -> None:
+        self.given = (self.given or 0.0) + points
+
+    def end_step(self) -> None:
+        self.steps += 1
+        self.stepped = self.visited
+
+    def forget(self) -> None:
+        self.steps, self.given, self.stepped = 0, None, 0.0
+
+    @property
+    def visited(self) -> float:
+        """The number of points since the last contribution."""
+        return self.given if self.given is not None else self._visits.points
+
+    @property
+    def in_step(self) -> float:
+        """The number of points since the last step."""
+        return self.visited - self.stepped
+
+    def share(self) -> float:
+        """The fraction of a whole step: less than 1 if the step has fewer points."""
+        return 1.0 if self.given is not None else self._cadence.share(self._visits.in_step)
+
+    def reported(self, *, several: bool, first: bool) -> int:
+        """How many points the contribution reports as visited; -1: as many as its weight. If the
+        user's code gives the points of each step, those of the model that steps first count.
+        `several`: the worker has several models; `first`: the contribution is of that model."""
+        if self.given is None or not several:
+            return self._visits.reported
+        return round(self.given) if first else 0
