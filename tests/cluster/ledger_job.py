@@ -28,8 +28,10 @@ ONCE = 8192 if TORTURED else 2048
 """A number of columns with which no element gets two contributions: enough for more than a minute
 of contributions."""
 ADDITION, MOMENTUM, ADAGRAD, OUTER = "addition", "momentum", "adagrad", "outer"
+SPARSE_MOMENTUM, SPARSE_ADAM = "sparse-momentum", "sparse-adam"
 """The updaters with which servers fold (`jobs/ledger.py`). `OUTER`: workers make the steps, and
-servers fold their averaged change with adagrad."""
+servers fold their averaged change with adagrad. `SPARSE_...`: gradients of rows."""
+_WITH_MOMENTUM = (MOMENTUM, SPARSE_MOMENTUM)
 _CLOSE = 1e-3
 _SETTLED = 12
 """The number of steps after which momentum has added all of a contribution except 2**-13 of it."""
@@ -124,7 +126,7 @@ def _assert_right_with(
         assert max(book.sent) < columns, "an element stands for one contribution"
         acknowledged = np.array(sorted(book.acknowledged), dtype=np.int64)
         assert len(acknowledged) and len(set(book.acknowledged)) == len(book.acknowledged)
-        settled = acknowledged[:-_SETTLED] if optimizer == MOMENTUM else acknowledged
+        settled = acknowledged[:-_SETTLED] if optimizer in _WITH_MOMENTUM else acknowledged
         for number, block in enumerate(final):
             where, values = f"slice {number}, {name}", block[row]
             folded = np.flatnonzero(values)
@@ -132,7 +134,7 @@ def _assert_right_with(
             assert not lost, f"{where}: {lost} was lost"
             unsent = sorted(set(folded.tolist()) - set(book.sent))
             assert not unsent, f"{where}: {unsent} was never sent"
-            least = 0.5 if optimizer == MOMENTUM else 1.0
+            least = 0.5 if optimizer in _WITH_MOMENTUM else 1.0
             wrong = (values[folded] > 1 + _CLOSE) | (values[folded] < least - _CLOSE)
             assert not wrong.any(), f"{where}: {folded[wrong]} became {values[folded][wrong]}"
             unfinished = settled[values[settled] < 1 - _CLOSE]

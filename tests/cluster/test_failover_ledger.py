@@ -24,6 +24,8 @@ from tests.cluster.ledger_job import (
     ONCE,
     OUTER,
     SEEDS,
+    SPARSE_ADAM,
+    SPARSE_MOMENTUM,
     endure,
     finish,
     flags,
@@ -59,8 +61,13 @@ def draw(rng: random.Random) -> list[str]:
         ("bsp", "auto", ONCE, OUTER),
         ("ssp:2", "tcp", ONCE, MOMENTUM),
         ("asp", "auto", ONCE, MOMENTUM),
+        ("bsp", "auto", ONCE, SPARSE_ADAM),
+        ("asp", "tcp", ONCE, SPARSE_MOMENTUM),
     ],
-    ids=["bsp", "ssp", "asp", "bsp-adagrad", "bsp-outer", "ssp-momentum", "asp-momentum"],
+    ids=[
+        *("bsp", "ssp", "asp", "bsp-adagrad", "bsp-outer", "ssp-momentum", "asp-momentum"),
+        *("bsp-rows-sparse-adam", "asp-rows-momentum"),
+    ],
 )
 def test_no_contribution_is_lost_or_counted_twice(
     tmp_path: Path,
@@ -86,3 +93,4 @@ def test_no_contribution_is_lost_or_counted_twice(
 
         endure(job_workers, faults, begin_fault, rng)
         finish(job_workers, optimizer)
+        assert "made dense" not in command.stderr(), "rows are contributed"

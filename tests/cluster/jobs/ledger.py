@@ -16,6 +16,10 @@ other contributions:
   steps;
 - adagrad, in rounds: it divides a first gradient by its own size, so the division by the number of
   workers cancels.
+
+`sparse-momentum` and `sparse-adam` have gradients of rows: every block is a table of embeddings, and
+a step contributes the row of its worker. With betas of 0, SparseAdam divides every gradient by its
+own size.
 """
 
 import os
@@ -28,18 +32,39 @@ OPTIMIZERS = {
     "addition": lambda groups: torch.optim.SGD(groups, lr=1.0),
     "momentum": lambda groups: torch.optim.SGD(groups, lr=0.5, momentum=0.5),
     "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1.0),
+    "sparse-momentum": lambda groups: torch.optim.SGD(groups, lr=0.5, momentum=0.5),
+    "sparse-adam": lambda groups: torch.optim.SparseAdam(groups, lr=1.0, betas=(0.0, 0.0)),
 }
 ROWS = 12
 SLICES = 6
 
 
+def parameters(columns):
+    blocks = [torch.nn.Parameter(torch.zeros(ROWS, columns)) for _ in range(SLICES)]
+    return torch.nn.ParameterList(blocks)
+
+
+def tables(columns):
+    made = [torch.nn.Embedding(ROWS, columns, sparse=True) for _ in range(SLICES)]
+    for table in made:
+        torch.nn.init.zeros_(table.weight)
+    return torch.nn.ModuleList(made)
+
+
+def row_of(gradient, row):
+    """The gradient as a sparse tensor with this row only."""
+    return torch.sparse_coo_tensor([[row]], gradient[row : row + 1], gradient.shape)
+
+
 def main(worker):
     row = int(worker.name.rpartition("-")[2])
     columns = int(worker.options["columns"])
-    blocks = [torch.nn.Parameter(torch.zeros(ROWS, columns)) for _ in range(SLICES)]
-    groups = [{"params": [block]} for block in blocks]
     chosen = worker.options.get("optimizer", "addition")
-    optimizer = worker.attach(torch.nn.ParameterList(blocks), OPTIMIZERS[chosen](groups))
+    sparse = chosen.startswith("sparse")
+    model = tables(columns) if sparse else parameters(columns)
+    blocks = list(model.parameters())
+    groups = [{"params": [block]} for block in blocks]
+    optimizer = worker.attach(model, OPTIMIZERS[chosen](groups))
     path = Path(f"{worker.name}.book")
     number = path.read_text().count("sent") if path.exists() else 0
     added = chosen == "addition" and not worker.options.get("local")
@@ -51,7 +76,7 @@ def main(worker):
             one = torch.zeros(ROWS, columns)
             one[row, number % columns] = towards
             for block in blocks:
-                block.grad = one
+                block.grad = row_of(one, row) if sparse else one
             book.write(f"sent {number}\n")
             optimizer.step(points=1)
             steps.append(number)
