@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,15 +70,26 @@ def alone(name: str, workers: int) -> State:
     return model.state_dict()
 
 
-def together(name: str, workers: int, **more: Any) -> dict[str, State]:
+def computed(model: nn.Module, step: int, worker: int) -> torch.Tensor:
+    """The loss of a step, whose gradients are computed."""
+    loss = loss_of(model, step, worker)
+    loss.backward()
+    return loss
+
+
+def together(name: str, workers: int, *, closure: bool = False, **more: Any) -> dict[str, State]:
     states: dict[str, State] = {}
 
     def main(worker: Worker) -> None:
         model = Bag(name != "SparseAdam")
         optimizer = worker.attach(model, MAKE[name](model))
         for step in range(ROUNDS):
-            loss_of(model, step, int(worker.name[-1])).backward()
-            optimizer.step(points=6)
+            compute = partial(computed, model, step, int(worker.name[-1]))
+            if closure:
+                optimizer.step(compute, points=6)
+            else:
+                compute()
+                optimizer.step(points=6)
         states[worker.name] = copy.deepcopy(model.state_dict())
 
     fields = {"servers": 2, "rounds": ROUNDS, "slice_nbytes": 2_048, "heartbeat_s": 20.0, **more}
@@ -119,6 +131,20 @@ def test_for_other_optimizers_the_gradient_is_made_dense_and_a_line_says_so(
     lines = [line for line in capfd.readouterr().err.splitlines() if "sparse gradient" in line]
     assert len(lines) == 1, lines
     assert "the sparse gradient of 'words.weight' is made dense for" in lines[0]
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize(
+    ("name", "dense"), [("AdamW", True), ("decay", True), ("momentum", False), ("Adagrad", False)]
+)
+def test_a_local_optimizer_gets_a_dense_gradient_only_if_it_refuses_a_sparse_one(
+    name: str, dense: bool, closure: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    states = together(name, 1, closure=closure, kind="local")
+    assert_close(states["worker-0"], alone(name, 1))
+    assert (
+        "the sparse gradient of 'words.weight' is made dense" in capfd.readouterr().err
+    ) == dense
 
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])

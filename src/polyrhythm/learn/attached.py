@@ -140,14 +140,16 @@ class AttachedOptimizer(torch.optim.Optimizer):
     def has_gradient(self) -> bool:
         return any(parameter.grad is not None for parameter in self.parameters)
 
-    def step_locally(self, share: float) -> None:
+    def step_locally(self, share: float, prepare: Callable[[], None]) -> None:
         """Let the user's optimizer make its step. `share`: the fraction of a whole step; the
-        gradients are scaled by it, except those of LBFGS, which compares them with the loss."""
+        gradients are scaled by it, except those of LBFGS, which compares them with the loss.
+        `prepare` is called after a closure has computed the gradients."""
         closure = self._closure
         if closure is not None:
 
             def evaluate() -> Any:
                 loss = closure()
+                prepare()
                 if self._history is None:
                     self._scale(share)
                 return loss

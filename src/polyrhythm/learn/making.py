@@ -3,6 +3,7 @@ that the user's code has not changed what the job relies on.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
@@ -33,10 +34,11 @@ class StepMaker:
         self._models = models
         self._left_out = left_out
         self._on_servers = on_servers
-        self._sparse: list[SparseGradients] = []
+        self._sparse = [
+            SparseGradients(m.inner, m.module, flat, say, on_servers=on_servers) for m in optimizers
+        ]
         self._written: WrittenParameters | None = None
         if on_servers:
-            self._sparse = [SparseGradients(m.inner, m.module, flat, say) for m in optimizers]
             self._written = WrittenParameters(flat, lambda: node.landed)
 
     def make(self, model: AttachedOptimizer, points: float, share: Callable[[], float]) -> bool:
@@ -44,13 +46,14 @@ class StepMaker:
         out, because it is not finite. `points`: those that are then not weighed; `share`: see
         `AttachedOptimizer.step_locally`."""
         number = model.number if self._models.several else None
-        if self._sparse:
-            self._sparse[model.number].prepare(model.parameters)
+        prepare = partial(self._sparse[model.number].prepare, model.parameters)
         closed = model.has_closure and not self._on_servers
+        if not closed:
+            prepare()
         if not closed and self._left_out.step(points, number):
             return False
         if not self._on_servers:
-            model.step_locally(share())
+            model.step_locally(share(), prepare)
             if closed and self._left_out.stepped(points):
                 model.take_back()
                 return False

@@ -1,8 +1,9 @@
 """Sparse gradients, as embeddings with `sparse=True` have them, before they are contributed.
 
 SGD, Adagrad and SparseAdam take gradients of rows (`tensors/rows.py`). For all other optimizers on
-servers, a sparse gradient is made dense, and a line says so. With kind local, gradients stay as they
-are: the optimizer of the worker gets them.
+servers, a sparse gradient is made dense, and a line says so. With kind local the optimizer of the
+worker gets the gradients: they are made dense only for an optimizer of torch that refuses sparse
+ones.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,11 @@ import torch
 from polyrhythm.errors import UsageError
 from polyrhythm.tensors.flat import FlatModel
 
+_NO_ROWS = (
+    "only embeddings with sparse=True that SGD, Adagrad (both without weight decay) or SparseAdam"
+    " optimizes contribute rows"
+)
+
 
 class SparseGradients:
     def __init__(
@@ -20,10 +26,15 @@ class SparseGradients:
         model: torch.nn.Module,
         flat: FlatModel,
         say: Callable[[str], None],
+        *,
+        on_servers: bool,
     ) -> None:
-        """`say` prints a message once for all workers of a job."""
+        """`say` prints a message once for all workers of a job. `on_servers`: the servers, and not
+        this worker, make the steps."""
         self._optimizer = type(optimizer).__name__
-        self._rows_only = isinstance(optimizer, torch.optim.SparseAdam)
+        self._rows_only = on_servers and isinstance(optimizer, torch.optim.SparseAdam)
+        self._why = _NO_ROWS if on_servers else "it takes no sparse gradients"
+        self._keeps = not on_servers and not _refuses_sparse(optimizer)
         self._model = model
         self._rows = flat.row_tensors
         self._say = say
@@ -41,16 +52,26 @@ class SparseGradients:
                         f"the gradient of {self._name_of(parameter)!r} is dense, and SparseAdam takes"
                         " sparse gradients: use nn.Embedding(sparse=True), or Adam"
                     )
-            elif id(parameter) not in self._rows or gradient.sparse_dim() != 1:
+            elif not self._keeps and (
+                id(parameter) not in self._rows or gradient.sparse_dim() != 1
+            ):
                 parameter.grad = gradient.to_dense()
                 if id(parameter) not in self._said:
                     self._said.add(id(parameter))
                     self._say(
                         f"the sparse gradient of {self._name_of(parameter)!r} is made dense for"
-                        f" {self._optimizer}; only embeddings with sparse=True that SGD, Adagrad"
-                        " (both without weight decay) or SparseAdam optimizes contribute rows"
+                        f" {self._optimizer}; {self._why}"
                     )
 
     def _name_of(self, parameter: torch.Tensor) -> str:
         names = (name for name, each in self._model.named_parameters() if each is parameter)
         return next(names, "?")
+
+
+def _refuses_sparse(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this is an optimizer of torch that raises an error if a gradient is sparse. An
+    optimizer of the user's own may take any gradient."""
+    if type(optimizer) in (torch.optim.SGD, torch.optim.Adagrad):
+        return any(group["weight_decay"] for group in optimizer.param_groups)
+    takes = (torch.optim.SparseAdam, torch.optim.LBFGS)
+    return type(optimizer).__module__.startswith("torch.optim.") and type(optimizer) not in takes
