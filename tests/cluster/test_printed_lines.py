@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.processes import Command, call, wait_until
-from tests.commands.start import start
+from tests.commands.start import CLI, start
 from tests.commands.terminal import Terminal
 
 BEGIN = """
@@ -255,3 +255,14 @@ def test_a_job_goes_on_when_nobody_reads_its_progress(tmp_path: Path) -> None:
         stdout.seek(0)
         assert json.load(stdout)["rounds"] == 300
     assert (tmp_path / "runs" / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_job_runs_without_stderr(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(BEGIN + "        print('step', step)\n")
+    command = f"exec {CLI} train job.py --workers 1 --servers 1 --rounds 5 --json 2>&-"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=240
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["rounds"] == 5

@@ -69,10 +69,11 @@ class Spare:
         pass_fds: Sequence[int],
         stdin: int,
         stdout: int,
+        stderr: None,
         start_new_session: bool,
         env: Mapping[str, str],
     ) -> "Spare":
-        assert stdin == subprocess.DEVNULL
+        assert stdin == subprocess.DEVNULL and stderr is None
         request = {
             "arguments": arguments,
             "keep": pass_fds,

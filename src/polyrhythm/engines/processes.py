@@ -54,7 +54,9 @@ class Child:
 
 def _stderr() -> int:
     """The descriptor of stderr. In a notebook `sys.stderr` may have none; then it is that of the
-    process."""
+    process. If the process was started without stderr, it is the null device."""
+    if sys.stderr is None:
+        return subprocess.DEVNULL
     try:
         return sys.stderr.fileno()
     except (OSError, ValueError):
@@ -112,6 +114,7 @@ class Processes:
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=_stderr(),
+            stderr=subprocess.DEVNULL if sys.stderr is None else None,
             start_new_session=True,
             env={**environment(threads), "PYTHONUNBUFFERED": "1"},
         )
