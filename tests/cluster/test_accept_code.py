@@ -1,5 +1,6 @@
 """A worker gets the job's file from the lead only if its user accepts it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,23 @@ def test_only_a_single_file_of_limited_size_is_sent(
     with pytest.raises(UsageError) as raised:
         read_code(job, digest_of(source.encode()))
     assert why in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_file_that_was_replaced_by_a_pipe_is_not_read(tmp_path: Path) -> None:
+    """Reading it would never end, and the lead would wait."""
+    job = tmp_path / "job.py"
+    os.mkfifo(job)
+    with pytest.raises(UsageError, match="it is not a regular file"):
+        read_code(job, digest_of(b""))
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    """A file without contents that is longer than the memory of any machine."""
+    job = tmp_path / "job.py"
+    with job.open("wb") as file:
+        file.truncate(2**42)
+    with pytest.raises(UsageError, match="at most 1048576 are sent"):
+        read_code(job, digest_of(b""))
 
 
 def test_a_file_with_imports_from_elsewhere_is_sent(tmp_path: Path) -> None:

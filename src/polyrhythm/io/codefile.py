@@ -7,6 +7,7 @@ not run alone, so it is not sent.*
 
 import ast
 import hashlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,12 +23,15 @@ def read_code(path: Path, digest: str) -> bytes:
     """The contents of the file, if it may be sent. Raises UsageError otherwise. `digest`: the
     digest of the file when the job began."""
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe could take forever
+            raise UsageError("the job's file cannot be read any more: it is not a regular file")
+        check_size(status.st_size, path.name)
         source = path.read_bytes()
     except OSError as error:
         raise UsageError(f"the job's file cannot be read any more: {error.strerror}") from None
     if digest_of(source) != digest:
         raise UsageError(f"{path.name} was changed after the job had begun, so it is not sent")
-    check_size(len(source), path.name)
     if (path.parent / "__init__.py").exists():
         raise UsageError(f"{path.name} is part of a package, so it is not sent: {_ADVICE}")
     if (others := sorted(set(_neighbours(path, source)))) != []:
