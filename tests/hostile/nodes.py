@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from polyrhythm.core.placement.slices import Layout
 from polyrhythm.engines.inline import Hub
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
@@ -26,7 +27,10 @@ class Site:
     """The nodes of the job. `failures`: the exceptions that ended threads of the nodes. It must
     stay empty."""
 
-    def __init__(self, sync: str = "asp", servers: int = 2, replicas: int = 1) -> None:
+    def __init__(
+        self, sync: str = "asp", servers: int = 2, replicas: int = 1, *, rows: bool = False
+    ) -> None:
+        """`rows`: the model also has a table whose gradients are sparse."""
         self.job = m.JobSpec(
             job="fuzzed", sync=sync, servers=servers, workers=1, replicas=replicas, timer="off",
             slice_nbytes=256, rounds=10**9, heartbeat_s=0.2,
@@ -34,6 +38,8 @@ class Site:
         self.journal = MemoryJournal()
         self.failures: list[str] = []
         self.steps = 0
+        self.layout: Layout | None = None
+        self._rows = rows
         self._before, threading.excepthook = threading.excepthook, self._failed
         self._stop = threading.Event()
         self._hub = Hub()
@@ -65,10 +71,13 @@ class Site:
         node = WorkerNode("honest", self.job.job, self._hub, NodeOptions(check=True))
         try:
             worker = Worker(node, node.join(self._hub.address(0)))
-            model = torch.nn.Linear(8, 16)
+            table = torch.nn.Embedding(32, 8, sparse=True) if self._rows else torch.nn.Identity()
+            model = torch.nn.Sequential(table, torch.nn.Linear(8, 16))
+            inputs = torch.tensor([1, 30]) if self._rows else torch.ones(2, 8)
             optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+            self.layout = worker._exchange._flat.layout
             while not self._stop.is_set():
-                model(torch.ones(2, 8)).sum().backward()
+                model(inputs).square().mean().backward()
                 optimizer.step(points=2)
                 self.steps += 1
                 self._stop.wait(_PACE_S)
