@@ -11,7 +11,7 @@ from torch import nn
 
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import Refused, UsageError
 from polyrhythm.io.memory import MemoryLink
 from polyrhythm.wire.messages import Contribution, JobSpec
 
@@ -256,4 +256,52 @@ def test_a_sparse_gradient_that_is_not_finite_is_found(on_nan: str) -> None:
         run_inline(job, main, timeout_s=60)
         return
     with pytest.raises(Exception, match="step 2: the gradient of 'words.weight' holds NaN"):
+        run_inline(job, main, timeout_s=60)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_with_several_models_sparse_gradients_are_made_dense_and_the_models_learn(
+    sync: str, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = torch.cat([words(step, 0) for step in range(8)])
+    losses: list[float] = []
+
+    def main(worker: Worker) -> None:
+        bag, linear = Bag(dense=True), nn.Linear(4, 1)
+        with torch.no_grad():
+            linear.weight.zero_()
+        first = worker.attach(bag, MAKE[name](bag), name="bag")
+        second = worker.attach(linear, MAKE["momentum"](linear), name="linear")
+
+        def losses_of(batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return (bag(batch) - 1).square().mean(), (linear(batch / WORDS) - 1).square().mean()
+
+        before = [loss.item() for loss in losses_of(data)]
+        for (batch,) in worker.batches((data,), batch_size=8):
+            losses_of(batch)[0].backward()
+            first.step()
+            losses_of(batch)[1].backward()
+            second.step()
+        after = [loss.item() for loss in losses_of(data)]
+        losses.extend(now / then for now, then in zip(after, before, strict=True))
+
+    fields = {"servers": 2, "sync": sync, "epochs": 10, "heartbeat_s": 20.0}
+    run_inline(JobSpec(job="several", workers=2, **fields), main, timeout_s=60)
+    assert len(losses) == 4 and max(losses) < 0.5, losses
+    lines = [line for line in capfd.readouterr().err.splitlines() if "sparse gradient" in line]
+    assert len(lines) == 1, lines
+    assert f"'words.weight' is made dense for {name}; in a job with several models" in lines[0]
+
+
+def test_sparse_adam_is_refused_in_a_job_with_several_models() -> None:
+    def main(worker: Worker) -> None:
+        bag, linear = Bag(dense=False), nn.Linear(4, 1)
+        first = worker.attach(bag, MAKE["SparseAdam"](bag), name="bag")
+        worker.attach(linear, MAKE["SGD"](linear), name="linear")
+        loss_of(bag, 0, 0).backward()
+        first.step(points=6)
+
+    job = JobSpec(job="several", rounds=2, heartbeat_s=20.0)
+    with pytest.raises(Refused, match="or the job has several models: optimize that tensor with"):
         run_inline(job, main, timeout_s=60)

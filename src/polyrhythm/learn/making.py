@@ -35,7 +35,10 @@ class StepMaker:
         self._left_out = left_out
         self._on_servers = on_servers
         self._sparse = [
-            SparseGradients(m.inner, m.module, flat, say, on_servers=on_servers) for m in optimizers
+            SparseGradients(
+                m.inner, m.module, flat, say, on_servers=on_servers, several=models.several
+            )
+            for m in optimizers
         ]
         self._written: WrittenParameters | None = None
         if on_servers:

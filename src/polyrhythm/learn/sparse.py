@@ -17,6 +17,7 @@ _NO_ROWS = (
     "only embeddings with sparse=True that SGD, Adagrad (both without weight decay) or SparseAdam"
     " optimizes contribute rows"
 )
+_SEVERAL = "in a job with several models, no gradient is contributed as rows"
 
 
 class SparseGradients:
@@ -28,12 +29,14 @@ class SparseGradients:
         say: Callable[[str], None],
         *,
         on_servers: bool,
+        several: bool,
     ) -> None:
         """`say` prints a message once for all workers of a job. `on_servers`: the servers, and not
-        this worker, make the steps."""
+        this worker, make the steps. `several`: the job has several models."""
         self._optimizer = type(optimizer).__name__
         self._rows_only = on_servers and isinstance(optimizer, torch.optim.SparseAdam)
-        self._why = _NO_ROWS if on_servers else "it takes no sparse gradients"
+        no_rows = _SEVERAL if several else _NO_ROWS
+        self._why = no_rows if on_servers else "it takes no sparse gradients"
         self._keeps = not on_servers and not _refuses_sparse(optimizer)
         self._model = model
         self._rows = flat.row_tensors
