@@ -238,3 +238,16 @@ def test_points_given_with_the_steps_count_once() -> None:
 
     job = JobSpec(job="gan", workers=1, rounds=10)
     assert points_of(run_inline(job, main, timeout_s=60)) == 5 * 8
+
+
+def test_a_model_that_makes_no_steps_is_named() -> None:
+    def main(worker: Worker) -> None:
+        models = gan.make_models()
+        optimizers = gan.attach(worker, models)
+        while not worker.stopped:
+            optimizers["critic"].step(points=1)
+
+    job = JobSpec(job="gan", workers=1, servers=1, rounds=1_100, heartbeat_s=20.0)
+    words = "the first 1,001 steps of worker-0 do not repeat, and none is of generator: attach only"
+    with pytest.raises(PolyrhythmError, match=words):
+        run_inline(job, main, timeout_s=60)

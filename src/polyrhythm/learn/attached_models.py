@@ -36,6 +36,13 @@ class AttachedModels:
         if not self.several or not self._steps_on_servers:
             return None
         broken = self._order.step(0, 0, model.number)
+        if broken is not None and broken.seen == broken.expected:
+            idle = [name for number, name in enumerate(self._names) if number not in broken.seen]
+            raise UsageError(
+                f"the first {len(broken.seen):,} steps of {self._worker} do not repeat"
+                f"{', and none is of ' + ' or '.join(idle) if idle else ''}: attach only models that"
+                " make steps, in an order that repeats; --kind local allows any order"
+            )
         if broken is not None:
             seen = described(broken.seen, self._names)
             expected = described(broken.expected, self._names)
