@@ -93,6 +93,8 @@ class Models:
             spec = merge([(name, each) for name, (each, _) in zip(names, described, strict=True)])
             tensors = [tensor for _, some in described for tensor in some]
         flat = self._node.attach(spec, tensors)
+        if self._pacer is not None:
+            self._pacer.begin()
         attached = [each.attached for each in models]
         names = [each.name for each in models]
         exchange = Exchange(

@@ -139,18 +139,21 @@ class Staging:
 
 
 class Pacer:
-    """Makes a worker's steps as long as its stage demands. Its training time counts from the
-    creation of this object."""
+    """Makes a worker's steps as long as its stage demands."""
 
     def __init__(self, stage: Stage) -> None:
         self.share = 1.0
         """The length of the next step as a share of a full step."""
         self._stage = stage
-        self._began_ns = self._since_ns = time.monotonic_ns()
         self._visited = 0.0
         self._counted = 0.0
         self._overslept_ns = 0
         """By how much the last pause was too long. The next pause is shorter by that time."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The worker has joined the job: its training time and its first step begin now."""
+        self._began_ns = self._since_ns = time.monotonic_ns()
 
     def pace(self, points: float) -> None:
         """End a step that visited `points` points. Sleep until the step is as long as the stage
