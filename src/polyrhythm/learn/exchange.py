@@ -67,7 +67,7 @@ class Exchange:
         self._micro = MicroBatches(
             node, flat, visits, self._kind, self.cadence, several=self._several
         )
-        self._remember()
+        self.take_version()
 
     def step(
         self,
