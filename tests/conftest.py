@@ -6,6 +6,7 @@ run tries others. Failed tests are listed at the end with the command that repea
 
 import gc
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,11 @@ settings.register_profile(
     derandomize=TORTURE == 1,
 )
 settings.load_profile("polyrhythm")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts programs in the background like this, and the commands of the
+    # tests would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # until all tests are collected: imports and collected tests make little garbage
 

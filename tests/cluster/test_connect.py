@@ -312,8 +312,12 @@ def test_a_served_job_waits_for_workers_and_is_operated_as_any_other(
     flags = ["--workers", 1, "--max-seconds", 600, "--store", "store"]
     with Command(*flags, verb="serve", cwd=tmp_path, spares=1) as command:
         address = command.address()
-        asked = call("why", "run", cwd=tmp_path).stdout
-        assert f'polyrhythm.connect("{address}")' in asked
+        hint = f'polyrhythm.connect("{address}")'
+        wait_until(
+            lambda: hint in call("why", "run", cwd=tmp_path).stdout,
+            "the servers have joined, and why says how to connect",
+            LONG_S,
+        )
         first = command.join(long_job, "--name", "first")
         command.await_round(20)
         assert call("checkpoint", "run", cwd=tmp_path).returncode == 0
