@@ -151,8 +151,9 @@ class ConnectedWorker(Worker):
         """An exception ends the program: leave the job, then show the exception as before."""
         try:
             self._leave(error)
-        except Exception:  # the user must see the exception that ended the program
-            pass
+        except Exception as failure:  # the user must still see the exception that ended the program
+            detail = f"{type(failure).__name__}: {failure}".partition("\n")[0]
+            print(f"polyrhythm: could not leave the job in order: {detail}", file=sys.stderr)
         self._hook_before(kind, error, traceback)
 
 

@@ -67,7 +67,7 @@ class Exchange:
         self._micro = MicroBatches(
             node, flat, visits, self._kind, self.cadence, several=self._several
         )
-        self.take_version()
+        self._remember()
 
     def step(
         self,
