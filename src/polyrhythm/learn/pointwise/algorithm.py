@@ -1,0 +1,135 @@
+"""The point-wise interface (FSP's Fig. 5, vectorised over batches): an algorithm computes statistics
+of points, and new parameters from the sum of these statistics over all points.
+
+| FSP | here |
+|---|---|
+| `initParameter` | `init_parameter(sample, rng)` |
+| `updateDataPoint` | `update_points(batch, parameter, memory)` |
+| `aggregate` | `aggregate(target, change)`: always a sum, because servers add and run no user code |
+| `updateParameter` | `update_parameter(statistics, old)` |
+| `terminationCheck` | `terminated(check)` |
+| `voteToHalt` | `vote_to_halt(batch, parameter, memory)` |
+
+Statistics and parameters are numpy arrays with names. *Every worker computes the new parameters from
+the same sum and its own old parameters, so `update_parameter` must be deterministic: no random
+numbers, no time, no state of the object.*
+
+The sum always contains exactly one summand per point. There are two ways to achieve this:
+
+- **Without memory** (the default). `update_points` returns the statistics of the points of a batch.
+  The runner calls it with the same points together in every pass, remembers the last statistics of
+  each batch, and sends the difference.
+- **With memory.** `memory(count)` returns arrays with a row for each point, in the state "not counted
+  yet". `update_points` returns the *change* of the statistics, and updates the memory in place. So an
+  algorithm whose points seldom change sends and computes little.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.learn.pointwise.layout import Array, Arrays, Layout, Shape
+
+Memory = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some points. `x`: one row per point, a numpy array or a scipy CSR matrix. `y`: a label per
+    point, or None. `weight`: a weight per point, or None if all weigh 1."""
+
+    x: Any
+    y: npt.NDArray[Any] | None = None
+    weight: npt.NDArray[np.floating[Any]] | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def part(self, rows: "slice | npt.NDArray[Any]") -> "Batch":
+        """Return some of the points. A slice copies nothing."""
+        return Batch(
+            self.x[rows],
+            None if self.y is None else self.y[rows],
+            None if self.weight is None else self.weight[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `terminated` decides on. It is asked once per pass over the points, whatever the length
+    of a round (FSP's section 5.3)."""
+
+    passes: int
+    """How often every point has been visited."""
+    old: Arrays
+    """The parameters at the last check."""
+    new: Arrays
+    objective: float | None
+    last_objective: float | None
+    """The objective at the last check; None at the first check."""
+
+
+class Algorithm(ABC):
+    """The base class of point-wise algorithms. The methods without a default are `init_parameter`,
+    `statistics`, `update_points` and `update_parameter`."""
+
+    name = "algorithm"
+    sample_points: int | None = 10_000
+    """How many points `init_parameter` gets at most: a random sample. None: all points."""
+
+    @abstractmethod
+    def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
+        """Return the first parameters. One worker calls this; the others take its result."""
+
+    @abstractmethod
+    def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
+        """Return the names and shapes of the statistics: `{"sum": (k, d), "count": (k,)}`. A scalar
+        has the shape `()`."""
+
+    @abstractmethod
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
+        """Return the statistics of these points. With memory: return the change of the statistics,
+        and update `memory`, whose arrays have one row per point of the batch."""
+
+    @abstractmethod
+    def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
+        """Return the new parameters, with the names and shapes of `old`. The arrays of `statistics`
+        are the sum over all points, and must not be changed."""
+
+    def memory(self, count: int) -> Memory:
+        """Return the memory of `count` points that are not counted yet: arrays with `count` rows."""
+        return {}
+
+    def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
+        """Return what the algorithm minimises, from the sum over all points and the parameters that
+        `update_parameter` made of it. None: the algorithm has no objective."""
+        return None
+
+    def terminated(self, check: Check) -> bool:
+        """Whether the parameters are final. The worker with the lowest number reports the result."""
+        return False
+
+    def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Memory) -> Mask | None:
+        """Return which points of a batch need no more visits. It is asked after `update_points`.
+        The statistics of these points stay in the sum. The job ends when all points have voted.
+        Without memory, the points of a batch are left out together, when all of them have voted."""
+        return None
+
+    def aggregate(self, target: Array, change: Array) -> Array:
+        """Add a change to statistics, both as flat buffers, in place. Servers do the same; an
+        algorithm cannot replace it."""
+        return np.add(target, change, out=target)
+
+    def layout(self, parameter: Arrays) -> Layout:
+        """How the statistics lie in the flat buffer."""
+        return Layout.of_shapes(self.statistics(parameter))
+
+
+def has_memory(algorithm: Algorithm) -> bool:
+    """Whether `update_points` returns changes."""
+    return bool(algorithm.memory(0))

@@ -1,0 +1,75 @@
+"""Computing over blocks of rows that fit into the cache of a core, on one thread or several.
+
+numpy releases the lock of the interpreter while it computes, so threads run at the same time. Each
+thread takes one contiguous range of rows. *The results are added in the order of the rows, so a
+repetition with the same number of threads computes the same bits.*
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, TypeVar
+
+State = TypeVar("State")
+
+BLOCK_BYTES = 512 * 1024
+"""The bytes of the rows of one block. The second-level cache of a core holds them twice."""
+
+
+def block_rows(row_nbytes: int, largest: int = 8192) -> int:
+    """How many rows a block has, if a row and its intermediate results have this many bytes."""
+    return max(64, min(largest, BLOCK_BYTES // max(1, row_nbytes)))
+
+
+def blocks(first: int, last: int, rows: int) -> Iterator[slice]:
+    for start in range(first, last, rows):
+        yield slice(start, min(last, start + rows))
+
+
+def over_blocks(
+    count: int,
+    rows: int,
+    threads: int,
+    begin: Callable[[], State],
+    work: Callable[[State, slice], None],
+) -> list[State]:
+    """Call `work(state, block)` for all blocks of `count` rows. Each thread has a state of its own,
+    which `begin` makes. Returns the states in the order of the rows."""
+    threads = max(1, min(threads, count // (2 * rows)))
+    edges = [count * part // threads for part in range(threads + 1)]
+
+    def run(part: int) -> State:
+        state = begin()
+        for block in blocks(edges[part], edges[part + 1], rows):
+            work(state, block)
+        return state
+
+    with one_blas_thread():
+        if threads == 1:
+            return [run(0)]
+        return list(_pool(threads).map(run, range(threads)))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="points")
+
+
+@cache
+def _controller() -> Any:
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    return ThreadpoolController()
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Let each of our threads multiply matrices alone: the threads of BLAS would compete with them.
+    Without threadpoolctl (it comes with scikit-learn), BLAS keeps its own threads."""
+    controller = _controller()
+    limited: AbstractContextManager[object] = (
+        nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
+    )
+    return limited

@@ -1,0 +1,103 @@
+"""Fuzzy C-Means by statistics: every point belongs to every cluster to a degree (Bezdek, 1981).
+
+The statistics are the sums of u^m x, u^m and u^m d^2, where u is the degree and d the distance.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
+from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.kmeans import check_count, plus_plus
+from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
+
+
+class FuzzyCMeans(Algorithm):
+    """`m`: the fuzzifier, above 1; near 1 the result is that of KMeans. `tol`: as for KMeans."""
+
+    name = "fcm"
+
+    def __init__(self, k: int, *, m: float = 2.0, tol: float = 1e-4, threads: int = 1) -> None:
+        if k < 1:
+            raise UsageError(f"k is {k}: a positive number of clusters is needed")
+        if not 1.0 < m < np.inf:
+            raise UsageError(f"the fuzzifier m is {m}: it must be above 1")
+        self.k, self.m, self.tol, self.threads = k, m, tol, threads
+
+    def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
+        check_count(self.k, len(sample))
+        return {
+            "centers": plus_plus(sample.x, self.k, rng, sample.weight),
+            "variance": np.asarray(np.var(sample.x, axis=0, dtype=np.float64).mean()),
+        }
+
+    def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
+        k, d = parameter["centers"].shape
+        return {"sum": (k, d), "count": (k,), "objective": ()}
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
+        x, centers = batch.x, parameter["centers"]
+        layout = self.layout(parameter)
+        rows = block_rows(x.shape[1] * x.itemsize + 2 * x.itemsize * self.k)
+
+        def work(total: Arrays, block: slice) -> None:
+            points = x[block]
+            squared, degree = degrees(points, centers, self.m)
+            if self.m == 2.0:
+                powered = np.multiply(degree, degree, out=degree)
+            else:
+                powered = np.power(degree, self.m, out=degree)
+            if batch.weight is not None:
+                powered *= batch.weight[block]
+            total["sum"] += powered @ points
+            total["count"] += powered.sum(1, dtype=np.float64)
+            total["objective"] += np.einsum("kn,kn->", powered, squared, dtype=np.float64)
+
+        return add_up(over_blocks(len(batch), rows, self.threads, layout.zeros, work))
+
+    def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
+        count = statistics["count"]
+        centers = old["centers"].copy()
+        filled = count > 0
+        centers[filled] = statistics["sum"][filled] / count[filled, None]
+        return {"centers": centers, "variance": old["variance"]}
+
+    def objective(self, statistics: Arrays, parameter: Arrays) -> float:
+        return float(statistics["objective"])
+
+    def terminated(self, check: Check) -> bool:
+        moved = float(((check.new["centers"] - check.old["centers"]) ** 2).sum())
+        return moved <= self.tol * float(check.new["variance"])
+
+
+def degrees(
+    x: npt.NDArray[Any], centers: Array, m: float
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The squared distances, and the degrees to which points belong to clusters, one row per
+    cluster. A point that lies on a centre belongs to that cluster alone."""
+    c = centers.astype(x.dtype)
+    squared = (c * -2.0) @ x.T
+    squared += (c * c).sum(1)[:, None]
+    squared += np.einsum("nd,nd->n", x, x)
+    # distances below the rounding error of this sum count as equal
+    least = np.finfo(x.dtype).eps * max(1e-30, float(np.abs(squared).max(initial=0.0)))
+    np.maximum(squared, least, out=squared)
+    near = squared / squared.min(0)
+    degree = np.reciprocal(near, out=near)
+    if m != 2.0:
+        np.power(degree, 1.0 / (m - 1.0), out=degree)
+    degree /= degree.sum(0)
+    return squared, degree
+
+
+def add_up(totals: list[Arrays]) -> Arrays:
+    """Add the results of several threads."""
+    first = totals[0]
+    for other in totals[1:]:
+        for name in first:
+            first[name] += other[name]
+    return first

@@ -1,0 +1,227 @@
+"""KMeans by statistics (FSP's section 2.2): the sum and the number of the points of each cluster.
+
+A point's memory is its cluster. Only points that move to another cluster change the statistics, and
+their summands are computed in float64, so what is added is later subtracted exactly.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
+from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
+
+Labels = npt.NDArray[np.int32]
+
+
+class KMeans(Algorithm):
+    """`tol`: the job ends when the centres move by at most this much (the sum of squares, in units
+    of the mean variance of the features, as in scikit-learn)."""
+
+    name = "kmeans"
+
+    def __init__(self, k: int, *, tol: float = 1e-4, threads: int = 1) -> None:
+        if k < 1:
+            raise UsageError(f"k is {k}: a positive number of clusters is needed")
+        self.k = k
+        self.tol = tol
+        self.threads = threads
+
+    def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
+        check_count(self.k, len(sample))
+        return {
+            "centers": plus_plus(sample.x, self.k, rng, sample.weight),
+            "variance": np.asarray(np.var(sample.x, axis=0, dtype=np.float64).mean()),
+        }
+
+    def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
+        k, d = parameter["centers"].shape
+        return {"sum": (k, d), "count": (k,), "square": (k,)}
+
+    def memory(self, count: int) -> Memory:
+        return {"label": np.full(count, -1, np.int32)}
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
+        x, known = batch.x, memory["label"]
+        nearest = Nearest(parameter["centers"], x.dtype)
+        layout = self.layout(parameter)
+        rows = block_rows(x.shape[1] * x.itemsize + 4 * self.k + 16)
+
+        def begin() -> tuple[Arrays, Scratch]:
+            return layout.zeros(), Scratch(self.k, rows, x.dtype)
+
+        def work(state: tuple[Arrays, Scratch], block: slice) -> None:
+            change, scratch = state
+            points = x[block]
+            label = nearest.label(points, scratch)
+            old = known[block]
+            moved = np.flatnonzero(label != old)
+            if len(moved):
+                weight = None if batch.weight is None else batch.weight[block][moved]
+                _move(change, points[moved], old[moved], label[moved], weight)
+                old[moved] = label[moved]
+
+        states = over_blocks(len(batch), rows, self.threads, begin, work)
+        total = states[0][0]
+        for change, _ in states[1:]:
+            for name, array in change.items():
+                total[name] += array
+        return total
+
+    def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
+        count = statistics["count"]
+        filled = count > 0
+        centers = old["centers"].copy()
+        centers[filled] = statistics["sum"][filled] / count[filled, None]
+        if not filled.all():
+            _fill(centers, statistics)
+        return {"centers": centers, "variance": old["variance"]}
+
+    def objective(self, statistics: Arrays, parameter: Arrays) -> float:
+        """The sum of the squared distances of the points to the centres of their clusters."""
+        return float(max(0.0, spread(statistics, parameter["centers"]).sum()))
+
+    def terminated(self, check: Check) -> bool:
+        moved = float(((check.new["centers"] - check.old["centers"]) ** 2).sum())
+        return moved <= self.tol * float(check.new["variance"])
+
+
+class Scratch:
+    """Reused arrays for the rows of one block."""
+
+    def __init__(self, k: int, rows: int, dtype: npt.DTypeLike) -> None:
+        self.distance = np.empty((k, rows), dtype)
+        self.best = np.empty(rows, dtype)
+        self.nearer = np.empty(rows, np.bool_)
+        self.label = np.empty(rows, np.int32)
+
+
+class Nearest:
+    """Finds the nearest centre of points. It compares |c|^2 - 2 x.c, which leaves out |x|^2."""
+
+    def __init__(self, centers: Array, dtype: npt.DTypeLike) -> None:
+        self._factor = np.ascontiguousarray(-2.0 * centers, dtype)
+        self._bias = (centers * centers).sum(1).astype(dtype)
+        self.best: npt.NDArray[Any] | None = None
+
+    def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
+        """The centre of each row; of equally near ones the first. `scratch.best` then has the
+        distance without |x|^2."""
+        count = len(x)
+        best, label = scratch.best[:count], scratch.label[:count]
+        nearer = scratch.nearer[:count]
+        distance = np.matmul(self._factor, x.T, out=scratch.distance[:, :count])
+        distance += self._bias[:, None]
+        best[...] = distance[0]
+        label[...] = 0
+        for k in range(1, len(distance)):
+            np.less(distance[k], best, out=nearer)
+            np.copyto(label, k, where=nearer)
+            np.minimum(best, distance[k], out=best)
+        return label
+
+
+def labels_of(
+    x: npt.NDArray[Any], centers: Array, threads: int = 1
+) -> tuple[Labels, npt.NDArray[np.float64]]:
+    """The nearest centre of each point, and the squared distance to it."""
+    nearest = Nearest(centers, x.dtype)
+    rows = block_rows(x.shape[1] * x.itemsize + 4 * len(centers) + 16)
+    labels = np.empty(len(x), np.int32)
+    squared = np.empty(len(x))
+
+    def work(scratch: Scratch, block: slice) -> None:
+        labels[block] = nearest.label(x[block], scratch)
+        apart = x[block] - centers[labels[block]]
+        np.einsum("nd,nd->n", apart, apart, out=squared[block])
+
+    over_blocks(len(x), rows, threads, lambda: Scratch(len(centers), rows, x.dtype), work)
+    return labels, squared
+
+
+def check_count(k: int, points: int) -> None:
+    if points < k:
+        raise UsageError(f"k is {k}, and there are only {points} points: give a smaller k")
+
+
+def plus_plus(
+    x: npt.NDArray[Any],
+    k: int,
+    rng: np.random.Generator,
+    weight: npt.NDArray[Any] | None = None,
+) -> Array:
+    """Choose k points as first centres by k-means++: a point is chosen with a probability that grows
+    with its squared distance to the nearest centre. Of 2 + log k candidates the best is kept."""
+    norms = np.einsum("nd,nd->n", x, x, dtype=np.float64)
+    weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
+    centers = np.empty((k, x.shape[1]))
+    first = rng.choice(len(x), p=weight / weight.sum())
+    centers[0] = x[first]
+    nearest = _squared(x, norms, centers[:1])[0]
+    trials = 2 + int(np.log(k))
+    for at in range(1, k):
+        chance = np.cumsum(nearest * weight)
+        found = np.searchsorted(chance, rng.random(trials) * chance[-1], side="right")
+        found = np.minimum(found, len(x) - 1)
+        distance = np.minimum(nearest, _squared(x, norms, x[found]))
+        best = int((distance @ weight).argmin())
+        nearest = distance[best]
+        centers[at] = x[found[best]]
+    return centers
+
+
+def _squared(x: npt.NDArray[Any], norms: Array, centers: npt.NDArray[Any]) -> Array:
+    """The squared distances of all points to some centres, one row per centre."""
+    centers = np.asarray(centers, np.float64)
+    product = (centers.astype(x.dtype) @ x.T).astype(np.float64)
+    distance: Array = norms - 2.0 * product + (centers * centers).sum(1)[:, None]
+    np.maximum(distance, 0.0, out=distance)
+    return distance
+
+
+def spread(statistics: Arrays, centers: Array) -> Array:
+    """For each cluster the sum of the squared distances of its points to `centers`."""
+    product = np.einsum("kd,kd->k", statistics["sum"], centers)
+    norms = np.einsum("kd,kd->k", centers, centers)
+    found: Array = statistics["square"] - 2.0 * product + statistics["count"] * norms
+    return found
+
+
+def _move(
+    change: Arrays,
+    points: npt.NDArray[Any],
+    old: Labels,
+    new: Labels,
+    weight: npt.NDArray[Any] | None,
+) -> None:
+    """Move points from their old clusters (-1: none) to their new ones."""
+    k = len(change["count"])
+    points = points.astype(np.float64)
+    one = np.ones(len(points)) if weight is None else weight.astype(np.float64)
+    at = np.arange(len(points))
+    signs = np.zeros((k, len(points)))
+    signs[new, at] = one
+    counted = np.flatnonzero(old >= 0)
+    signs[old[counted], at[counted]] -= one[counted]
+    change["sum"] += signs @ points
+    change["count"] += signs.sum(1)
+    change["square"] += signs @ np.einsum("nd,nd->n", points, points)
+
+
+def _fill(centers: Array, statistics: Arrays) -> None:
+    """Give a cluster without points a new centre, near the cluster with the largest spread: that
+    cluster is divided. The direction is the same on every worker."""
+    left = spread(statistics, centers)
+    count = statistics["count"].copy()
+    for empty in np.flatnonzero(count <= 0):
+        widest = int(left.argmax())
+        if left[widest] <= 0.0 or count[widest] <= 0:
+            return
+        direction = np.random.default_rng(int(empty)).standard_normal(centers.shape[1])
+        direction *= 0.1 * np.sqrt(left[widest] / count[widest]) / np.linalg.norm(direction)
+        centers[empty] = centers[widest] + direction
+        left[widest] /= 2.0

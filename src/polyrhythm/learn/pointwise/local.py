@@ -1,0 +1,60 @@
+"""A point-wise algorithm on one set of points in this process, by the shortest loop: visit all points,
+compute the parameters, check the end. It is used for first parameters, and as the reference with
+which the results of jobs are compared."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory, has_memory
+from polyrhythm.learn.pointwise.layout import Arrays, Layout
+
+
+@dataclass(slots=True)
+class LocalFit:
+    """The result of `fit_local`."""
+
+    parameter: Arrays
+    memory: Memory
+    passes: int
+    terminated: bool
+    """False: the number of passes has ended the loop."""
+    objectives: list[float] = field(default_factory=list)
+
+
+def fit_local(
+    algorithm: Algorithm,
+    points: Batch,
+    *,
+    rng: np.random.Generator,
+    max_passes: int,
+    parameter: Arrays | None = None,
+    after_pass: Callable[[int, float | None], None] | None = None,
+) -> LocalFit:
+    """Run an algorithm. `parameter`: the first parameters, if not those of `init_parameter`."""
+    if parameter is None:
+        parameter = algorithm.init_parameter(points, rng)
+    parameters, layout = Layout.of(parameter), algorithm.layout(parameter)
+    found = LocalFit(parameter, algorithm.memory(len(points)), 0, terminated=False)
+    remembers = has_memory(algorithm)
+    total = np.zeros(layout.size)
+    last: float | None = None
+    for number in range(1, max_passes + 1):
+        old = found.parameter
+        change = layout.flat(algorithm.update_points(points, old, found.memory))
+        total = algorithm.aggregate(total, change) if remembers else change
+        statistics = layout.views(total)
+        new = algorithm.update_parameter(statistics, old)
+        new = parameters.views(parameters.flat(new, what="the parameters"))
+        objective = algorithm.objective(statistics, new)
+        found.parameter, found.passes = new, number
+        if objective is not None:
+            found.objectives.append(objective)
+        if after_pass is not None:
+            after_pass(number, objective)
+        if algorithm.terminated(Check(number, old, new, objective, last)):
+            found.terminated = True
+            break
+        last = objective
+    return found

@@ -1,0 +1,236 @@
+"""Gaussian mixtures by statistics: for each component the sums of r, r x and r x^2 (diagonal) or
+r x x^T (full), where r is the probability that the component has made the point.
+
+Points are taken relative to a fixed offset, the mean of a sample, so that float32 is precise enough.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
+from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.fuzzy import add_up
+from polyrhythm.learn.pointwise.kmeans import KMeans, check_count
+from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
+from polyrhythm.learn.pointwise.local import fit_local
+
+Covariance = Literal["diag", "full"]
+
+
+class GaussianMixture(Algorithm):
+    """`covariance`: "diag" or "full". `regularisation` is added to every variance. `tol`: the job
+    ends when the mean log-likelihood of a point grows by less."""
+
+    name = "gmm"
+
+    def __init__(
+        self,
+        k: int,
+        *,
+        covariance: Covariance = "diag",
+        tol: float = 1e-3,
+        regularisation: float = 1e-6,
+        threads: int = 1,
+    ) -> None:
+        if k < 1:
+            raise UsageError(f"k is {k}: a positive number of components is needed")
+        if covariance not in ("diag", "full"):
+            raise UsageError(f"covariance is {covariance!r}: give 'diag' or 'full'")
+        self.k, self.covariance, self.tol = k, covariance, tol
+        self.regularisation, self.threads = regularisation, threads
+
+    def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
+        """Divide the sample by KMeans, and compute the parameters of these parts."""
+        check_count(self.k, len(sample))
+        found = fit_local(KMeans(self.k), sample, rng=rng, max_passes=20)
+        offset: Array = np.asarray(sample.x, np.float64).mean(0)
+        label = found.memory["label"]
+        share = (label == np.arange(self.k)[:, None]).astype(np.float64)
+        points = sample.x.astype(np.float64) - offset
+        return self.from_shares(points, share, offset)
+
+    def from_shares(self, points: Array, share: Array, offset: Array) -> Arrays:
+        """The parameters if `share` of each point, one row per component, belongs to it."""
+        statistics = {
+            "count": share.sum(1),
+            "sum": share @ points,
+            "square": _squares(share, points, self.covariance),
+            "loglik": np.zeros(()),
+        }
+        d = points.shape[1]
+        shape = (self.k, d) if self.covariance == "diag" else (self.k, d, d)
+        old = {
+            "weights": np.full(self.k, 1.0 / self.k),
+            "means": np.zeros((self.k, d)),
+            "covariances": np.broadcast_to(np.ones(d) if shape[1:] == (d,) else np.eye(d), shape),
+            "offset": offset,
+        }
+        return self.update_parameter(statistics, old)
+
+    def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
+        return {
+            "count": (self.k,),
+            "sum": parameter["means"].shape,
+            "square": parameter["covariances"].shape,
+            "loglik": (),
+        }
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
+        x = batch.x
+        density = Density(parameter, x.dtype)
+        layout = self.layout(parameter)
+        d = x.shape[1]
+        rows = block_rows(x.itemsize * (2 * d + 2 * self.k), 4096)
+
+        def begin() -> tuple[Arrays, npt.NDArray[Any]]:
+            return layout.zeros(), np.empty((rows, 2 * d if density.diagonal else d), x.dtype)
+
+        def work(state: tuple[Arrays, npt.NDArray[Any]], block: slice) -> None:
+            total, scratch = state
+            points = density.features(x[block], scratch)
+            logs = density.joint(points)
+            share, loglik = shares(logs)
+            if batch.weight is not None:
+                share *= batch.weight[block]
+                loglik *= batch.weight[block]
+            total["loglik"] += loglik.sum(dtype=np.float64)
+            total["count"] += share.sum(1, dtype=np.float64)
+            if density.diagonal:
+                product = share @ points
+                total["sum"] += product[:, :d]
+                total["square"] += product[:, d:]
+            else:
+                total["sum"] += share @ points
+                total["square"] += _squares(share, points, "full")
+
+        states = over_blocks(len(batch), rows, self.threads, begin, work)
+        return add_up([total for total, _ in states])
+
+    def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
+        """*A component without points keeps its mean and covariance.*"""
+        count = statistics["count"]
+        filled = count > 10 * np.finfo(np.float64).eps
+        safe = np.where(filled, count, 1.0)
+        centred = statistics["sum"] / safe[:, None]
+        means = np.where(filled[:, None], centred + old["offset"], old["means"])
+        if self.covariance == "diag":
+            found = statistics["square"] / safe[:, None] - centred**2
+            found = np.maximum(found, 0.0) + self.regularisation
+            covariances = np.where(filled[:, None], found, old["covariances"])
+        else:
+            found = statistics["square"] / safe[:, None, None]
+            found = found - centred[:, :, None] * centred[:, None, :]
+            found = found + self.regularisation * np.eye(centred.shape[1])
+            covariances = np.where(filled[:, None, None], found, old["covariances"])
+        weights = np.where(filled, count, np.finfo(np.float64).eps)
+        return {
+            "weights": weights / weights.sum(),
+            "means": means,
+            "covariances": covariances,
+            "offset": old["offset"],
+        }
+
+    def objective(self, statistics: Arrays, parameter: Arrays) -> float:
+        """The mean negative log-likelihood of a point, under the parameters with which the
+        statistics were computed."""
+        return -float(statistics["loglik"]) / max(1e-300, float(statistics["count"].sum()))
+
+    def terminated(self, check: Check) -> bool:
+        if check.objective is None or check.last_objective is None:
+            return False
+        return abs(check.last_objective - check.objective) < self.tol
+
+
+class Density:
+    """The log-probability of points and components under given parameters."""
+
+    def __init__(self, parameter: Arrays, dtype: npt.DTypeLike) -> None:
+        self._offset = parameter["offset"].astype(dtype)
+        means = parameter["means"] - parameter["offset"]
+        covariances = parameter["covariances"]
+        k, d = means.shape
+        self.diagonal = covariances.ndim == 2
+        constant = np.log(parameter["weights"]) - 0.5 * d * np.log(2.0 * np.pi)
+        if self.diagonal:
+            if (covariances <= 0.0).any():
+                raise UsageError(_SINGULAR)
+            precision = 1.0 / covariances
+            constant += 0.5 * np.log(precision).sum(1) - 0.5 * (means**2 * precision).sum(1)
+            factor = np.hstack([means * precision, -0.5 * precision])
+        else:
+            roots = np.stack([_root_of_precision(covariance) for covariance in covariances])
+            constant += np.log(np.einsum("kdd->kd", roots)).sum(1)
+            self._roots = roots.astype(dtype)
+            self._centres = np.einsum("kd,kde->ke", means, roots).astype(dtype)
+            factor = np.empty((k, 0))
+        self._factor = np.ascontiguousarray(factor, dtype)
+        self._constant = constant.astype(dtype)[:, None]
+
+    def features(
+        self, x: npt.NDArray[Any], out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """What the sums are made of: the points relative to the offset, and with diagonal
+        covariances also their squares."""
+        count, d = x.shape
+        if out is None:
+            out = np.empty((count, 2 * d if self.diagonal else d), x.dtype)
+        out = out[:count]
+        np.subtract(x, self._offset, out=out[:, :d])
+        if self.diagonal:
+            np.multiply(out[:, :d], out[:, :d], out=out[:, d:])
+        return out
+
+    def joint(self, features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """log p(point, component), one row per component."""
+        if self.diagonal:
+            logs = self._factor @ features.T
+            logs += self._constant
+            return logs  # type: ignore[no-any-return]
+        logs = np.empty((len(self._roots), len(features)), features.dtype)
+        for k, (root, centre) in enumerate(zip(self._roots, self._centres, strict=True)):
+            apart = features @ root
+            apart -= centre
+            np.einsum("nd,nd->n", apart, apart, out=logs[k])
+        logs *= -0.5
+        logs += self._constant
+        return logs
+
+
+def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The probability of each component for each point, and the log-likelihood of each point. The
+    result takes the place of `logs`."""
+    highest = logs.max(0)
+    logs -= highest
+    share = np.exp(logs, out=logs)
+    total = share.sum(0)
+    share /= total
+    return share, highest + np.log(total)
+
+
+_SINGULAR = (
+    "a covariance is singular: a component lies on points that coincide in a direction; give fewer"
+    " components or a larger reg_covar"
+)
+
+
+def _root_of_precision(covariance: Array) -> Array:
+    """The matrix L^-T for the covariance L L^T: (x - mean) times it has unit variances."""
+    try:
+        lower = np.linalg.cholesky(covariance)
+    except np.linalg.LinAlgError:
+        raise UsageError(_SINGULAR) from None
+    found: Array = np.linalg.inv(lower).T
+    return found
+
+
+def _squares(
+    share: npt.NDArray[Any], points: npt.NDArray[Any], covariance: Covariance
+) -> npt.NDArray[Any]:
+    if covariance == "diag":
+        found: npt.NDArray[Any] = share @ (points * points)
+        return found
+    return np.stack([(points * weight[:, None]).T @ points for weight in share])

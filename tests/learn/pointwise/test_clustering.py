@@ -1,0 +1,165 @@
+"""KMeans and Fuzzy C-Means against brute force, and against scikit-learn where it is installed."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans, degrees
+from polyrhythm.learn.pointwise.kmeans import KMeans, labels_of, plus_plus
+from polyrhythm.learn.pointwise.local import fit_local
+
+DTYPES = [np.float32, np.float64]
+
+
+def blobs(n: int = 600, d: int = 5, k: int = 4, seed: int = 0) -> npt.NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(k, d))[rng.integers(0, k, n)] * 4 + rng.normal(size=(n, d))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_statistics_of_kmeans_are_the_sums_of_the_clusters(
+    dtype: npt.DTypeLike, threads: int
+) -> None:
+    x = blobs(40_000).astype(dtype)
+    algorithm = KMeans(7, threads=threads)
+    rng = np.random.default_rng(0)
+    parameter = algorithm.init_parameter(Batch(x[:500]), rng)
+    memory = algorithm.memory(len(x))
+    total = algorithm.layout(parameter).zeros()
+    for _ in range(4):
+        change = algorithm.update_points(Batch(x), parameter, memory)
+        for name, array in change.items():
+            total[name] += array
+        apart = x[:, None].astype(np.float64) - parameter["centers"]
+        label = (apart**2).sum(2).argmin(1)
+        assert (label == memory["label"]).mean() > 0.999
+        label = memory["label"]
+        for cluster in range(7):
+            inside = x[label == cluster].astype(np.float64)
+            assert np.allclose(total["sum"][cluster], inside.sum(0))
+            assert np.isclose(total["square"][cluster], (inside**2).sum())
+            assert total["count"][cluster] == len(inside)
+        parameter = algorithm.update_parameter(total, parameter)
+        brute = ((x - parameter["centers"][label]) ** 2).sum(dtype=np.float64)
+        assert np.isclose(algorithm.objective(total, parameter), brute, rtol=1e-5)
+
+
+def test_points_that_stay_in_their_cluster_change_nothing() -> None:
+    x = blobs()
+    algorithm = KMeans(4)
+    found = fit_local(algorithm, Batch(x), rng=np.random.default_rng(0), max_passes=100)
+    assert found.terminated
+    change = algorithm.update_points(Batch(x), found.parameter, found.memory)
+    change = algorithm.update_points(Batch(x), found.parameter, found.memory)
+    assert all((array == 0.0).all() for array in change.values())
+
+
+def test_weights_count_as_repeated_points() -> None:
+    x = blobs(200)
+    times = np.random.default_rng(1).integers(1, 4, len(x))
+    first = {"centers": x[:3].astype(np.float64), "variance": np.asarray(1.0)}
+    weighed = fit_local(
+        KMeans(3),
+        Batch(x, weight=times.astype(float)),
+        rng=np.random.default_rng(0),
+        max_passes=50,
+        parameter=first,
+    )
+    repeated = fit_local(
+        KMeans(3),
+        Batch(np.repeat(x, times, axis=0)),
+        rng=np.random.default_rng(0),
+        max_passes=50,
+        parameter=first,
+    )
+    assert np.allclose(weighed.parameter["centers"], repeated.parameter["centers"])
+
+
+def test_a_cluster_without_points_divides_the_widest_one() -> None:
+    x = np.concatenate([blobs(300, k=1), blobs(300, k=1, seed=3) + 50.0])
+    far = np.full((1, x.shape[1]), 1e4)
+    first = {"centers": np.concatenate([x[:1], far, far + 1.0]), "variance": np.asarray(1.0)}
+    found = fit_local(
+        KMeans(3), Batch(x), rng=np.random.default_rng(0), max_passes=50, parameter=first
+    )
+    assert set(found.memory["label"]) == {0, 1, 2}
+
+
+def test_equal_points_with_more_clusters_than_values_end() -> None:
+    x = np.repeat(np.array([[0.0, 1.0], [2.0, 3.0]]), 5, axis=0)
+    found = fit_local(KMeans(4), Batch(x), rng=np.random.default_rng(0), max_passes=50)
+    assert found.terminated
+    assert found.objectives[-1] == 0.0
+
+
+def test_as_many_clusters_as_points_leave_no_distance() -> None:
+    x = blobs(9)
+    found = fit_local(KMeans(9), Batch(x), rng=np.random.default_rng(0), max_passes=50)
+    assert found.objectives[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", [KMeans(5), FuzzyCMeans(5)])
+def test_more_clusters_than_points_are_refused(algorithm: KMeans | FuzzyCMeans) -> None:
+    with pytest.raises(UsageError, match="k is 5, and there are only 4 points"):
+        algorithm.init_parameter(Batch(blobs(4)), np.random.default_rng(0))
+
+
+def test_plus_plus_finds_clusters_that_lie_far_apart() -> None:
+    x = np.repeat(np.eye(6) * 100.0, 20, axis=0) + blobs(120, d=6, k=1)
+    centers = plus_plus(x, 6, np.random.default_rng(0))
+    assert len(set(labels_of(x, centers)[0])) == 6
+    assert len({int(center.argmax()) for center in centers}) == 6
+
+
+def test_labels_and_distances_are_those_of_brute_force() -> None:
+    x = blobs(5_000)
+    centers = x[:9]
+    labels, squared = labels_of(x, centers, threads=2)
+    apart = ((x[:, None] - centers) ** 2).sum(2)
+    assert np.array_equal(labels, apart.argmin(1))
+    assert np.allclose(squared, apart.min(1))
+
+
+@pytest.mark.parametrize("m", [1.5, 2.0, 3.0])
+def test_the_degrees_of_fuzzy_c_means_are_those_of_its_formula(m: float) -> None:
+    x = blobs(100)
+    centers = blobs(3, seed=5)
+    _, degree = degrees(x, centers, m)
+    d = np.sqrt(((x[:, None] - centers) ** 2).sum(2))
+    brute = 1.0 / ((d[:, :, None] / d[:, None, :]) ** (2.0 / (m - 1.0))).sum(2)
+    assert np.allclose(degree, brute.T)
+    _, on_centre = degrees(centers, centers, m)
+    assert np.allclose(on_centre, np.eye(3), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_objective_of_fuzzy_c_means_falls_and_equals_brute_force(
+    dtype: npt.DTypeLike,
+) -> None:
+    x = blobs(3_000).astype(dtype)
+    found = fit_local(FuzzyCMeans(4), Batch(x), rng=np.random.default_rng(0), max_passes=60)
+    assert found.terminated
+    falls = np.diff(found.objectives)
+    assert (falls <= 1e-5 * found.objectives[0]).all()
+    squared, degree = degrees(x.astype(np.float64), found.parameter["centers"], 2.0)
+    assert found.objectives[-1] == pytest.approx((degree**2 * squared).sum(), rel=1e-3)
+
+
+def test_kmeans_on_digits_is_as_good_as_scikit_learns() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    cluster = pytest.importorskip("sklearn.cluster")
+    x = datasets.load_digits().data
+    theirs = cluster.KMeans(10, init=x[:10], n_init=1, max_iter=300, tol=0.0).fit(x)
+    first = {"centers": x[:10].copy(), "variance": np.asarray(1.0)}
+    ours = fit_local(
+        KMeans(10, tol=0.0),
+        Batch(x),
+        rng=np.random.default_rng(0),
+        max_passes=300,
+        parameter=first,
+    )
+    assert ours.objectives[-1] == pytest.approx(theirs.inertia_, rel=1e-6)
+    assert np.array_equal(ours.memory["label"], theirs.labels_)
