@@ -1,11 +1,9 @@
 """Embeddings with sparse gradients: a worker sends only the rows that its batch has used.
 
     polyrhythm train examples/sparse_embeddings.py
-    polyrhythm train examples/sparse_embeddings.py --sync asp --async-scale none
+    polyrhythm train examples/sparse_embeddings.py --sync asp
 
-Under asp and ssp, each contribution normally has a third of the learning rate (with 3 workers),
-because the contributions of the other workers change the same parameters. Here they mostly change
-other rows, so each contribution gets the whole rate.
+It needs PyTorch only: the ratings are made by the script.
 """
 
 import torch

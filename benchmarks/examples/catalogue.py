@@ -54,12 +54,7 @@ EXAMPLES = {
         Example("transformer.py", "accuracy", 0.05),
         Example("gan.py", "distance", 0.05, lower=True),
         Example("lbfgs.py", "accuracy", 0.03, flags=("--kind", "local")),
-        Example(
-            "sparse_embeddings.py",
-            "explained",
-            0.05,
-            policy_flags=dict.fromkeys(("asp", "ssp:4"), ("--async-scale", "none")),
-        ),
+        Example("sparse_embeddings.py", "explained", 0.05),
         Example("notebook.ipynb", "accuracy", 0.03),
     )
 }

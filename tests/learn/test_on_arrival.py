@@ -85,7 +85,7 @@ def check_finals(finals: dict[str, nn.Module], workers: int) -> None:
 # -- the weight of one contribution ----------------------------------------------------------------
 
 
-def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
+def moved_by_one(workers: int, sync: str, kind: str, optimizer: str = "SGD", **job: Any) -> float:
     """Return how far the first step of one worker moves the parameters, while the other members
     wait. The rate is 0.5 and the gradient is 1."""
     moved: list[float] = []
@@ -94,12 +94,13 @@ def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
     def main(worker: Worker) -> None:
         parameter = nn.Parameter(torch.zeros(40))
         model = nn.ParameterList([parameter])
-        optimizer = worker.attach(model, torch.optim.SGD([parameter], lr=0.5))
+        made = getattr(torch.optim, optimizer)([parameter], lr=0.5)
+        attached = worker.attach(model, made)
         if worker.name != "worker-0":
             assert first.wait(20)
         while not worker.stopped:
             parameter.grad = torch.ones(40)
-            optimizer.step(points=3)
+            attached.step(points=3)
             if worker.name == "worker-0" and not first.is_set():
                 assert parameter.eq(parameter[0]).all()
                 moved.append(parameter[0].item())
@@ -122,6 +123,13 @@ def test_a_contribution_is_scaled_by_one_over_the_number_of_members(
     workers: int, kind: str
 ) -> None:
     assert moved_by_one(workers, "ssp:2", kind) == pytest.approx(-0.5 / workers)
+
+
+@pytest.mark.parametrize(("optimizer", "scale"), [("Adam", 0.5), ("Adagrad", 1.0)])
+def test_the_optimizer_decides_how_a_contribution_is_scaled(optimizer: str, scale: float) -> None:
+    # the first step of both optimizers is as long as the rate
+    moved = moved_by_one(4, "ssp:2", "gradient", optimizer)
+    assert moved == pytest.approx(-0.5 * scale, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])

@@ -34,7 +34,9 @@ ProbePoints = Annotated[
 AsyncScale = Annotated[
     str,
     typer.Option(
-        help="asp and ssp: members (scale each contribution's rate by 1/members), or none."
+        help="asp and ssp: how the rate of each contribution is scaled: members (1/members), root"
+        " (1/sqrt(members)), none, or auto: members for SGD, none for Adagrad and SparseAdam, root"
+        " for Adam and the other adaptive optimizers."
     ),
 ]
 AsyncMomentum = Annotated[

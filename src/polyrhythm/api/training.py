@@ -72,7 +72,7 @@ def train(
             help="The least number of points in a batch; a smaller remainder joins the batch before it."
         ),
     ] = 2,
-    async_scale: policies.AsyncScale = "members",
+    async_scale: policies.AsyncScale = "auto",
     async_momentum: policies.AsyncMomentum = "round",
     read_ahead: policies.ReadAhead = False,
     deterministic: policies.Deterministic = False,

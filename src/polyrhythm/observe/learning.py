@@ -146,7 +146,7 @@ def _bounds(job: JobSpec) -> list[str]:
     policy = find_policy(job.sync)
     traits = policy.traits
     found = []
-    if job.async_scale == "none" and not traits.rounds:
+    if job.async_scale in ("none", "root") and not traits.rounds:
         found.append("--async-scale members")
     if job.async_momentum == "contribution" and not traits.rounds:
         found.append("--async-momentum round")

@@ -3,8 +3,9 @@ made."""
 
 import pytest
 
+from polyrhythm.core.server.async_scale import power_for
 from polyrhythm.core.server.stepping import Stepping
-from polyrhythm.wire.messages import JobSpec, SliceStep
+from polyrhythm.wire.messages import JobSpec, ModelPart, ModelSpec, OptimizerSpec, SliceStep
 
 
 def stepping(members: int, **job: str) -> Stepping:
@@ -25,6 +26,37 @@ def test_the_fold_of_a_round_is_a_full_step(sync: str) -> None:
 
 def test_a_share_of_a_round_makes_a_share_of_a_step() -> None:
     assert stepping(4, sync="fsp").step(2.0, 0.1, 7, 0.25) == SliceStep(2.0, 0.1, 7, 0.25, 1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "power"),
+    [("SGD", 1.0), ("ASGD", 1.0), ("AdamW", 0.5), ("RMSprop", 0.5), ("Adagrad", 0.0)],
+)
+def test_the_scale_depends_on_the_optimizer(optimizer: str, power: float) -> None:
+    assert power_for("auto", optimizer) == power
+
+
+def test_the_users_choice_holds_for_every_optimizer() -> None:
+    for optimizer in ("SGD", "Adam", "Adagrad", None):
+        assert power_for("members", optimizer) == 1.0
+        assert power_for("root", optimizer) == 0.5
+        assert power_for("none", optimizer) == 0.0
+
+
+def test_each_model_has_the_scale_of_its_own_optimizer() -> None:
+    groups = ({"lr": 0.1}, {"lr": 0.1})
+    parts = (ModelPart("a", "SGD", 1, 1), ModelPart("b", "Adam", 1, 1))
+    spec = ModelSpec((), OptimizerSpec("SGD", groups), parts=parts)
+    made = Stepping(JobSpec(job="j", sync="asp"), spec)
+    made.enlist(4)
+    assert [made.step(1.0, 0.1, 1, group=group).scale for group in (0, 1)] == [0.25, 0.5]
+
+
+def test_changes_of_kind_local_are_averaged_whatever_the_workers_optimizer() -> None:
+    spec = ModelSpec((), OptimizerSpec("Adam", ({"lr": 0.1},)))
+    made = Stepping(JobSpec(job="j", sync="asp", kind="local"), spec)
+    made.enlist(4)
+    assert made.step(1.0, 0.1, 1, group=0).scale == 0.25
 
 
 def test_scaling_can_be_turned_off() -> None:

@@ -82,7 +82,7 @@ class SliceStore:
         self._fold_lock = threading.Lock()
         self._ledger_lock = threading.Lock()
         self._frozen = False
-        self._stepping = Stepping(job)
+        self._stepping = Stepping(job, spec)
         self._order: dict[int, int] = {}
         """The position of each worker in the order of their names."""
         self._sharers: frozenset[int] = frozenset()
@@ -111,7 +111,7 @@ class SliceStore:
             self._stepping.enlist(len(members))
             by_name = sorted(members, key=lambda member: name_order(member.name))
             self._order = {member.worker: at for at, member in enumerate(by_name)}
-            if self._job.async_scale == "members":
+            if self._job.async_scale != "none":
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:

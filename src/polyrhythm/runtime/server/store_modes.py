@@ -87,7 +87,9 @@ class OnArrivalSliceStore(SliceStore):
     ) -> None:
         """Make the step of a contribution, here and on every replica."""
         primary = self.primary
-        step = self._stepping.step(message.weight, message.rate, message.sequence)
+        step = self._stepping.step(
+            message.weight, message.rate, message.sequence, group=part.held.slice.group
+        )
         if message.indices == ABSENT:  # the slice stays as it is
             step = SliceStep(0.0)
         # end the worker's lease first, so that the fold can reuse the slot that it has read

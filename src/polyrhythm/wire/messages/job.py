@@ -42,7 +42,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     in_place: bool = False
     updater: str = "optimizer"
     options: dict[str, str] = {}
-    async_scale: str = "members"
+    async_scale: str = "auto"
     """Without rounds: `members` divides the learning rate of every contribution by the number of
     members, `none` does not."""
     async_momentum: str = "round"

@@ -1,0 +1,31 @@
+"""How much of a full step one contribution makes, without rounds.
+
+In the time of one round each of P members makes a step of its own. *These P steps together must move
+the parameters as far as the one step of bsp would, which depends on the optimizer:*
+
+- SGD's step is proportional to the gradient. The P steps sum P gradients where bsp takes their mean,
+  so each has 1/P of the rate.
+- Adam, RMSprop and their relatives divide the gradient by its root mean square. The gradient of one
+  batch is noisier than the mean of P batches by the square root of P, so its steps are already
+  smaller by that factor. Each has 1/sqrt(P) of the rate.
+- Adagrad divides by the root of the sum of all squares so far. P single gradients make this sum P
+  squared times as large as P means do. Its steps are already smaller by P, and keep their rate.
+- SparseAdam makes a step for the rows of a contribution only. Most rows are in one worker's batch
+  and not in the others', so its steps keep their rate too.
+
+docs/decisions/076 has the derivation and the measurements.
+"""
+
+ASYNC_SCALES = ("auto", "members", "root", "none")
+"""The values of `--async-scale`."""
+_POWERS = {"members": 1.0, "root": 0.5, "none": 0.0}
+_BY_OPTIMIZER = {"SGD": "members", "ASGD": "members", "Adagrad": "none", "SparseAdam": "none"}
+_ADAPTIVE = "root"
+
+
+def power_for(async_scale: str, optimizer: str | None) -> float:
+    """The power p with which each contribution's rate is scaled by 1/members^p. `optimizer`: the
+    optimizer that servers run for this slice; None if they add what workers send."""
+    if async_scale == "auto":
+        async_scale = "members" if optimizer is None else _BY_OPTIMIZER.get(optimizer, _ADAPTIVE)
+    return _POWERS[async_scale]

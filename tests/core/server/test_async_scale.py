@@ -1,0 +1,33 @@
+"""Without rounds, the steps of P members together move the parameters about as far as the step of a
+round would."""
+
+import pytest
+import torch
+
+from polyrhythm.core.server.async_scale import power_for
+
+MEMBERS = 8
+ROUNDS = 400
+NOISE = 16.0
+
+
+def moved(optimizer: str, per_round: int, scale: float) -> float:
+    """How far noisy gradients with the mean 1 move the parameters, on average. A round has MEMBERS
+    batches. `per_round` steps are made in a round, each with the mean of its part of the
+    batches."""
+    generator = torch.Generator().manual_seed(1)
+    parameter = torch.nn.Parameter(torch.zeros(2000))
+    made = getattr(torch.optim, optimizer)([parameter], lr=0.01 * scale)
+    for _ in range(ROUNDS):
+        gradients = 1 + NOISE * torch.randn(MEMBERS, 2000, generator=generator)
+        for part in gradients.view(per_round, -1, 2000).mean(1):
+            parameter.grad = part
+            made.step()
+    return -parameter.mean().item()
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "Adamax", "RMSprop", "Adagrad"])
+def test_the_steps_of_all_members_move_as_far_as_a_round(optimizer: str) -> None:
+    scale = MEMBERS ** -power_for("auto", optimizer)
+    alone = moved(optimizer, MEMBERS, scale)
+    assert alone == pytest.approx(moved(optimizer, 1, 1.0), rel=0.25)
