@@ -36,7 +36,9 @@ class Stage:
         )
         self.folding.make_adders(store)
 
-    def _fold(self, round_: int, slot: int, fill: int, share: float) -> float:
+    def _fold(
+        self, round_: int, slot: int, fill: int, share: float, rows: tuple[object, ...]
+    ) -> float:
         self.folded.append((threading.current_thread(), torch.get_num_threads()))
         return 1.0
 

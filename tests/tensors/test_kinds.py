@@ -52,7 +52,7 @@ class Largest(Stateless):
             place.copy_(held.aggregate)
 
 
-class Statistics:
+class LargestKind:
     steps_on_servers: ClassVar[bool] = False
 
     def updater(
@@ -76,8 +76,8 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 def test_a_new_kind_needs_one_class_and_one_entry(
     sync: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "statistics", Statistics())
-    job = JobSpec(job="j", kind="statistics", sync=sync)
+    monkeypatch.setitem(KINDS, "largest", LargestKind())
+    job = JobSpec(job="j", kind="largest", sync=sync)
     store = choose_slice_store(job)(
         0, SPEC, (Route(0),), 1, job, lambda n: Segment(n, shared=False)
     )

@@ -13,6 +13,7 @@ from polyrhythm.wire.messages import (
     Message,
     ModelSpec,
     Route,
+    Row,
     ServerSpec,
     Stamp,
 )
@@ -171,12 +172,14 @@ class Enlist(Effect, frozen=True):
 
 class StartFold(Effect, frozen=True):
     """Fold the aggregate of `round` into the buffer `slot`. `fill`: the slot in which plain
-    addition grows the next version. `share`: the fraction of a full optimizer step."""
+    addition grows the next version. `share`: the fraction of a full optimizer step. `rows`: see
+    `Fold.rows`."""
 
     round: int
     slot: int
     fill: int
     share: float = 1.0
+    rows: tuple[Row, ...] = ()
 
 
 class Publish(Effect, frozen=True):

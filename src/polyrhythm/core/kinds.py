@@ -1,5 +1,5 @@
-"""The kinds of contributions, as far as the machines must know: whether servers or workers make the
-optimizer's steps.
+"""The kinds of contributions, as far as the machines must know: where the optimizer's steps are made,
+and what a fold adds up.
 
 `tensors/kinds.py` defines what a contribution of each kind contains, and how servers add and fold
 it.
@@ -10,24 +10,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KindTraits:
-    steps_on_servers: bool
-    """True: servers make the optimizer's steps, from gradients. False: workers make the steps, and
-    send how the model has changed."""
+    steps_on_servers: bool = False
+    """Servers make the optimizer's steps, from gradients."""
+    steps_on_workers: bool = False
+    """Workers make the optimizer's steps, and send how the model has changed."""
+    keeps_rows: bool = False
+    """Servers keep a row for each worker, and a version is the sum of the rows. A contribution is
+    the change of its worker's row. *It is added when a fold names it, and a row that a fold does not
+    name is deleted, so that every server makes the same version.*"""
 
 
 GRADIENT = KindTraits(steps_on_servers=True)
-LOCAL = KindTraits(steps_on_servers=False)
-KINDS = {"gradient": GRADIENT, "local": LOCAL}
+LOCAL = KindTraits(steps_on_workers=True)
+STATISTICS = KindTraits(keeps_rows=True)
+KINDS = {"gradient": GRADIENT, "local": LOCAL, "statistics": STATISTICS}
 """Each kind by its name in `--kind`."""
+_UNKNOWN = KindTraits()
 
 
 def steps_on_servers(kind: str) -> bool:
     """Whether servers make the optimizer's steps for this kind; False if the kind is not chosen
     yet."""
-    return kind in KINDS and KINDS[kind].steps_on_servers
+    return KINDS.get(kind, _UNKNOWN).steps_on_servers
 
 
 def steps_on_workers(kind: str) -> bool:
     """Whether workers make the optimizer's steps for this kind; False if the kind is not chosen
     yet."""
-    return kind in KINDS and not KINDS[kind].steps_on_servers
+    return KINDS.get(kind, _UNKNOWN).steps_on_workers
+
+
+def keeps_rows(kind: str) -> bool:
+    """Whether servers keep a row for each worker (kind statistics)."""
+    return KINDS.get(kind, _UNKNOWN).keeps_rows

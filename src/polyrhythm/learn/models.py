@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.model import is_model_name
 from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import check_several
@@ -75,6 +76,11 @@ class Models:
         if self.exchange is None:
             if not self._models:
                 raise UsageError(f"call worker.attach() before worker.{why}()")
+            if keeps_rows(self._job.kind):
+                raise UsageError(
+                    f"--kind {self._job.kind} runs point-wise algorithms: a job that attaches a model"
+                    " needs --kind gradient or --kind local"
+                )
             self.exchange = self._join()
         return self.exchange
 

@@ -55,6 +55,7 @@ class Buffers:
     takes_parts: ClassVar[bool] = True
     takes_rows: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
+    most_tensors: ClassVar[int] = 0
 
     def add(self, held: Held, incoming: Incoming, weight: float, parts: Parts = None) -> None:
         assert isinstance(incoming, torch.Tensor)

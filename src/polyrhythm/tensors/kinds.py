@@ -3,8 +3,9 @@
 *gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's
 step. *local*: the worker makes optimizer steps of its own and sends the change of its parameters;
 the servers add the mean of these changes, or make a step of the outer optimizer with it
-(`core/outer.py`). A new kind is one class here, one entry in `KINDS`, and its traits in
-`core/kinds.py`.
+(`core/outer.py`). *statistics*: the worker sends the change of its row of statistics; the servers
+keep the rows and publish their sum (`tensors/statistics.py`). A new kind is one class here, one entry
+in `KINDS`, and its traits in `core/kinds.py`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from polyrhythm.core.kinds import GRADIENT, LOCAL
+from polyrhythm.core.kinds import GRADIENT, LOCAL, STATISTICS, keeps_rows
 from polyrhythm.core.outer import only_scales, parse_outer
 from polyrhythm.core.placement.slices import BUFFERS, Layout, Slice
 from polyrhythm.core.sync.registry import traits_of
@@ -22,6 +23,7 @@ from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import SPARSE_ADAM, can_fuse
 from polyrhythm.tensors.sparse_adam import SparseAdam
+from polyrhythm.tensors.statistics import Latest, RowSums
 from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum, Updater
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
@@ -114,12 +116,42 @@ class Local:
         model.fill_changes(push)
 
 
+class Statistics:
+    """Workers fill their contributions themselves (`learn/pointwise`)."""
+
+    steps_on_servers: ClassVar[bool] = STATISTICS.steps_on_servers
+
+    def updater(
+        self, layout: Layout, job: JobSpec, optimizer: OptimizerSpec, held: Sequence[Held]
+    ) -> Updater:
+        return RowSums()
+
+    def remember(self, model: FlatModel) -> None:
+        model.remember(parameters=False)
+
+    def gather(self, model: FlatModel, points: float) -> None:
+        """Do nothing: the worker adds up its differences itself."""
+
+    def fill(
+        self,
+        model: FlatModel,
+        push: Sequence[torch.Tensor],
+        gathered: float | None,
+        stepped: int | None = None,
+    ) -> None:
+        raise AssertionError("a point-wise algorithm fills its contributions itself")
+
+
 def _can_fuse(layout: Layout, optimizer: OptimizerSpec) -> bool:
     dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
     return can_fuse(optimizer, dtypes)
 
 
-KINDS: dict[str, Kind] = {"gradient": Gradient(), "local": Local()}
+KINDS: dict[str, Kind] = {
+    "gradient": Gradient(),
+    "local": Local(),
+    "statistics": Statistics(),
+}
 
 
 def model_of(slice_: Slice, spec: ModelSpec) -> int:
@@ -145,7 +177,7 @@ def _updater(
     layout: Layout, job: JobSpec, spec: ModelSpec, model: int, held: Sequence[Held]
 ) -> Updater:
     if model == BUFFERS:
-        return Buffers()
+        return Latest() if keeps_rows(job.kind) else Buffers()
     if job.updater == "addition":
         return Addition() if traits_of(job.sync).rounds else Sum()
     # slices have the numbers of groups among those of all models

@@ -25,6 +25,7 @@ class SparseAdam:
     takes_parts: ClassVar[bool] = False
     takes_rows: ClassVar[bool] = True
     writes_on_aggregate: ClassVar[bool] = True
+    most_tensors: ClassVar[int] = 15
 
     def __init__(self, spec: OptimizerSpec, slices: Sequence[Held]) -> None:
         self._params: dict[int, torch.nn.Parameter] = {}

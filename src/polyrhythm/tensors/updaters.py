@@ -35,6 +35,8 @@ class Updater(Protocol):
     writes_on_aggregate: ClassVar[bool]
     """A fold may write to the aggregate, so a replica must fold a copy of the aggregate that it
     received."""
+    most_tensors: ClassVar[int]
+    """The most tensors that the updater keeps for a slice between folds."""
 
     def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
         """Add a slice of a contribution, or these parts of the slice, to the aggregate. Only
@@ -79,6 +81,7 @@ class Stateless:
     takes_parts: ClassVar[bool] = False
     takes_rows: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
+    most_tensors: ClassVar[int] = 0
 
     def settle(
         self,
@@ -195,6 +198,7 @@ class Optimizer:
     takes_parts: ClassVar[bool] = False
     takes_rows: ClassVar[bool] = True
     writes_on_aggregate: ClassVar[bool] = True
+    most_tensors: ClassVar[int] = 15
 
     def __init__(
         self,

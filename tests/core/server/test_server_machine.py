@@ -19,8 +19,10 @@ def place(routing: int) -> m.Place:
 class Seat:
     """Server 0 of two, with slices 0 and 2."""
 
-    def __init__(self, updater: str = "optimizer", in_place: bool = False) -> None:
-        job = m.JobSpec(job="j", servers=2, updater=updater, in_place=in_place)
+    def __init__(
+        self, updater: str = "optimizer", in_place: bool = False, kind: str = "gradient"
+    ) -> None:
+        job = m.JobSpec(job="j", servers=2, updater=updater, in_place=in_place, kind=kind)
         self.server = ServerMachine(0, job)
 
     def tell(self, event: object) -> list:
@@ -264,3 +266,34 @@ def test_why_names_the_workers_that_have_not_arrived() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(0, 1, 1, 1))
     assert seat.why() == "round 1 waits for w1"
+
+
+# -- kind statistics -------------------------------------------------------------------------------
+
+
+def acknowledged(effects: list) -> list[tuple[int, int]]:
+    return [(ack.worker, ack.sequence) for ack in sent(effects, m.Acknowledged)]
+
+
+def test_a_contribution_is_acknowledged_when_a_fold_has_named_it() -> None:
+    seat = Seat(kind="statistics").begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    seat.tell(ev.Contributed(1, 2, 1, 1))
+    rows = (m.Row(0, 1, 1), m.Row(1, 2, 0))
+    (start,) = of(seat.fold(1, rows=rows), fx.StartFold)
+    assert start.rows == rows
+    assert acknowledged(seat.tell(ev.FoldDone(1, 1.0))) == [(0, 1)]
+    seat.fold(2, rows=(m.Row(0, 1, 1), m.Row(1, 2, 1)))
+    assert acknowledged(seat.tell(ev.FoldDone(2, 1.0))) == [(1, 1)]
+
+
+def test_a_contribution_that_came_before_the_fold_is_not_acknowledged_unless_it_was_named() -> None:
+    seat = Seat(kind="statistics").begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    seat.fold(1, rows=(m.Row(0, 1, 1), m.Row(1, 2, 0)))
+    seat.tell(ev.FoldDone(1, 1.0))
+    late = seat.tell(ev.Contributed(1, 2, 1, 1))  # it was added before the fold of round 1
+    assert acknowledged(late) == []
+    assert [arrived.worker for arrived in sent(late, m.Arrived, "lead")] == [1]
+    seat.fold(2, rows=(m.Row(0, 1, 1), m.Row(1, 2, 1)))
+    assert acknowledged(seat.tell(ev.FoldDone(2, 1.0))) == [(1, 1)]

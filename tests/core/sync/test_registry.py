@@ -213,3 +213,30 @@ def test_only_bsp_that_waits_for_all_can_be_deterministic(sync: str) -> None:
         choose_policy(job)
     with pytest.raises(UsageError, match="it goes with --timer off"):
         choose_policy(JobSpec(job="j", sync="bsp", timer="5s", deterministic=True))
+
+
+@pytest.mark.parametrize("sync", ["bsp", "bspb", "bspv", "fsp"])
+def test_policies_with_rounds_fold_statistics(sync: str) -> None:
+    choose_policy(JobSpec(job="j", sync=sync, kind="statistics"))
+
+
+@pytest.mark.parametrize("sync", ["ssp:2", "psp"])
+def test_other_policies_refuse_statistics(sync: str) -> None:
+    with pytest.raises(UsageError, match="cannot fold kind 'statistics': it takes"):
+        choose_policy(JobSpec(job="j", sync=sync, kind="statistics"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"updater": "addition"}, "--updater addition goes with --kind gradient"),
+        ({"wire_dtype": "bfloat16"}, "statistics add up, so they are sent without rounding"),
+        ({"on_nan": "skip"}, "would be missing in every later sum"),
+        ({"outer": "nesterov"}, "--outer goes with --kind local"),
+    ],
+)
+def test_options_that_do_not_go_with_statistics_are_refused(
+    fields: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        choose_policy(JobSpec(job="j", sync="bsp", kind="statistics", **fields))

@@ -11,7 +11,7 @@ these contributions again (they are "owed"), and no round is folded until they a
 """
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import msgspec
 
@@ -23,6 +23,7 @@ from polyrhythm.wire.messages import (
     MOST_NUMBER,
     WINDOW,
     Arrived,
+    MemberSpec,
     Row,
     Trailer,
 )
@@ -84,6 +85,9 @@ class Contributions:
         last sequence that it had at that time."""
         self.owed: dict[_Key, set[int]] = {}
         """Contributions that were complete, with the primaries that lack them now."""
+        self._named_before = 0
+        """Kind statistics: contributions that become complete now belong to this round or a later
+        one, because every fold before it was ordered without naming them."""
         self._whole_from = 0
         """In every round from this one on, each complete contribution is in that round on all
         servers or on none."""
@@ -103,6 +107,20 @@ class Contributions:
     def any(self) -> bool:
         """Whether some contribution is incomplete."""
         return bool(self._partial)
+
+    def name(self, members: Iterable[MemberSpec], round_: int) -> tuple[Row, ...]:
+        """Kind statistics: the fold of this round is ordered. Returns its rows: for each member, the
+        last contribution that is complete."""
+        self._named_before = round_ + 1
+        return tuple(
+            Row(each.worker, each.incarnation, self.done(each.worker, each.incarnation))
+            for each in members
+        )
+
+    def done(self, worker: int, incarnation: int) -> int:
+        """The highest sequence of this member that is complete; 0 if there is none."""
+        sender = self._senders.get((worker, incarnation))
+        return 0 if sender is None else sender.done
 
     def incomplete(self, worker: int, incarnation: int) -> bool:
         """Whether a contribution of this member is incomplete."""
@@ -179,7 +197,9 @@ class Contributions:
             if reports.get(server, -1) < since:
                 return None
         del self._partial[key]
-        if partial.first < partial.round > self._whole_from:
+        if self._named_before:
+            partial.round = max(partial.round, self._named_before)
+        elif partial.first < partial.round > self._whole_from:
             self._whole_from = partial.round
         sender = partial.sender
         sender.incomplete -= 1
@@ -247,6 +267,8 @@ class Contributions:
         """Whether the fold of this round contains a contribution on some servers and not on others,
         or one that is not complete yet. Call this when every server has reported the contributions
         in that fold."""
+        if self._named_before:
+            return False  # a fold contains the contributions that it names, on every server
         if self._whole_from > round_:
             return True
         return any(partial.first <= round_ for partial in self._partial.values())

@@ -1,6 +1,7 @@
 """The lead's orders: it asks the policy, and sends `Fold` to servers and `Release` and `Pause` to
 members. The mode (`modes.py`) decides when a fold is ordered and when it is over."""
 
+from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.removals import Removals
@@ -20,13 +21,16 @@ class Folds:
         removals: Removals,
         rounds: Rounds,
         outbox: LeadOutbox,
+        contributions: Contributions | None = None,
     ) -> None:
+        """`contributions`: if the kind is statistics, where folds name what they contain."""
         self._policy = policy
         self._view = view
         self._routing = routing
         self._removals = removals
         self._rounds = rounds
         self._outbox = outbox
+        self._contributions = contributions
         self.wake_ns: int | None = None
         """When the policy must be asked again, even if no event comes."""
         self._fold: m.Fold | None = None
@@ -67,8 +71,16 @@ class Folds:
             members=self._rounds.members,
             last=last,
             share=share,
+            rows=self._rows(),
         )
         self._outbox.tell_servers(self._fold, self._routing.primaries)
+
+    def _rows(self) -> tuple[m.Row, ...]:
+        """Kind statistics: the rows of the version. *They contain the contributions that are
+        complete now, so every primary has them.*"""
+        if self._contributions is None:
+            return ()
+        return self._contributions.name(self._rounds.members, self._rounds.round)
 
     def send_again(self) -> None:
         """Repeat the order to all primaries that have not answered it. A server that has just

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.admission import Admission, Opening
 from polyrhythm.core.lead.best import KeepBest
 from polyrhythm.core.lead.contributions import Contributions
@@ -64,6 +65,8 @@ def connect(job: JobSpec) -> Parts:
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
+    contributions = Contributions()
+    named = contributions if keeps_rows(job.kind) else None
     saving, best = Saving(routing, outbox), KeepBest(job, routing, rounds, outbox)
     return Parts(
         job=job,
@@ -72,7 +75,7 @@ def connect(job: JobSpec) -> Parts:
         admission=admission,
         opening=Opening(job.workers, job.start_timeout_s),
         routing=routing,
-        contributions=Contributions(),
+        contributions=contributions,
         steps=Steps(routing),
         rounds=rounds,
         removals=removals,
@@ -87,6 +90,6 @@ def connect(job: JobSpec) -> Parts:
             admission, rounds, progress, operators, outbox, saving, best, saves=job.save_model
         ),
         stopping=Stopping(),
-        folds=Folds(policy, view, routing, removals, rounds, outbox),
+        folds=Folds(policy, view, routing, removals, rounds, outbox, named),
         evaluator=Evaluator(view, outbox),
     )

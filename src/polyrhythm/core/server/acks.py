@@ -6,7 +6,7 @@ only if it is in every slice that the server is the primary of now, including sl
 another primary before.*
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -66,12 +66,19 @@ class Acks:
         waiting.difference_update(arrived)
         return arrived + [worker for worker in readers if worker in waiting]
 
-    def fold(self, round_: int, readers: Collection[int] = ()) -> list[tuple[int, int]]:
+    def fold(
+        self,
+        round_: int,
+        readers: Collection[int] = (),
+        named: Mapping[int, int] | None = None,
+    ) -> list[tuple[int, int]]:
         """A round is folded. Workers in `readers` get the acknowledgement with the new version.
-        Returns the other workers, with the sequences that must be acknowledged by a message."""
+        `named`: per worker, the last sequence that the fold contains; None: it contains all that
+        have arrived. Returns the other workers, with the sequences that must be acknowledged by a
+        message."""
         told = []
         for worker, (sequence, of) in list(self._arrived.items()):
-            if of <= round_:
+            if of <= round_ if named is None else sequence <= named.get(worker, 0):
                 del self._arrived[worker]
                 if worker in readers:
                     self._acknowledged[worker] = sequence

@@ -339,14 +339,17 @@ class RoundsLedger(Ledger):
         self._folded: dict[int, _Rows] = {}
         self._torn = 0
 
-    def close(self, round_: int) -> None:
+    def close(self, round_: int, named: Iterable[Row] | None = None) -> None:
         """Round `round_` is folded; contributions that come later count in the next round. A slice
-        that its former primary had folded for this round already is not folded again."""
+        that its former primary had folded for this round already is not folded again. `named`: the
+        last contribution of each member that the fold contains; None: it contains all that have
+        come."""
         self.round = round_ + 1
-        self._torn = len(self._arrivals)
+        self._torn = len(self._arrivals) if named is None else 0
         if self._replicated:
+            last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
             for slice_ in [s for s in self._mine if self.number(s) < round_]:
-                self._folded[slice_] = dict(self._rows.get(slice_, {}))
+                self._folded[slice_] = _limited(self._rows.get(slice_, {}), last)
                 self._make_step(slice_, round_)
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
@@ -388,6 +391,17 @@ class OnArrivalLedger(Ledger):
 def _led_by(server: int, routes: Mapping[int, Route]) -> frozenset[int]:
     """The slices that `server` is the primary of."""
     return frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
+
+
+def _limited(rows: _Rows, last: Mapping[tuple[int, int], int] | None) -> _Rows:
+    """A copy of the rows, without contributions that come after the last one that is folded. The
+    rows of workers that left stay."""
+    if last is None:
+        return dict(rows)
+    return {
+        worker: (incarnation, min(sequence, last.get((worker, incarnation), sequence)))
+        for worker, (incarnation, sequence) in rows.items()
+    }
 
 
 def _as_tuple(rows: _Rows) -> tuple[Row, ...]:

@@ -19,6 +19,7 @@ from polyrhythm.core.effects import (
     StartFold,
     Unlease,
 )
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.server.leases import Leases
 from polyrhythm.core.server.replication import Step, fold_step
 from polyrhythm.core.server.state import ServerState
@@ -80,7 +81,9 @@ def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
     rounds, replicas = traits_of(job.sync).rounds, job.replicas > 0
     leases = Leases(rotating=rounds and job.updater == "addition", replicas=replicas)
     state = ServerState(server, job, leases)
-    return state, RoundsMode(state) if rounds else OnArrivalMode(state)
+    if not rounds:
+        return state, OnArrivalMode(state)
+    return state, RowsMode(state) if keeps_rows(job.kind) else RoundsMode(state)
 
 
 class _Mode:
@@ -96,7 +99,8 @@ class _Mode:
         assert fold is not None
         state.since_ns = now_ns
         readers = state.acks.last_first(fold.readers)
-        for worker, sequence in state.acks.fold(fold.round, frozenset(readers)):
+        named = self._named(fold)
+        for worker, sequence in state.acks.fold(fold.round, frozenset(readers), named):
             state.acknowledge(worker, sequence)
         for worker in readers:
             self._publish(worker, first=len(readers) > 1 and worker == readers[0])
@@ -106,6 +110,11 @@ class _Mode:
         state.tell_lead(m.Folded(**state.identity(), round=fold.round, weight=weight))
         self.free()
         self.finished()
+
+    def _named(self, fold: m.Fold) -> dict[int, int] | None:
+        """Per worker, the last sequence that the fold contains; None: it contains all that have
+        arrived."""
+        return None
 
     def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
         state = self._state
@@ -168,7 +177,7 @@ class RoundsMode(_Mode):
             return
         slot, fill = self._target = self._state.versions.target()
         self._state.writing = True
-        self._state.out.append(StartFold(message.round, slot, fill, message.share))
+        self._state.out.append(StartFold(message.round, slot, fill, message.share, message.rows))
 
     def folded(self, event: ev.FoldDone, now_ns: int) -> None:
         self._weight = event.weight
@@ -211,6 +220,32 @@ class RoundsMode(_Mode):
 
     def freeze(self) -> None:
         """Nothing to do: only a fold changes parameters."""
+
+
+class RowsMode(RoundsMode):
+    """Rounds of kind statistics: a fold contains the contributions that the lead names, and no
+    others that have arrived. *A contribution is acknowledged when a fold has named it.*"""
+
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
+        self._rows: dict[tuple[int, int], int] = {}
+        """Per member, its last contribution in the present version."""
+
+    def contributed(self, event: ev.Contributed) -> None:
+        state = self._state
+        state.leases.contributed(event.worker)
+        if event.sequence <= self._rows.get((event.worker, event.incarnation), 0):
+            state.acknowledge(event.worker, event.sequence)
+        else:
+            state.acks.arrive(event.worker, event.sequence, event.round)
+        state.report(event.worker, event.incarnation, event.sequence, event.round)
+
+    def fold(self, message: m.Fold, now_ns: int) -> None:
+        self._rows = {(row.worker, row.incarnation): row.sequence for row in message.rows}
+        super().fold(message, now_ns)
+
+    def _named(self, fold: m.Fold) -> dict[int, int]:
+        return {row.worker: row.sequence for row in fold.rows}
 
 
 class OnArrivalMode(_Mode):

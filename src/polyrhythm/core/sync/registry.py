@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from polyrhythm.core import outer
-from polyrhythm.core.kinds import KINDS, steps_on_servers, steps_on_workers
+from polyrhythm.core.kinds import KINDS, keeps_rows, steps_on_servers, steps_on_workers
 from polyrhythm.core.sync.arrival.restart import SSP_RESTART
 from polyrhythm.core.sync.arrival.staleness import ASP, SSP
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -98,6 +98,8 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
     if kind not in traits.kinds:
         allowed = ", ".join(sorted(traits.kinds))
         raise UsageError(f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}")
+    if keeps_rows(kind):
+        _check_rows(job)
     if job.weights != BY_POINTS and not traits.rounds:
         raise UsageError(
             f"--weights {job.weights} goes with --sync {_names(lambda traits: traits.rounds)}: under"
@@ -140,6 +142,24 @@ def _check_outer(job: JobSpec, traits: Traits) -> None:
         )
     if job.updater == "addition":
         raise UsageError("--outer goes with --updater optimizer: plain addition has no average")
+
+
+def _check_rows(job: JobSpec) -> None:
+    """Raise an error if the job has an option that cannot go with the kind statistics."""
+    if job.updater == "addition":
+        raise UsageError(
+            "--updater addition goes with --kind gradient: statistics are rows, not steps"
+        )
+    if job.wire_dtype != "same":
+        raise UsageError(
+            f"--wire-dtype {job.wire_dtype} goes with --kind gradient or local: differences of"
+            " statistics add up, so they are sent without rounding"
+        )
+    if job.on_nan == "skip":
+        raise UsageError(
+            "--on-nan skip goes with --kind gradient or local: a difference of statistics that is left"
+            " out would be missing in every later sum"
+        )
 
 
 def _averages(traits: Traits) -> bool:

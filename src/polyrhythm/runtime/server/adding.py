@@ -190,7 +190,9 @@ class RoundsAdding(Adding):
             self._fold(effect)
 
     def _fold(self, effect: fx.StartFold) -> None:
-        weight = self._placed().fold(effect.round, effect.slot, effect.fill, effect.share)
+        weight = self._placed().fold(
+            effect.round, effect.slot, effect.fill, effect.share, effect.rows
+        )
         self._pause()
         self._driver.post(self._name, ev.FoldDone(effect.round, weight))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.server.worker_rows import Waiting
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
@@ -36,6 +37,8 @@ class PrimarySlice:
     kept: list[tuple[Incoming, Contribution]] = field(default_factory=list)
     """In a deterministic job: the contributions of the open round. The fold adds them in the order
     of the workers."""
+    waiting: Waiting[torch.Tensor] = field(default_factory=Waiting)
+    """Kind statistics: the contributions that no fold has named yet."""
 
     @property
     def nbytes(self) -> int:

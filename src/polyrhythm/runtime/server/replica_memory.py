@@ -16,12 +16,11 @@ from polyrhythm.errors import LinkError
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.tensors.rows import Incoming, read_rows, rows_nbytes
+from polyrhythm.tensors.statistics import KeepsRows
 from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
 
 PARAMETERS = "parameters"
-_MOST_PARTS = 16
-"""The most tensors that the state of a slice may have. Torch's optimizers keep at most five."""
 _LONGEST_NAME = 100
 SliceState = dict[str, torch.Tensor]
 """The state of a slice after its last step: its parameters and the tensors of its updater, by
@@ -99,6 +98,8 @@ class ReplicaMemory:
         """The size of a step's payload in bytes. A contribution has the dtype of the wire, an
         aggregate that of the slice's parameters."""
         kept = self._kept[message.slice]
+        if isinstance(kept.updater, KeepsRows):
+            return len(message.differences) * kept.held.slice.length * kept.dtype.itemsize
         if message.indices is not None:
             return rows_nbytes(kept.held.slice, message.indices, kept.wire.itemsize)
         contribution = message.worker >= 0 and not kept.updater.takes_parts
@@ -131,12 +132,15 @@ class ReplicaMemory:
 
     def step(self, message: Copy, data: memoryview | None) -> None:
         """Make the step that the primary made: fold its aggregate, or one contribution."""
+        kept = self._kept[message.slice]
+        held, updater = kept.held, kept.updater
+        if isinstance(updater, KeepsRows):
+            _step_rows(message, data, kept, updater)
+            return
         if data is None and message.indices == 0 and message.step.weight:
             data = memoryview(b"")  # a contribution without rows of this slice
         if data is None:
             return  # no worker has contributed to the slice in that round
-        kept = self._kept[message.slice]
-        held, updater = kept.held, kept.updater
         if message.worker >= 0 and not updater.takes_parts:
             incoming: Incoming
             if message.indices is None:
@@ -154,6 +158,16 @@ class ReplicaMemory:
         updater.fold([held], [held.parameters], [message.step])
 
 
+def _step_rows(message: Copy, data: memoryview | None, kept: _Kept, updater: KeepsRows) -> None:
+    """Kind statistics: add the contributions in the payload to their rows."""
+    held, named = kept.held, []
+    if data is not None:
+        values = tensor_over(data, kept.dtype).clone().reshape(len(message.differences), -1)
+        named = list(zip(message.differences, values, strict=True))
+    updater.enter(held, message.live, named)
+    kept.updater.fold([held], [held.parameters], [message.step])
+
+
 def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
     """Describe what is wrong with one tensor of a state; None if it is valid. Only scalars and
     tensors of the slice's length are accepted, so the memory that a peer can make this process use
@@ -162,7 +176,10 @@ def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
     dtype = DTYPES.get(message.dtype)
     if dtype is None:
         return f"its dtype is {message.dtype[:_LONGEST_NAME]!r}"
-    if not 0 < message.parts <= _MOST_PARTS or not 0 <= message.part < message.parts:
+    if (
+        not 0 < message.parts <= 1 + kept.updater.most_tensors
+        or not 0 <= message.part < message.parts
+    ):
         return f"it is part {message.part} of {message.parts}"
     if message.shape not in ((), (1,), (length,)):
         return f"its shape has {len(message.shape)} dimensions, or is another slice's"

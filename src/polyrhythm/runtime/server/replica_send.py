@@ -16,6 +16,7 @@ from polyrhythm.io.segments import Piece, piece_for_many
 from polyrhythm.runtime.server.primary import Primary
 from polyrhythm.runtime.server.replica_memory import SliceState
 from polyrhythm.tensors.dtypes import DTYPES
+from polyrhythm.tensors.statistics import Named
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,
@@ -66,6 +67,37 @@ class ReplicaSender:
                 self._tell(peer, copy, (apart,))
             else:
                 self._tell(peer, copy, (piece,))
+
+    def fold_rows(
+        self,
+        slice_: int,
+        step: SliceStep,
+        live: tuple[Row, ...],
+        named: Sequence[Named],
+        routing: int,
+    ) -> None:
+        """Kind statistics: send the contributions that the fold names, and the rows of its version,
+        to every replica of the slice. Replicas keep rows too, and not their sum."""
+        with self._ledger_lock:
+            stamp = self._ledger.stamp(slice_)
+            rows = self._ledger.folded_rows(slice_)
+            copy_targets = sorted(self._ledger.copy_targets(slice_))
+        copy = Copy(
+            routing=routing,
+            server=self._server,
+            slice=slice_,
+            stamp=stamp,
+            step=step,
+            rows=rows,
+            live=live,
+            differences=tuple(row for row, _ in named),
+        )
+        payload: tuple[Sendable, ...] = ()
+        if named and copy_targets:
+            values = torch.cat([value for _, value in named]).view(torch.uint8)
+            payload = (piece_for_many(memoryview(bytes(values.numpy()))),)
+        for peer in copy_targets:
+            self._tell(peer, copy, payload)
 
     def forward(
         self, message: Contribution, data: memoryview, step: SliceStep, stamp: Stamp, routing: int

@@ -41,6 +41,7 @@ from polyrhythm.wire.messages import (
     MemberSpec,
     ModelSpec,
     Route,
+    Row,
     Seed,
     Stamp,
 )
@@ -239,7 +240,9 @@ class SliceStore:
     ) -> None:
         raise NotImplementedError
 
-    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
+    def fold(
+        self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
+    ) -> float:
         raise AssertionError("slices are folded as they come, and no round is folded")
 
     def _said(self, event: _Told) -> _Told:

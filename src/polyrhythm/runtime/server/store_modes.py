@@ -1,18 +1,24 @@
 """The two slice stores of a server: with rounds, and with folds on arrival."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+import torch
+
+from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.placement.slices import BUFFERS
 from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.on_arrival_primary import OnArrivalPrimary
 from polyrhythm.runtime.server.primary import PrimarySlice
+from polyrhythm.runtime.server.replica_memory import PARAMETERS, SliceState
 from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
+from polyrhythm.runtime.server.rows_primary import RowsPrimary
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.rows import ABSENT, Incoming
 from polyrhythm.tensors.updaters import Held
-from polyrhythm.wire.messages import Contribution, JobSpec, SliceStep
+from polyrhythm.wire.messages import Contribution, JobSpec, Row, SliceStep
 
 
 class RoundsSliceStore(SliceStore):
@@ -34,7 +40,9 @@ class RoundsSliceStore(SliceStore):
         else:
             self.primary.add(part, incoming, message)
 
-    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
+    def fold(
+        self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
+    ) -> float:
         """Fold every aggregate, write the new version to `slot`, and return the largest weight. A
         slice that its former primary has folded in this round already is only copied. `share`: the
         fraction of a full step."""
@@ -120,6 +128,52 @@ class OnArrivalSliceStore(SliceStore):
             return self.primary.slots.free(latest.surplus())
 
 
+class RowsSliceStore(RoundsSliceStore):
+    """Kind statistics: contributions wait until a fold names them; a version is the sum of the rows
+    that the fold names."""
+
+    primary: RowsPrimary
+    _primary_type = RowsPrimary
+
+    def _add_slice(
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
+    ) -> None:
+        assert isinstance(incoming, torch.Tensor)
+        self.primary.hold(part, incoming, message)
+
+    def fold(
+        self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
+    ) -> float:
+        """Add the contributions that `rows` names, delete the rows that it does not name, and write
+        the new version to `slot`. Returns the number of contributions in a slice."""
+        primary = self.primary
+        with self._locks.all_of(primary.ids):
+            behind = self._behind(primary, round_)
+            named = {held.slice.id: primary.enter(held, rows) for held in behind}
+            with self._ledger_lock:
+                self.ledger.close(round_, rows)
+            steps = {id_: SliceStep(float(len(taken))) for id_, taken in named.items()}
+            for id_, taken in named.items() if self._replicated else ():
+                self._replica_sender.fold_rows(id_, steps[id_], rows, taken, self._routing)
+            primary.fold(slot, fill, steps)
+        return max((step.weight for step in steps.values()), default=0.0)
+
+    def copied(self) -> tuple[dict[int, SliceState], int]:
+        """Copy the slices without their rows: a job that resumes begins without rows."""
+        copies, torn = super().copied()
+        return {id_: {PARAMETERS: state[PARAMETERS]} for id_, state in copies.items()}, torn
+
+    def restore(self, slice_: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Begin a slice with the parameters of a checkpoint. Statistics begin with zero, because no
+        worker remembers its points."""
+        parameters = state[PARAMETERS]
+        if self._layout.slices[slice_].group != BUFFERS:
+            parameters = torch.zeros_like(parameters)
+        super().restore(slice_, {PARAMETERS: parameters})
+
+
 def choose_slice_store(job: JobSpec) -> type[SliceStore]:
-    """The class of a server's slice store, which depends on the job's sync policy."""
-    return RoundsSliceStore if traits_of(job.sync).rounds else OnArrivalSliceStore
+    """The class of a server's slice store, which depends on the job's sync policy and kind."""
+    if not traits_of(job.sync).rounds:
+        return OnArrivalSliceStore
+    return RowsSliceStore if keeps_rows(job.kind) else RoundsSliceStore

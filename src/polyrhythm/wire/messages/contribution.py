@@ -1,8 +1,8 @@
 """Messages of one contribution: pushed to the servers, folded, released, and pulled back."""
 
-from polyrhythm.wire.messages.fields import Amount, Count, Message, Rate
+from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Rate
 from polyrhythm.wire.messages.reasons import Reason
-from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec
+from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec, Row
 
 
 class Contribution(Message, frozen=True, kw_only=True):
@@ -63,6 +63,9 @@ class Trailer(Message, frozen=True, kw_only=True):
     """In a job with several models: how many points this contribution reports as visited. The
     points of a batch add to the weight of every step that is made with it, and are reported once.
     -1: as many as its weight."""
+    terminated: Label = ""
+    """Kind statistics: why the algorithm has found the parameters in this contribution to be final.
+    Empty: it has not. Only the evaluator sends it."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
@@ -95,6 +98,9 @@ class Fold(Message, frozen=True, kw_only=True):
     share: float = 1.0
     """The fraction of a full step that this fold takes. It is less than 1 when some workers have no
     points left: they count as workers that contribute no change."""
+    rows: tuple[Row, ...] = ()
+    """Kind statistics: the rows of this version, one for each member, with the last contribution
+    that the row contains. Contributions that it does not name wait; other rows are deleted."""
 
 
 class Folded(Message, frozen=True, kw_only=True):

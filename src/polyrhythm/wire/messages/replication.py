@@ -14,6 +14,10 @@ class Copy(Message, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     indices: Count | None = None
     """Without rounds: see `Contribution.indices`."""
+    live: tuple[Row, ...] = ()
+    """Kind statistics: the rows of the version (`Fold.rows`)."""
+    differences: tuple[Row, ...] = ()
+    """Kind statistics: the contributions that the payload contains, one after the other."""
 
 
 class Copied(Message, frozen=True, kw_only=True):

@@ -1,0 +1,68 @@
+"""The rows of a slice of statistics: one for each worker.
+
+*A difference waits beside its row until a fold names its worker and a sequence that is not lower.
+A fold also names every live row: a row that it does not name is deleted. So a row is changed and
+deleted in the same version on every server, whatever has arrived there.* A replica makes the same
+changes in the same order, so its rows have the same bits.
+
+The values are of any type: tensors on a server, tuples of numbers in the simulator.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from polyrhythm.wire.messages import Row
+
+Value = TypeVar("Value")
+Key = tuple[int, int]
+"""A worker and its incarnation."""
+
+
+def key_of(row: Row) -> Key:
+    return row.worker, row.incarnation
+
+
+class Waiting(Generic[Value]):
+    """The contributions to a slice that no fold has named yet."""
+
+    def __init__(self) -> None:
+        self._values: dict[Row, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def hold(self, row: Row, value: Value) -> None:
+        """A contribution has arrived. `row` says whose it is, and its sequence."""
+        self._values[row] = value
+
+    def take(self, live: Iterable[Row]) -> list[tuple[Row, Value]]:
+        """A fold names these rows: remove and return the contributions that it contains, in the
+        order of workers and sequences. Contributions to rows that it does not name are dropped."""
+        last = {key_of(row): row.sequence for row in live}
+        kept = {row: value for row, value in self._values.items() if key_of(row) in last}
+        taken = sorted(
+            (row for row in kept if row.sequence <= last[key_of(row)]),
+            key=lambda row: (row.worker, row.incarnation, row.sequence),
+        )
+        found = [(row, kept.pop(row)) for row in taken]
+        self._values = kept
+        return found
+
+
+class WorkerRows(Generic[Value]):
+    def __init__(self, add: Callable[[Value, Value], Value]) -> None:
+        """`add(row, difference)` returns their sum. It may change the row, but not the
+        difference."""
+        self._add = add
+        self.rows: dict[Key, Value] = {}
+        """The rows, in the order of the workers."""
+
+    def fold(self, live: Iterable[Row], named: Sequence[tuple[Row, Value]]) -> None:
+        """Add the contributions that a fold names (`Waiting.take`), and delete the rows that are not
+        live."""
+        for row, difference in named:
+            key = key_of(row)
+            known = key in self.rows
+            self.rows[key] = self._add(self.rows[key], difference) if known else difference
+        keys = {key_of(row) for row in live}
+        self.rows = {key: self.rows[key] for key in sorted(self.rows) if key in keys}
