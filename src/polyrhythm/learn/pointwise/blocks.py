@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 State = TypeVar("State")
 
-BLOCK_BYTES = 512 * 1024
-"""The bytes of the rows of one block. The second-level cache of a core holds them twice."""
+BLOCK_BYTES = 1024 * 1024
+"""The bytes of the rows of one block. About the second-level cache of a core."""
 
 
 def block_rows(row_nbytes: int, largest: int = 8192) -> int:

@@ -56,14 +56,12 @@ class KMeans(Algorithm):
 
         def work(state: tuple[Arrays, Scratch], block: slice) -> None:
             change, scratch = state
-            points = x[block]
-            label = nearest.label(points, scratch)
-            old = known[block]
-            moved = np.flatnonzero(label != old)
+            points, old = x[block], known[block]
+            moved, label = nearest.moved(points, old, scratch)
             if len(moved):
                 weight = None if batch.weight is None else batch.weight[block][moved]
-                _move(change, points[moved], old[moved], label[moved], weight)
-                old[moved] = label[moved]
+                _move(change, points[moved], old[moved], label, weight)
+                old[moved] = label
 
         states = over_blocks(len(batch), rows, self.threads, begin, work)
         total = states[0][0]
@@ -94,10 +92,11 @@ class Scratch:
     """Reused arrays for the rows of one block."""
 
     def __init__(self, k: int, rows: int, dtype: npt.DTypeLike) -> None:
-        self.distance = np.empty((k, rows), dtype)
+        self.distance = np.empty(k * rows, dtype)
         self.best = np.empty(rows, dtype)
-        self.nearer = np.empty(rows, np.bool_)
-        self.label = np.empty(rows, np.int32)
+        self.own = np.empty(rows, dtype)
+        self.row = np.arange(rows)
+        self.at = np.empty(rows, np.intp)
 
 
 class Nearest:
@@ -105,24 +104,38 @@ class Nearest:
 
     def __init__(self, centers: Array, dtype: npt.DTypeLike) -> None:
         self._factor = np.ascontiguousarray(-2.0 * centers, dtype)
-        self._bias = (centers * centers).sum(1).astype(dtype)
-        self.best: npt.NDArray[Any] | None = None
+        self._bias = (centers * centers).sum(1).astype(dtype)[:, None]
+
+    def moved(
+        self, x: npt.NDArray[Any], old: Labels, scratch: Scratch
+    ) -> tuple[npt.NDArray[np.intp], Labels]:
+        """The rows whose nearest centre is not that of `old` (-1: none), and their new labels. A
+        search for the lowest distance of every row costs as much as the distances do. So only the
+        distance to the old centre is compared with the lowest one, and the search is left to the
+        rows that differ."""
+        distance = self._distances(x, scratch)
+        count = len(x)
+        if count == 0 or (old < 0).any():
+            label = distance.argmin(0).astype(np.int32)
+            moved = np.flatnonzero(label != old)
+            return moved, label[moved]
+        best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
+        at = np.multiply(old, count, out=scratch.at[:count])
+        at += scratch.row[:count]
+        own = np.take(distance.reshape(-1), at, out=scratch.own[:count], mode="clip")
+        moved = np.flatnonzero(own != best)
+        return moved, distance[:, moved].argmin(0).astype(np.int32)
 
     def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
-        """The centre of each row; of equally near ones the first. `scratch.best` then has the
-        distance without |x|^2."""
-        count = len(x)
-        best, label = scratch.best[:count], scratch.label[:count]
-        nearer = scratch.nearer[:count]
-        distance = np.matmul(self._factor, x.T, out=scratch.distance[:, :count])
-        distance += self._bias[:, None]
-        best[...] = distance[0]
-        label[...] = 0
-        for k in range(1, len(distance)):
-            np.less(distance[k], best, out=nearer)
-            np.copyto(label, k, where=nearer)
-            np.minimum(best, distance[k], out=best)
-        return label
+        """The nearest centre of each row; of equally near ones the first."""
+        return self._distances(x, scratch).argmin(0).astype(np.int32)
+
+    def _distances(self, x: npt.NDArray[Any], scratch: Scratch) -> npt.NDArray[Any]:
+        k, count = len(self._factor), len(x)
+        out = scratch.distance[: k * count].reshape(k, count)
+        distance: npt.NDArray[Any] = np.matmul(self._factor, x.T, out=out)
+        distance += self._bias
+        return distance
 
 
 def labels_of(
