@@ -12,7 +12,7 @@ import numpy.typing as npt
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
-from polyrhythm.learn.pointwise.kmeans import check_count, plus_plus
+from polyrhythm.learn.pointwise.kmeans import check_count, mean_variance, plus_plus
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 
 
@@ -27,12 +27,13 @@ class FuzzyCMeans(Algorithm):
         if not 1.0 < m < np.inf:
             raise UsageError(f"the fuzzifier m is {m}: it must be above 1")
         self.k, self.m, self.tol, self.threads = k, m, tol, threads
+        self.sample_points = max(10_000, 100 * k)
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         check_count(self.k, len(sample))
         return {
             "centers": plus_plus(sample.x, self.k, rng, sample.weight),
-            "variance": np.asarray(np.var(sample.x, axis=0, dtype=np.float64).mean()),
+            "variance": mean_variance(sample),
         }
 
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:

@@ -30,12 +30,13 @@ class KMeans(Algorithm):
         self.k = k
         self.tol = tol
         self.threads = threads
+        self.sample_points = max(10_000, 100 * k)
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         check_count(self.k, len(sample))
         return {
             "centers": plus_plus(sample.x, self.k, rng, sample.weight),
-            "variance": np.asarray(np.var(sample.x, axis=0, dtype=np.float64).mean()),
+            "variance": mean_variance(sample),
         }
 
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
@@ -128,7 +129,8 @@ class Nearest:
 
     def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
         """The nearest centre of each row; of equally near ones the first."""
-        return self._distances(x, scratch).argmin(0).astype(np.int32)
+        label: Labels = self._distances(x, scratch).argmin(0).astype(np.int32)
+        return label
 
     def _distances(self, x: npt.NDArray[Any], scratch: Scratch) -> npt.NDArray[Any]:
         k, count = len(self._factor), len(x)
@@ -139,17 +141,21 @@ class Nearest:
 
 
 def labels_of(
-    x: npt.NDArray[Any], centers: Array, threads: int = 1
+    x: npt.NDArray[Any], centers: npt.NDArray[Any], threads: int = 1
 ) -> tuple[Labels, npt.NDArray[np.float64]]:
-    """The nearest centre of each point, and the squared distance to it."""
+    """The nearest centre of each point, and the squared distance to it. Points are taken relative to
+    the mean of the centres, because squared distances lose digits far from the origin."""
+    offset = centers.mean(0, dtype=np.float64).astype(x.dtype)
+    centers = centers.astype(np.float64) - offset
     nearest = Nearest(centers, x.dtype)
     rows = block_rows(x.shape[1] * x.itemsize + 4 * len(centers) + 16)
     labels = np.empty(len(x), np.int32)
     squared = np.empty(len(x))
 
     def work(scratch: Scratch, block: slice) -> None:
-        labels[block] = nearest.label(x[block], scratch)
-        apart = x[block] - centers[labels[block]]
+        points = x[block] - offset
+        labels[block] = nearest.label(points, scratch)
+        apart = points - centers[labels[block]]
         np.einsum("nd,nd->n", apart, apart, out=squared[block])
 
     over_blocks(len(x), rows, threads, lambda: Scratch(len(centers), rows, x.dtype), work)
@@ -161,6 +167,13 @@ def check_count(k: int, points: int) -> None:
         raise UsageError(f"k is {k}, and there are only {points} points: give a smaller k")
 
 
+def mean_variance(points: Batch) -> Array:
+    """The mean of the variances of the features."""
+    x = np.asarray(points.x, np.float64)
+    mean = np.average(x, axis=0, weights=points.weight)
+    return np.asarray(np.average((x - mean) ** 2, axis=0, weights=points.weight).mean())
+
+
 def plus_plus(
     x: npt.NDArray[Any],
     k: int,
@@ -168,12 +181,21 @@ def plus_plus(
     weight: npt.NDArray[Any] | None = None,
 ) -> Array:
     """Choose k points as first centres by k-means++: a point is chosen with a probability that grows
-    with its squared distance to the nearest centre. Of 2 + log k candidates the best is kept."""
+    with its squared distance to the nearest centre. Of 2 + log k candidates the best is kept.
+
+    The points are put into an order of their own first, so the choice depends neither on their order
+    nor on whether equal points are repeated or weighed."""
+    order = np.argsort(x @ np.cos(np.arange(1.0, x.shape[1] + 1.0)).astype(x.dtype), kind="stable")
+    if weight is not None:
+        order = order[np.asarray(weight)[order] > 0.0]
+        weight = np.asarray(weight)[order]
+    x = x[order]
     norms = np.einsum("nd,nd->n", x, x, dtype=np.float64)
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
     centers = np.empty((k, x.shape[1]))
-    first = rng.choice(len(x), p=weight / weight.sum())
-    centers[0] = x[first]
+    chance = np.cumsum(weight)
+    first = np.searchsorted(chance, rng.random() * chance[-1], side="right")
+    centers[0] = x[min(int(first), len(x) - 1)]
     nearest = _squared(x, norms, centers[:1])[0]
     trials = 2 + int(np.log(k))
     for at in range(1, k):

@@ -34,7 +34,7 @@ def fit_local(
 ) -> LocalFit:
     """Run an algorithm. `parameter`: the first parameters, if not those of `init_parameter`."""
     if parameter is None:
-        parameter = algorithm.init_parameter(points, rng)
+        parameter = algorithm.init_parameter(sample_of(points, algorithm.sample_points, rng), rng)
     parameters, layout = Layout.of(parameter), algorithm.layout(parameter)
     found = LocalFit(parameter, algorithm.memory(len(points)), 0, terminated=False)
     remembers = has_memory(algorithm)
@@ -58,3 +58,10 @@ def fit_local(
             break
         last = objective
     return found
+
+
+def sample_of(points: Batch, count: int | None, rng: np.random.Generator) -> Batch:
+    """At most `count` of the points, drawn at random, in their own order."""
+    if count is None or len(points) <= count:
+        return points
+    return points.part(np.sort(rng.choice(len(points), count, replace=False)))

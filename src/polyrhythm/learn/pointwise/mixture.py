@@ -42,6 +42,7 @@ class GaussianMixture(Algorithm):
             raise UsageError(f"covariance is {covariance!r}: give 'diag' or 'full'")
         self.k, self.covariance, self.tol = k, covariance, tol
         self.regularisation, self.threads = regularisation, threads
+        self.sample_points = max(10_000, 100 * k)
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         """Divide the sample by KMeans, and compute the parameters of these parts."""
@@ -162,7 +163,7 @@ class Density:
             constant += 0.5 * np.log(precision).sum(1) - 0.5 * (means**2 * precision).sum(1)
             factor = np.hstack([means * precision, -0.5 * precision])
         else:
-            roots = np.stack([_root_of_precision(covariance) for covariance in covariances])
+            roots = np.stack([root_of_precision(covariance) for covariance in covariances])
             constant += np.log(np.einsum("kdd->kd", roots)).sum(1)
             self._roots = roots.astype(dtype)
             self._centres = np.einsum("kd,kde->ke", means, roots).astype(dtype)
@@ -217,7 +218,7 @@ _SINGULAR = (
 )
 
 
-def _root_of_precision(covariance: Array) -> Array:
+def root_of_precision(covariance: Array) -> Array:
     """The matrix L^-T for the covariance L L^T: (x - mean) times it has unit variances."""
     try:
         lower = np.linalg.cholesky(covariance)

@@ -1,0 +1,1 @@
+"""Decompositions with the interface of scikit-learn."""

@@ -1,0 +1,128 @@
+"""What all estimators share: their options, the check of their input, and the way to a fit."""
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.estimators.conventions import (
+    BaseEstimator,
+    check_random_state,
+    check_sample_weight,
+    validate_data,
+)
+from polyrhythm.estimators.fitting import Place, fit_points
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.local import LocalFit
+
+FLOATS = [np.float64, np.float32]
+
+
+class Estimator(BaseEstimator):
+    """The base class. `workers`, `sync` and `address` are options of every estimator."""
+
+    workers: int | None
+    sync: str
+    address: str | None
+    verbose: int
+    random_state: Any
+
+    def _points(self, x: Any, *, reset: bool, least: int = 1) -> Any:
+        """Check the points. A value that is not finite is reported with its row."""
+        x = validate_data(
+            self,
+            x,
+            reset=reset,
+            accept_sparse="csr" if self.__sklearn_tags__().input_tags.sparse else False,
+            dtype=FLOATS,
+            order="C",
+            ensure_all_finite=False,
+            ensure_min_samples=least,
+        )
+        check_finite(x)
+        return x
+
+    def _rng(self) -> np.random.Generator:
+        state = check_random_state(self.random_state)
+        return np.random.default_rng(state.randint(2**31))
+
+    def _place(self) -> Place:
+        if self.workers is not None and (isinstance(self.workers, bool) or self.workers < 1):
+            raise ValueError(f"workers is {self.workers!r}: give a positive number, or None")
+        return Place(self.workers, self.sync, self.address)
+
+    def _run(
+        self,
+        algorithm: Algorithm,
+        points: Batch,
+        *,
+        rng: np.random.Generator,
+        max_passes: int,
+        parameter: Arrays | None = None,
+    ) -> LocalFit:
+        """Run an algorithm on the points. Errors are those that users of scikit-learn expect."""
+        try:
+            return fit_points(
+                algorithm,
+                points,
+                place=self._place(),
+                rng=rng,
+                max_passes=max_passes,
+                parameter=parameter,
+                after_pass=self._show if self.verbose else None,
+            )
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        except PolyrhythmError as error:
+            raise RuntimeError(str(error)) from error
+
+    def _show(self, number: int, objective: float | None) -> None:
+        """Show the progress of a fit."""
+        value = "" if objective is None else f", objective {objective:.6g}"
+        print(f"{type(self).__name__}: pass {number}{value}", file=sys.stderr, flush=True)
+
+
+def check_finite(x: Any) -> None:
+    """Raise an error that names the first value which is NaN or infinite."""
+    values = x.data if hasattr(x, "indptr") else x
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(float(values.sum(dtype=np.float64))):
+            return
+    broken = ~np.isfinite(values)
+    if not broken.any():  # the sum itself was too large
+        return
+    if hasattr(x, "indptr"):
+        at = int(np.flatnonzero(broken)[0])
+        row, column = int(np.searchsorted(x.indptr, at, side="right")) - 1, int(x.indices[at])
+        value = values[at]
+    else:
+        row, column = (int(index) for index in np.argwhere(broken)[0])
+        value = values[row, column]
+    rows = int(np.count_nonzero(broken.any(axis=1))) if broken.ndim == 2 else 1
+    kind = "NaN" if np.isnan(value) else "infinity"
+    more = "" if rows < 2 else f", and {rows - 1} more rows like it"
+    raise ValueError(
+        f"Input X contains {kind} in row {row}, column {column}{more}: remove or fill such values"
+    )
+
+
+def check_positive(name: str, value: Any, *, whole: bool = True, least: float = 1) -> None:
+    """Raise an error if an option is not a number from `least` on."""
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
+        kind = "an integer" if whole else "a number"
+        raise ValueError(f"{name} is {value!r}: it must be {kind} from {least} on")
+
+
+def check_weights(sample_weight: Any, x: Any) -> npt.NDArray[Any] | None:
+    """Check the weights of points."""
+    if sample_weight is None:
+        return None
+    found: npt.NDArray[Any] = check_sample_weight(
+        sample_weight, x, dtype=np.float64, ensure_non_negative=True
+    )
+    return found

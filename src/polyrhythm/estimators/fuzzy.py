@@ -1,0 +1,92 @@
+"""Fuzzy C-Means as an estimator. scikit-learn has none; the interface is that of its KMeans."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.estimators.base import check_positive, check_weights
+from polyrhythm.estimators.conventions import check_is_fitted
+from polyrhythm.estimators.fitting import threads_for
+from polyrhythm.estimators.kmeans import Clusterer
+from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans as Algorithm
+from polyrhythm.learn.pointwise.fuzzy import degrees
+
+
+class FuzzyCMeans(Clusterer):
+    """Fuzzy C-Means clustering: a point belongs to every cluster to a degree. `m`: the fuzzifier,
+    above 1. The other parameters are those of KMeans.
+
+    Attributes: `cluster_centers_`, `labels_` (the cluster of the highest degree), `objective_`,
+    `n_iter_`. `predict_proba` and `transform` return the degrees."""
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        m: float = 2.0,
+        init: Any = "k-means++",
+        n_init: Any = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        verbose: int = 0,
+        random_state: Any = None,
+        workers: int | None = None,
+        sync: str = "bsp",
+        address: str | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.m = m
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.verbose = verbose
+        self.random_state = random_state
+        self.workers = workers
+        self.sync = sync
+        self.address = address
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "FuzzyCMeans":  # noqa: N803
+        x = self._points(X, reset=True)
+        self._check_options(x)
+        check_positive("m", self.m, whole=False, least=1)
+        if self.m == 1:
+            raise ValueError("m is 1: the fuzzifier must be above 1; for m = 1 use KMeans")
+        points = Batch(x, None, check_weights(sample_weight, x))
+        threads = threads_for(points, self._place())
+        algorithm = Algorithm(self.n_clusters, m=self.m, tol=self.tol, threads=threads)
+        found, offset = self._best(algorithm, points)
+        self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
+        self.objective_ = found.objectives[-1]
+        self.n_iter_ = found.passes
+        self._n_features_out = self.n_clusters
+        self.labels_ = self._degrees(x).argmax(0).astype(np.int32)
+        return self
+
+    def _degrees(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        offset = x.mean(0)
+        return degrees(x - offset, self.cluster_centers_.astype(np.float64) - offset, self.m)[1]
+
+    def predict(self, X: Any) -> npt.NDArray[np.int32]:  # noqa: N803
+        """The cluster of the highest degree."""
+        found: npt.NDArray[np.int32] = self.predict_proba(X).argmax(1).astype(np.int32)
+        return found
+
+    def fit_predict(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+    ) -> npt.NDArray[np.int32]:
+        labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
+        return labels
+
+    def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """The degrees to which the points belong to the clusters; each row adds up to 1."""
+        check_is_fitted(self)
+        return np.ascontiguousarray(self._degrees(self._points(X, reset=False)).T)
+
+    def transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        return self.predict_proba(X)

@@ -1,0 +1,234 @@
+"""KMeans with the interface of scikit-learn's."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.estimators.base import Estimator, check_positive, check_weights
+from polyrhythm.estimators.conventions import (
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    ConvergenceWarning,
+    TransformerMixin,
+    check_is_fitted,
+)
+from polyrhythm.estimators.fitting import threads_for
+from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.kmeans import KMeans as Algorithm
+from polyrhythm.learn.pointwise.kmeans import labels_of
+from polyrhythm.learn.pointwise.layout import Array, Arrays
+from polyrhythm.learn.pointwise.local import LocalFit, sample_of
+
+
+class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
+    """What KMeans and FuzzyCMeans share: the options of a fit and the choice of the first centres."""
+
+    n_clusters: int
+    init: Any
+    n_init: Any
+    max_iter: int
+    tol: float
+
+    def _check_options(self, x: npt.NDArray[Any]) -> None:
+        check_positive("n_clusters", self.n_clusters)
+        check_positive("max_iter", self.max_iter)
+        check_positive("tol", self.tol, whole=False, least=0)
+        if self.n_init != "auto":
+            check_positive("n_init", self.n_init)
+        if len(x) < self.n_clusters:
+            raise ValueError(
+                f"n_samples={len(x)} should be >= n_clusters={self.n_clusters}: give fewer clusters"
+            )
+
+    def _starts(self) -> int:
+        if isinstance(self.init, str) or callable(self.init):
+            return int(
+                (1 if self.init == "k-means++" else 10) if self.n_init == "auto" else self.n_init
+            )
+        return 1
+
+    def _first(
+        self, algorithm: Any, points: Batch, offset: Array, rng: np.random.Generator
+    ) -> Arrays:
+        """The first parameters, for points from which `offset` was subtracted."""
+        first: Arrays = algorithm.init_parameter(
+            sample_of(points, algorithm.sample_points, rng), rng
+        )
+        if isinstance(self.init, str) and self.init == "k-means++":
+            return first
+        if isinstance(self.init, str) and self.init == "random":
+            chosen = rng.choice(len(points), self.n_clusters, replace=False)
+            return {**first, "centers": points.x[chosen].astype(np.float64)}
+        if isinstance(self.init, str):
+            raise ValueError(f"init is {self.init!r}: give 'k-means++', 'random', or the centres")
+        if callable(self.init):
+            seed = int(rng.integers(2**31))
+            given = self.init(points.x + offset, self.n_clusters, random_state=seed)
+        else:
+            given = self.init
+        centers = np.asarray(given, np.float64)
+        wanted = (self.n_clusters, points.x.shape[1])
+        if centers.shape != wanted:
+            raise ValueError(f"init has the shape {centers.shape} and needs {wanted}")
+        return {**first, "centers": centers - offset}
+
+    def _best(self, algorithm: Any, points: Batch) -> tuple[LocalFit, Array]:
+        """The best of several fits, and the offset that was subtracted from the points."""
+        rng = self._rng()
+        offset = _offset(points.x)
+        if offset.any():
+            points = Batch(points.x - offset.astype(points.x.dtype), None, points.weight)
+        best: LocalFit | None = None
+        for _ in range(self._starts()):
+            first = self._first(algorithm, points, offset, rng)
+            found = self._run(algorithm, points, rng=rng, max_passes=self.max_iter, parameter=first)
+            if best is None or found.objectives[-1] < best.objectives[-1]:
+                best = found
+        assert best is not None
+        return best, offset
+
+
+def _offset(x: npt.NDArray[Any]) -> Array:
+    """The mean of the points if they lie far from the origin compared with their spread, otherwise
+    zeros. Squared distances lose digits far from the origin."""
+    part = x[:: max(1, len(x) // 1000)].astype(np.float64)
+    mean: Array = part.mean(0)
+    if float((mean**2).sum()) > 100.0 * float(part.var(0).sum()):
+        return mean
+    return np.zeros_like(mean)
+
+
+class KMeans(Clusterer):
+    """KMeans clustering. The parameters and attributes are those of scikit-learn's KMeans.
+
+    `algorithm` and `copy_x` are accepted; the points are never changed. `workers`: the number of
+    worker processes, or None to compute in this process. `sync`: their sync policy. `address`: the
+    address of a job, which this process joins as a worker."""
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: Any = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        verbose: int = 0,
+        random_state: Any = None,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
+        workers: int | None = None,
+        sync: str = "bsp",
+        address: str | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.verbose = verbose
+        self.random_state = random_state
+        self.copy_x = copy_x
+        self.algorithm = algorithm
+        self.workers = workers
+        self.sync = sync
+        self.address = address
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "KMeans":  # noqa: N803
+        x = self._points(X, reset=True)
+        self._check_options(x)
+        points = Batch(x, None, check_weights(sample_weight, x))
+        threads = threads_for(points, self._place())
+        algorithm = Algorithm(self.n_clusters, tol=self.tol, threads=threads)
+        found, offset = self._best(algorithm, points)
+        self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
+        self.n_iter_ = found.passes
+        self._finish(points, threads)
+        distinct = len(np.unique(self.labels_))
+        if distinct < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({distinct}) found smaller than n_clusters"
+                f" ({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _finish(self, points: Batch, threads: int) -> None:
+        self.labels_, squared = labels_of(points.x, self.cluster_centers_, threads)
+        self.inertia_ = float(squared.sum() if points.weight is None else squared @ points.weight)
+        self._n_features_out = len(self.cluster_centers_)
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+    ) -> "KMeans":
+        """Move the centres by some more points. A centre is the mean of all points that it was given
+        so far."""
+        first = not hasattr(self, "cluster_centers_")
+        x = self._points(X, reset=first)
+        points = Batch(x, None, check_weights(sample_weight, x))
+        if first:
+            self._check_options(x)
+            algorithm = Algorithm(self.n_clusters, tol=self.tol)
+            rng = self._rng()
+            made = self._first(algorithm, points, np.zeros(x.shape[1]), rng)
+            self.cluster_centers_ = made["centers"].astype(x.dtype)
+            self.n_steps_ = 0
+        if not hasattr(self, "_counts"):
+            self._counts = np.zeros(len(self.cluster_centers_))
+        algorithm = Algorithm(len(self.cluster_centers_), tol=self.tol)
+        centers = self.cluster_centers_.astype(np.float64)
+        change = algorithm.update_points(
+            points, {"centers": centers, "variance": np.ones(())}, algorithm.memory(len(x))
+        )
+        seen = self._counts + change["count"]
+        filled = seen > 0
+        total = centers * self._counts[:, None] + change["sum"]
+        centers[filled] = total[filled] / seen[filled, None]
+        self.cluster_centers_ = centers.astype(self.cluster_centers_.dtype)
+        self._counts = seen
+        self.n_steps_ = getattr(self, "n_steps_", 0) + 1
+        self.n_iter_ = getattr(self, "n_iter_", 0) + 1
+        self._finish(points, 1)
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.int32]:  # noqa: N803
+        check_is_fitted(self)
+        return labels_of(self._points(X, reset=False), self.cluster_centers_)[0]
+
+    def fit_predict(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+    ) -> npt.NDArray[np.int32]:
+        labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
+        return labels
+
+    def transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """The distances of the points to all centres."""
+        check_is_fitted(self)
+        return distances(self._points(X, reset=False), self.cluster_centers_)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
+        """The negative sum of the squared distances to the nearest centres."""
+        check_is_fitted(self)
+        x = self._points(X, reset=False)
+        weight = check_weights(sample_weight, x)
+        squared = labels_of(x, self.cluster_centers_)[1]
+        return -float(squared.sum() if weight is None else squared @ weight)
+
+
+def distances(x: npt.NDArray[Any], centers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    offset = centers.mean(0, dtype=np.float64).astype(x.dtype)
+    x, centers = x - offset, (centers - offset).astype(x.dtype)
+    squared = -2.0 * (x @ centers.T)
+    squared += np.einsum("nd,nd->n", x, x)[:, None]
+    squared += np.einsum("kd,kd->k", centers, centers)
+    found: npt.NDArray[Any] = np.sqrt(np.maximum(squared, 0.0, out=squared), out=squared)
+    return found

@@ -1,0 +1,241 @@
+"""Gaussian mixtures with the interface of scikit-learn's."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.errors import UsageError
+from polyrhythm.estimators.base import Estimator, check_positive
+from polyrhythm.estimators.conventions import (
+    ConvergenceWarning,
+    DensityMixin,
+    check_is_fitted,
+    check_random_state,
+)
+from polyrhythm.estimators.fitting import threads_for
+from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.kmeans import plus_plus
+from polyrhythm.learn.pointwise.layout import Array, Arrays
+from polyrhythm.learn.pointwise.local import LocalFit, sample_of
+from polyrhythm.learn.pointwise.mixture import Density, root_of_precision, shares
+from polyrhythm.learn.pointwise.mixture import GaussianMixture as Algorithm
+
+_STARTS = ("kmeans", "k-means++", "random", "random_from_data")
+
+
+class GaussianMixture(DensityMixin, Estimator):
+    """A mixture of normal distributions. The parameters and attributes are those of scikit-learn's
+    GaussianMixture. `covariance_type` is "full" or "diag".
+
+    `workers`: the number of worker processes, or None to compute in this process. `sync`: their sync
+    policy. `address`: the address of a job, which this process joins as a worker."""
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        covariance_type: str = "full",
+        tol: float = 1e-3,
+        reg_covar: float = 1e-6,
+        max_iter: int = 100,
+        n_init: int = 1,
+        init_params: str = "kmeans",
+        weights_init: Any = None,
+        means_init: Any = None,
+        precisions_init: Any = None,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        verbose_interval: int = 10,
+        workers: int | None = None,
+        sync: str = "bsp",
+        address: str | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.tol = tol
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
+        self.workers = workers
+        self.sync = sync
+        self.address = address
+
+    def fit(self, X: Any, y: Any = None) -> "GaussianMixture":  # noqa: N803
+        x = self._points(X, reset=True, least=2)
+        self._check_options(x)
+        points = Batch(x)
+        algorithm = Algorithm(
+            self.n_components,
+            covariance=self.covariance_type,  # type: ignore[arg-type]
+            tol=self.tol,
+            regularisation=self.reg_covar,
+            threads=threads_for(points, self._place()),
+        )
+        rng = self._rng()
+        best: LocalFit | None = None
+        warm = self.warm_start and hasattr(self, "means_")
+        for _ in range(1 if warm else self.n_init):
+            first = self._first(algorithm, points, rng, warm=warm)
+            found = self._run(algorithm, points, rng=rng, max_passes=self.max_iter, parameter=first)
+            if best is None or found.objectives[-1] < best.objectives[-1]:
+                best = found
+        assert best is not None
+        self._keep(best)
+        if not self.converged_:
+            warnings.warn(
+                f"the mixture has not converged in {self.max_iter} passes: increase max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _check_options(self, x: npt.NDArray[Any]) -> None:
+        check_positive("n_components", self.n_components)
+        check_positive("max_iter", self.max_iter)
+        check_positive("n_init", self.n_init)
+        check_positive("tol", self.tol, whole=False, least=0)
+        check_positive("reg_covar", self.reg_covar, whole=False, least=0)
+        if self.covariance_type not in ("full", "diag"):
+            raise ValueError(
+                f"covariance_type is {self.covariance_type!r}: this estimator has 'full' and 'diag'"
+            )
+        if self.init_params not in _STARTS:
+            raise ValueError(f"init_params is {self.init_params!r}: give one of {_STARTS}")
+        if len(x) < self.n_components:
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {self.n_components},"
+                f" n_samples = {len(x)}"
+            )
+
+    def _first(
+        self, algorithm: Algorithm, points: Batch, rng: np.random.Generator, *, warm: bool
+    ) -> Arrays:
+        if warm:
+            return self._parameter()
+        sample = sample_of(points, algorithm.sample_points, rng)
+        try:
+            if self.init_params == "kmeans":
+                first = algorithm.init_parameter(sample, rng)
+            else:
+                first = self._drawn(algorithm, sample, rng)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        if self.weights_init is not None:
+            first["weights"] = _given("weights_init", self.weights_init, first["weights"])
+        if self.means_init is not None:
+            first["means"] = _given("means_init", self.means_init, first["means"])
+        if self.precisions_init is not None:
+            given = _given("precisions_init", self.precisions_init, first["covariances"])
+            first["covariances"] = (
+                1.0 / given if given.ndim == 2 else np.asarray(np.linalg.inv(given), np.float64)
+            )
+        return first
+
+    def _drawn(self, algorithm: Algorithm, sample: Batch, rng: np.random.Generator) -> Arrays:
+        """First parameters from random shares of the points, or from single points."""
+        x = sample.x.astype(np.float64)
+        offset: Array = x.mean(0)
+        k = self.n_components
+        if self.init_params == "random":
+            share = rng.random((k, len(x)))
+            share /= share.sum(0)
+        else:
+            if self.init_params == "k-means++":
+                chosen = plus_plus(x, k, rng)
+            else:
+                chosen = x[rng.choice(len(x), k, replace=False)]
+            share = (chosen[:, None, :] == x[None, :, :]).all(2).astype(np.float64)
+        return algorithm.from_shares(x - offset, share, offset)
+
+    def _keep(self, found: LocalFit) -> None:
+        parameter = found.parameter
+        self.weights_ = parameter["weights"].copy()
+        self.means_ = parameter["means"].copy()
+        self.covariances_ = parameter["covariances"].copy()
+        self._offset = parameter["offset"].copy()
+        if self.covariance_type == "diag":
+            self.precisions_ = 1.0 / self.covariances_
+            self.precisions_cholesky_ = np.sqrt(self.precisions_)
+        else:
+            try:
+                roots = np.stack([root_of_precision(each) for each in self.covariances_])
+            except UsageError as error:
+                raise ValueError(str(error)) from error
+            self.precisions_cholesky_ = roots
+            self.precisions_ = roots @ roots.transpose(0, 2, 1)
+        self.converged_ = found.terminated
+        self.n_iter_ = found.passes
+        self.lower_bound_ = -found.objectives[-1]
+        self.lower_bounds_ = [-objective for objective in found.objectives]
+
+    def _parameter(self) -> Arrays:
+        return {
+            "weights": self.weights_,
+            "means": self.means_,
+            "covariances": self.covariances_,
+            "offset": self._offset,
+        }
+
+    def _joint(self, x: Any) -> npt.NDArray[Any]:
+        check_is_fitted(self)
+        points = self._points(x, reset=False)
+        density = Density(self._parameter(), points.dtype)
+        return density.joint(density.features(points))
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803
+        found: npt.NDArray[np.int64] = self._joint(X).argmax(0)
+        return found
+
+    def fit_predict(self, X: Any, y: Any = None) -> npt.NDArray[np.int64]:  # noqa: N803
+        return self.fit(X).predict(X)
+
+    def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        return np.ascontiguousarray(shares(self._joint(X))[0].T)
+
+    def score_samples(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """The log-likelihood of each point."""
+        return shares(self._joint(X))[1]
+
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
+        """The mean log-likelihood of a point."""
+        return float(self.score_samples(X).mean())
+
+    def _free_numbers(self) -> int:
+        k, d = self.means_.shape
+        return int(k - 1 + k * d + (k * d if self.covariances_.ndim == 2 else k * d * (d + 1) // 2))
+
+    def bic(self, X: Any) -> float:  # noqa: N803
+        return float(-2 * self.score_samples(X).sum() + self._free_numbers() * np.log(len(X)))
+
+    def aic(self, X: Any) -> float:  # noqa: N803
+        return float(-2 * self.score_samples(X).sum() + 2 * self._free_numbers())
+
+    def sample(self, n_samples: int = 1) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Draw points from the mixture; returns them with their components."""
+        check_is_fitted(self)
+        check_positive("n_samples", n_samples)
+        rng = check_random_state(self.random_state)
+        counts = rng.multinomial(n_samples, self.weights_)
+        parts = []
+        for mean, covariance, count in zip(self.means_, self.covariances_, counts, strict=True):
+            full = np.diag(covariance) if covariance.ndim == 1 else covariance
+            parts.append(rng.multivariate_normal(mean, full, int(count)))
+        return np.concatenate(parts), np.repeat(np.arange(len(counts)), counts)
+
+
+def _given(name: str, value: Any, like: Array) -> Array:
+    found = np.asarray(value, np.float64)
+    if found.shape != like.shape:
+        raise ValueError(f"{name} has the shape {found.shape} and needs {like.shape}")
+    return found

@@ -1,0 +1,38 @@
+"""Where points come from: anything that has a number of points and can read a range of them.
+
+A source of a file is read in *row groups*: parts that cost little to find and to read as a whole. A
+worker reads only the row groups of its own chunks.
+"""
+
+from typing import Protocol
+
+from polyrhythm.learn.pointwise.algorithm import Batch
+
+
+class Source(Protocol):
+    def __len__(self) -> int:
+        """The number of points."""
+
+    def groups(self) -> list[int]:
+        """The first point of every row group, ascending, beginning with 0. A source that can read
+        any range equally fast has one group."""
+
+    def read(self, first: int, last: int) -> Batch:
+        """The points from `first` up to `last`, in the order of the source."""
+
+
+class ArraySource:
+    """Points in memory, or in an array that is mapped from a file (`np.load(..., mmap_mode="r")`):
+    the system then reads only the pages of the rows that are used."""
+
+    def __init__(self, points: Batch) -> None:
+        self.points = points
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def groups(self) -> list[int]:
+        return [0]
+
+    def read(self, first: int, last: int) -> Batch:
+        return self.points.part(slice(first, last))

@@ -1,0 +1,1 @@
+"""Linear models with the interface of scikit-learn."""

@@ -1,0 +1,194 @@
+"""The estimators follow scikit-learn's conventions, and refuse bad input with one clear line."""
+
+import ast
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("sklearn", minversion="1.6")
+
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import check_estimator
+
+import polyrhythm.estimators.conventions as conventions
+from polyrhythm.cluster import FuzzyCMeans, KMeans
+from polyrhythm.mixture import GaussianMixture
+
+Points = npt.NDArray[np.float64]
+ALL = [KMeans(3), FuzzyCMeans(3), GaussianMixture(2), GaussianMixture(2, covariance_type="diag")]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Points:
+    from sklearn.datasets import load_digits
+
+    return np.asarray(load_digits().data)
+
+
+def blobs(n: int = 300, d: int = 4) -> Points:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(3, d))[rng.integers(0, 3, n)] * 6 + rng.normal(size=(n, d))
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_check_estimator_passes(estimator: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(clone(estimator), on_skip=None)
+    assert not [result["check_name"] for result in results if result["status"] == "failed"]
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
+def test_a_value_that_is_not_finite_is_reported_with_its_row(
+    estimator: Any, value: float, word: str
+) -> None:
+    x = blobs()
+    x[17, 2] = value
+    with pytest.raises(ValueError, match=f"contains {word} in row 17, column 2: remove"):
+        clone(estimator).fit(x)
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_more_clusters_than_points_are_refused(estimator: Any) -> None:
+    name = "n_clusters" if "n_clusters" in estimator.get_params() else "n_components"
+    with pytest.raises(ValueError, match="n_samples"):
+        clone(estimator).set_params(**{name: 6}).fit(blobs(5))
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_a_fitted_estimator_survives_joblib(estimator: Any, tmp_path: Path) -> None:
+    joblib = pytest.importorskip("joblib")
+    x = blobs()
+    fitted = clone(estimator).set_params(random_state=0).fit(x)
+    joblib.dump(fitted, tmp_path / "estimator")
+    again = joblib.load(tmp_path / "estimator")
+    assert np.array_equal(again.predict(x), fitted.predict(x))
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=repr)
+def test_equal_seeds_give_equal_fits_and_verbose_shows_passes(
+    estimator: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = blobs()
+    first = clone(estimator).set_params(random_state=3, verbose=1).fit(x)
+    second = clone(estimator).set_params(random_state=3).fit(x)
+    assert np.array_equal(first.predict(x), second.predict(x))
+    shown = capsys.readouterr().err
+    assert f"{type(estimator).__name__}: pass 1, objective " in shown
+
+
+def test_as_many_clusters_as_points_and_duplicated_points() -> None:
+    x = blobs(6)
+    assert KMeans(6, random_state=0).fit(x).inertia_ == pytest.approx(0.0, abs=1e-12)
+    with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(2\) found smaller"):
+        found = KMeans(3, random_state=0).fit(np.repeat(x[:2], 9, axis=0))
+    assert found.inertia_ == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_singular_covariance_is_a_value_error() -> None:
+    x = np.repeat(np.arange(6.0)[:, None], 3, axis=1)
+    with pytest.raises(ValueError, match="a covariance is singular"):
+        GaussianMixture(2, reg_covar=0.0, random_state=0).fit(x)
+
+
+def test_points_far_from_the_origin_keep_their_clusters() -> None:
+    x = blobs().astype(np.float32)
+    near = KMeans(3, random_state=0).fit(x)
+    far = KMeans(3, random_state=0).fit(x + np.float32(3e4))
+    assert len(set(zip(near.labels_, far.labels_, strict=True))) == 3
+    assert far.inertia_ == pytest.approx(near.inertia_, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (KMeans(0), "n_clusters is 0"),
+        (KMeans(2, tol=-1.0), "tol is -1.0"),
+        (KMeans(2, init="best"), "init is 'best'"),
+        (KMeans(2, init=np.zeros((3, 4))), r"init has the shape \(3, 4\) and needs \(2, 4\)"),
+        (KMeans(2, workers=0), "workers is 0"),
+        (FuzzyCMeans(2, m=1), "the fuzzifier must be above 1"),
+        (GaussianMixture(2, covariance_type="tied"), "'full' and 'diag'"),
+        (GaussianMixture(2, means_init=np.zeros(3)), "means_init has the shape"),
+    ],
+    ids=repr,
+)
+def test_a_wrong_option_is_named(estimator: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(blobs())
+
+
+def test_partial_fit_comes_near_the_fit_of_all_points() -> None:
+    x = blobs(3_000)
+    whole = KMeans(3, random_state=0).fit(x)
+    parts = KMeans(3, random_state=0)
+    for part in np.array_split(x, 30):
+        parts.partial_fit(part)
+    assert -parts.score(x) == pytest.approx(whole.inertia_, rel=0.02)
+    assert parts.n_steps_ == 30
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kmeans_on_digits_is_within_one_percent_of_scikit_learns(
+    digits: Points, dtype: npt.DTypeLike
+) -> None:
+    from sklearn.cluster import KMeans as Theirs
+
+    x = digits.astype(dtype)
+    theirs = Theirs(10, n_init=4, random_state=0).fit(x)
+    ours = KMeans(10, n_init=4, random_state=0).fit(x)
+    assert ours.inertia_ <= 1.01 * theirs.inertia_
+    assert ours.cluster_centers_.dtype == dtype
+    assert np.allclose(ours.transform(x).argmin(1), ours.labels_)
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+def test_the_mixture_on_digits_is_within_one_percent_of_scikit_learns(
+    digits: Points, kind: str
+) -> None:
+    from sklearn.mixture import GaussianMixture as Theirs
+
+    options = {"covariance_type": kind, "reg_covar": 1e-1, "random_state": 0, "n_init": 2}
+    theirs = Theirs(10, **options).fit(digits).score(digits)
+    ours = GaussianMixture(10, **options).fit(digits)
+    assert ours.score(digits) >= theirs - 0.01 * abs(theirs)
+    shares = ours.predict_proba(digits)
+    assert np.allclose(shares.sum(1), 1.0)
+    assert np.array_equal(shares.argmax(1), ours.predict(digits))
+
+
+def test_a_mixture_draws_points_like_those_it_has_seen() -> None:
+    x = blobs(2_000)
+    found = GaussianMixture(3, random_state=0).fit(x)
+    drawn, components = found.sample(4_000)
+    assert drawn.shape == (4_000, 4)
+    assert set(components) == {0, 1, 2}
+    assert np.allclose(drawn.mean(0), x.mean(0), atol=0.5)
+    assert found.bic(x) > found.aic(x)
+
+
+def test_the_degrees_of_fuzzy_c_means_add_up_to_one() -> None:
+    x = blobs()
+    found = FuzzyCMeans(3, random_state=0).fit(x)
+    assert np.allclose(found.predict_proba(x).sum(1), 1.0)
+    assert found.objective_ > 0
+    agree = KMeans(3, random_state=0).fit(x)
+    assert len(set(zip(found.labels_, agree.labels_, strict=True))) == 3
+
+
+def test_nothing_that_computes_comes_from_scikit_learn() -> None:
+    """import-linter checks that no other module imports scikit-learn."""
+    source = Path(conventions.__file__).read_text()
+    taken = {
+        node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
+    }
+    allowed = ("sklearn.base", "sklearn.exceptions", "sklearn.utils")
+    assert all(module is not None and module.startswith(allowed) for module in taken)
+    assert importlib.import_module("polyrhythm.cluster").KMeans is KMeans
