@@ -108,5 +108,9 @@ class ModelChanged(UsageError):
         return ModelChanged(f"{worker}, step {step}: {self}")
 
 
+class OutOfMemory(PolyrhythmError):
+    """The device of a worker has no memory left for what the user's code does."""
+
+
 class InvariantBroken(PolyrhythmError):
     """A machine's own check() failed: a defect of this project."""

@@ -180,14 +180,14 @@ def test_an_option_of_the_optimizer_that_changes_is_named() -> None:
             lambda net: parameter(net, torch.ones(2, 2, dtype=torch.complex64)),
             "the parameter 'body.0.weight' has dtype torch.complex64, which cannot be exchanged",
         ),
-        (lambda net: net.to("meta"), "the parameter 'frozen' is on the device meta"),
+        (lambda net: net.to("meta"), "'frozen' is on the device meta, so it has no values"),
         (
             lambda net: setattr(net, "seen", net.seen.to(torch.complex64)),
             "the buffer 'seen' has dtype torch.complex64, which cannot be exchanged: convert it",
         ),
         (
             lambda net: setattr(net, "seen", net.seen.to("meta")),
-            "the buffer 'seen' is on the device meta, and only models in the memory of the host",
+            "'frozen' is on the device cpu and 'seen' on meta, and a worker computes on one device",
         ),
     ],
 )

@@ -8,6 +8,7 @@ worker's own thread, even in a finalizer.
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,8 +16,18 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from polyrhythm.engines.exits import exit_words
-from polyrhythm.errors import CodeMissing, JobFailed, LinkError, NotFinite, Refused, ToldToLeave
+from polyrhythm.errors import (
+    CodeMissing,
+    JobFailed,
+    LinkError,
+    NotFinite,
+    OutOfMemory,
+    Refused,
+    ToldToLeave,
+)
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
@@ -143,3 +154,15 @@ def call(main: Callable[[Worker], None], worker: Worker) -> None:
     except SystemExit as error:
         if error.code:
             raise
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(error) from error
+
+
+def out_of_memory(error: torch.OutOfMemoryError) -> OutOfMemory:
+    """The error in one line. The text of torch has several sentences about its allocator."""
+    tried = re.search(r"Tried to allocate (\d+(?:\.\d+)? \w+)", str(error))
+    needed = f", which has no {tried[1]} left" if tried else ""
+    return OutOfMemory(
+        f"out of memory on the device{needed}: use smaller batches, or let fewer workers share the"
+        " device"
+    )

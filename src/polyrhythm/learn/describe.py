@@ -138,18 +138,28 @@ def rows_of(
     }
 
 
+def check_device(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse models whose tensors are on several devices, or have no values."""
+    first, device = spec.tensors[0].name, tensors[0].device
+    for described, tensor in zip(spec.tensors, tensors, strict=True):
+        if tensor.device != device:
+            raise UsageError(
+                f"{first!r} is on the device {device} and {described.name!r} on {tensor.device}, and"
+                " a worker computes on one device: call model.to(device) before attach()"
+            )
+    if device.type == "meta":
+        raise UsageError(
+            f"{first!r} is on the device meta, so it has no values: call model.to_empty(device=...)"
+            " and initialise the parameters before attach()"
+        )
+
+
 def _describe_tensor(name: str, tensor: torch.Tensor, group: int, *, rows: bool) -> TensorSpec:
     if tensor.dtype not in NAMES:
         what = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
         raise UsageError(
             f"the {what} {name!r} has dtype {tensor.dtype}, which cannot be exchanged: convert it to"
             f" one of {', '.join(NAMES.values())}"
-        )
-    if tensor.device.type != "cpu":
-        what = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
-        raise UsageError(
-            f"the {what} {name!r} is on the device {tensor.device}, and only models in the memory of"
-            " the host can be attached: call model.cpu() before attach()"
         )
     dense = tensor.detach()
     if dense.numel() and not dense.is_contiguous() and (rows or not _is_permuted(dense)):

@@ -57,7 +57,8 @@ class Exchange:
         not arrived yet. Only a policy with the trait `trains_through` permits that."""
         self.plan = BatchPlan(self.cadence, visits, node.loop, self._standing)
         self._left_out = LeftOut(node.name, flat, job.on_nan)
-        self.objective = ObjectiveReport()
+        self._copies = copies = flat.copies
+        self.objective = ObjectiveReport(None if copies is None else copies.fetch)
         on_servers = self._kind.steps_on_servers
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
@@ -132,6 +133,8 @@ class Exchange:
         """End a step. `stepped`: see `_contribute`. `skipped`: it is left out. `objective`: its
         loss is known."""
         self._since.end_step()
+        if self._copies is not None and (self._pacer is not None or self.traits.gathers):
+            self._copies.await_computing()  # the length of the step counts
         if self._pacer is not None:
             self._pacer.pace(self._since.visited)
         if self.traits.gathers and self._since.given is None and self._micro.abandons():
@@ -145,6 +148,8 @@ class Exchange:
         self._visits.stepped()
         if self._due() is not Due.NO:
             self._contribute(stepped)
+        elif self._copies is not None:
+            self._copies.await_computing()  # or the loop would run ahead of the device
         if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
@@ -300,7 +305,6 @@ class Exchange:
         with self._left_out.naming():
             self._models.check_options()
         rates = self._models.rates
-        objective = self.objective.take_mean()
         self._since.stepped = 0.0
         if self._on_its_way:
             self._node.set_apart()
@@ -314,6 +318,10 @@ class Exchange:
             self._models.forget_state()  # it led to these parameters
             self._abstain(named, progress, lease, stepped)
             return
+        if self._copies is not None:
+            began_ns = self._copies.computed_ns(began_ns)
+            self._node.timesheet.resumed_late(self._copies.take_late_ns())
+        objective = self.objective.take_mean()
         steps, self._since.steps = max(1, self._since.steps), 0
         probe = self.objective.take_first(asked=self._loop.terms.probe[1] > 0)
         wait = not self.traits.trains_through or self._loop.asked
@@ -350,7 +358,7 @@ class Exchange:
         """Leave out what was computed since the last contribution, and continue with the parameters
         of the next version. The lead counts the contribution as left out."""
         self._since.forget()
-        self.objective.take_mean()
+        self.objective.clear()
         self._flat.restore_buffers()
         self._node.abstain(lease, reason_of(why), progress, -1 if stepped is None else stepped)
         self._continue()

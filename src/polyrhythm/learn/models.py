@@ -18,7 +18,7 @@ from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import check_several
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
-from polyrhythm.learn.describe import describe, merge
+from polyrhythm.learn.describe import check_device, describe, merge
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.keeping import Kept
 from polyrhythm.learn.shared_visits import SharedVisits
@@ -98,6 +98,7 @@ class Models:
             names = [each.name for each in models]
             spec = merge([(name, each) for name, (each, _) in zip(names, described, strict=True)])
             tensors = [tensor for _, some in described for tensor in some]
+        check_device(spec, tensors)
         flat = self._node.attach(spec, tensors)
         if self._pacer is not None:
             self._pacer.begin()

@@ -5,19 +5,24 @@ The two differ: the mean loss of a round with several local steps does not show 
 workers' models changes the objective.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 
 
 class ObjectiveReport:
-    def __init__(self) -> None:
+    def __init__(self, fetch: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
+        """`fetch`: see `Copies.fetch`; for a model on a device. Then losses are read when the host
+        has waited for the device."""
+        self._fetch = fetch
         self.probe: Probe | None = None
         """The sample of points on which the loss at the beginning of a round is measured, if the
         user's code has named one."""
-        self._losses: list[tuple[float, float]] = []
+        self._losses: list[tuple[float | torch.Tensor, float]] = []
         """Per step since the last contribution: the user's loss, and the number of its points."""
-        self._first = NOT_PROBED
+        self._first: tuple[float | torch.Tensor | None, int, int] = NOT_PROBED
         """The loss of the first local step of this round, which was computed before the step
         changed the model."""
 
@@ -26,8 +31,8 @@ class ObjectiveReport:
     def add(self, loss: torch.Tensor | float, points: float) -> None:
         """Add the loss of a step, which is the mean over this many points."""
         if isinstance(loss, torch.Tensor):
-            loss = loss.detach().item()
-        self._losses.append((float(loss), points if points > 0 else 1.0))
+            loss = loss.detach().item() if self._fetch is None else self._fetch(loss)
+        self._losses.append((loss, points if points > 0 else 1.0))
 
     def remove_last(self) -> None:
         """Remove the loss of the last step, because the step does not count."""
@@ -41,7 +46,7 @@ class ObjectiveReport:
         a new mean."""
         losses, self._losses = self._losses, []
         points = sum(count for _, count in losses)
-        return sum(loss * count for loss, count in losses) / points if losses else None
+        return sum(float(loss) * count for loss, count in losses) / points if losses else None
 
     # -- the beginning of a round --------------------------------------------------------------
 
@@ -62,4 +67,5 @@ class ObjectiveReport:
         first, self._first = self._first, NOT_PROBED
         if self.probe is not None:
             return self.probe.result()
-        return first if asked else NOT_PROBED
+        loss, points, took_ns = first if asked else NOT_PROBED
+        return None if loss is None else float(loss), points, took_ns

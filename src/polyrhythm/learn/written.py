@@ -72,5 +72,5 @@ class WrittenParameters:
 def _digest(tensor: torch.Tensor) -> int:
     """The elements of a parameter fill its memory without gaps, in some order."""
     return xxh3_64_intdigest(
-        tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy().data
+        tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).cpu().numpy().data
     )

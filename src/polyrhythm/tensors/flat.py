@@ -15,6 +15,7 @@ from polyrhythm.errors import LinkError, ModelChanged
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.changed import BUFFER, PARAMETER, changed
 from polyrhythm.tensors.changes import BufferChanges
+from polyrhythm.tensors.copies import Copies
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
@@ -32,6 +33,9 @@ class FlatModel:
     uses the parameters meanwhile. `models`: the number of the model of each parameter group, if a
     worker has several models."""
 
+    copies: Copies | None = None
+    """The copies between host and device; None for a model in the memory of the host."""
+
     def __init__(
         self,
         layout: Layout,
@@ -46,13 +50,11 @@ class FlatModel:
         self._places = in_order(layout, len(self._tensors))
         self._wires = [wire_dtype(space, wire) for space in layout.spaces]
         self.aside = aside
-        self._memory, self._flat = allocate_spaces(layout)
-        self._here = self._flat
-        """The spaces into which versions that arrive are written."""
-        if aside:
-            self._memory, self._here = allocate_spaces(layout)
+        self._memory, self._flat, self._here = self._allocate()
+        """`_flat`: the spaces with the parameters. `_here` and `_memory`: those into which versions
+        that arrive are written, as tensors and as bytes."""
         self._base: dict[int, torch.Tensor] = {}
-        self._buffers = BufferChanges(layout, self._flat, self._here, aside=aside)
+        self._buffers = self._track_buffers()
         self._sums: list[torch.Tensor] | None = None
         for tensor, place in zip(self._tensors, self._places, strict=True):
             view = view_of(self._flat[place.space], place)
@@ -84,6 +86,16 @@ class FlatModel:
         self._others: dict[int, tuple[int, ...]] = {}
         """The slices that the last contribution leaves out because they belong to other models,
         each without any part."""
+
+    def _allocate(self) -> tuple[list[memoryview], list[torch.Tensor], list[torch.Tensor]]:
+        memory, flat = allocate_spaces(self.layout)
+        here = flat
+        if self.aside:
+            memory, here = allocate_spaces(self.layout)
+        return memory, flat, here
+
+    def _track_buffers(self) -> BufferChanges:
+        return BufferChanges(self.layout, self._flat, self._here, aside=self.aside)
 
     # -- versions that arrive ------------------------------------------------------------------
 

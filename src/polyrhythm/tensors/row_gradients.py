@@ -118,6 +118,7 @@ class RowGradients:
     ) -> None:
         """Write these rows, in ascending order, into the push buffer, slice by slice. If a slice
         would be shorter as a whole, it is sent as a whole."""
+        indices, values = indices.cpu(), values.cpu()
         if not all_finite(values):
             raise not_finite("gradient", table.place.tensor.name)
         wire = self._wires[table.place.space]
@@ -141,6 +142,7 @@ class RowGradients:
     def _write_whole(
         self, push: Sequence[torch.Tensor], table: _Table, gradient: torch.Tensor
     ) -> None:
+        gradient = gradient.cpu()
         if not all_finite(gradient):
             raise not_finite("gradient", table.place.tensor.name)
         place = table.place

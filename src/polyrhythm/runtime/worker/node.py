@@ -33,6 +33,7 @@ from polyrhythm.runtime.worker.landing import Landing
 from polyrhythm.runtime.worker.loop import UserLoop
 from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
+from polyrhythm.tensors.device_model import flatten
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Reason
@@ -116,7 +117,7 @@ class WorkerNode:
         assert job is not None
         layout = lay_out(spec, job.servers, job.slice_nbytes)
         aside = traits_of(job.sync).trains_through
-        self._model = FlatModel(layout, tensors, job.wire_dtype, aside=aside, models=spec.models)
+        self._model = flatten(layout, tensors, job.wire_dtype, aside=aside, models=spec.models)
         self._pushing.attach(self._model, layout)
         self._landing.attach(self._model, layout, in_place=job.in_place)
         self.loop.resumed = False
@@ -357,6 +358,8 @@ class WorkerNode:
         self._links.stop_reporting()
         self._driver.close()
         self._links.close()
+        if self._model is not None and self._model.copies is not None:
+            self._model.copies.close()
         self._push.close()
         if self._trace is not None:
             self._trace.close()

@@ -77,6 +77,12 @@ class Timesheet:
         """Do not count this time as computing."""
         self.resumed_ns += nanoseconds
 
+    def resumed_late(self, nanoseconds: int) -> None:
+        """A device had the parameters so much later than the host. This time counts as
+        transferring, and not as computing."""
+        self.resumed_ns += nanoseconds
+        self.transferred_ns += nanoseconds
+
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
         """The worker has sent a contribution, begun at `began_ns`, and has got a new version. For
         `idle_ns` of this time its thread was idle, which counts as waiting, even if other threads
