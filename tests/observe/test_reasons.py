@@ -24,7 +24,7 @@ FIELDS: dict[str, Any] = {
     **{"number": 3, "times": 3, "left": 2},
     **{"steps": [4, 1], "name": "worker-9", "peer": "s1", "detail": "gone", "attempt": "again"},
     **{"characters": 200, "most": 100, "least": 2, "expected": 2, "protocol": 1, "weight": 0.0},
-    **{"seen": "critic", "model": 7},
+    **{"seen": "critic", "model": 7, "device": "cuda:0"},
     **{
         "servers_wanted": 3,
         "contributions": 16,

@@ -154,7 +154,10 @@ def test_the_summary_ends_with_the_advice() -> None:
     rows = text_of(LINES, job(targets=(objective(0.5),)))
     assert rows[0] == "digits: the job reached its goal: 9 rounds"
     assert "  target met after 4.00 s" in rows
-    assert "  worker-0: 5 contributions, computing 50%, waiting 25%, transferring 25%" in rows
+    assert (
+        "  worker-0: 12 points/s, 5 contributions, computing 50%, waiting 25%, transferring 25%"
+        in rows
+    )
     assert rows[-1].startswith("  journal: runs/mine/"), "all is well: there is no advice"
     slow = rounds(9.0, 9, {"0": totals(5, 1.0, 0.0, 7.0)})
     assert text_of([*opened(0), slow], job())[-1].startswith("  exchange takes 88% of the time")

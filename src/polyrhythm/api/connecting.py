@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from polyrhythm.api.checks import check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import Known, find_secret
+from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.text import MOST_NAME, name_fault
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import VARIABLE
@@ -32,6 +33,7 @@ def connect(
     job_id: str = "",
     link: str = "auto",
     digest: str = "auto",
+    devices: str = "auto",
     quiet: bool = False,
 ) -> "ConnectedWorker":
     """Make this process a worker of the job that listens at HOST:PORT, and return the worker. The
@@ -44,6 +46,10 @@ def connect(
     the job is found as `polyrhythm worker` finds it: in `secret_file`, in the variable
     POLYRHYTHM_SECRET, or through the index of this user's jobs on this host.
 
+    `devices` is the device of this worker: `auto` (a CUDA device, or cpu if there is none), `cpu`,
+    or one such as `cuda:1`. Of a list, and of several CUDA devices, a process of torchrun, Slurm or
+    MPI takes the one with its number on this host. `worker.device` is the result.
+
     Signal handlers, threads and random numbers of the process stay as they are. Raises UsageError
     if an argument is wrong or this process is a worker already, LinkError if the job cannot be
     reached, and Refused if the job refuses this worker.
@@ -51,6 +57,7 @@ def connect(
     host, port = check_way_in(address, link, digest)
     if name is not None and (fault := name_fault(name)) is not None:
         raise UsageError(f"name cannot be used: {in_words(fault)}")
+    parse_devices(devices)
     known = _secret(host, port, secret_file)
     if not quiet:
         first = "" if "torch" in sys.modules else "importing torch, then "
@@ -68,6 +75,7 @@ def connect(
         job=job_id or known.job,
         link=link,
         digest=digest,
+        devices=devices,
     )
     if not quiet:
         say(f"polyrhythm: this process is {worker.name} of the job at {worker.address}")

@@ -30,6 +30,24 @@ Threads = Annotated[
         help="Threads that torch uses in a worker; default: its share of the usable cores."
     ),
 ]
+Devices = Annotated[
+    str,
+    typer.Option(
+        help="Devices of the workers on this machine: auto (the CUDA devices in turn, or cpu if there"
+        " is none), cpu, cuda, or a list such as cuda:0,cuda:1. The list is repeated as needed:"
+        " cuda:0,cpu,cpu,cpu,cpu gives five workers one GPU and four CPUs. worker.device is the"
+        " device of a worker."
+    ),
+]
+DeviceFromOutside = Annotated[
+    str,
+    typer.Option(
+        "--devices",
+        help="Device of this worker: auto (a CUDA device, or cpu if there is none), cpu, or cuda:1."
+        " Of a list, a process of torchrun, Slurm or MPI takes the item with its number on this"
+        " machine.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Targets = Annotated[
     list[str] | None,

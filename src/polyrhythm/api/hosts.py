@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.devices import CPU, asked_by, parse_devices
 from polyrhythm.core.peers import SEAT
-from polyrhythm.engines.cores import share_of_cores
+from polyrhythm.engines.cores import shares_of_cores
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import fresh_secret, read_secret
@@ -73,22 +74,29 @@ def child_requests(
     host: str = "127.0.0.1",
     port: int = 0,
     threads: int | None = None,
+    devices: str = CPU,
     trace: bool = False,
     check: bool = False,
     debug: bool = False,
     secret_file: Path | None = None,
     main: PackedMain | None = None,
 ) -> list[ChildRequest]:
-    """Requests for all processes on this host. `threads`: the threads of each worker; None: an
-    equal share of the cores, and 1 in a deterministic job. `secret_file`: the file with the job's
+    """Requests for all processes on this host. `threads`: the threads of each worker; None: its
+    share of the cores, and 1 in a deterministic job. `devices`: the devices of the workers
+    (`core/devices.py`). `secret_file`: the file with the job's
     secret, for commands that join the job. Without it, no command can join. `main`: the function
     that workers run instead of the job's file."""
     secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
-    share = 1 if spec.deterministic else share_of_cores(here.workers, here.servers)
-    threads = threads or share
+    items = parse_devices(devices)
+    asked = [asked_by(items, number) for number in range(here.workers)]
+    shares = shares_of_cores(asked, here.servers)
+
+    def threads_of(number: int) -> int:
+        return threads or (1 if spec.deterministic else shares[number])
 
     def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
+        works = role == "worker"
         return ChildRequest(
             role=role,
             number=number,
@@ -99,11 +107,12 @@ def child_requests(
             host=host,
             port=port,
             run_dir=str(run_dir.resolve()),
-            threads=threads,
+            threads=threads_of(number) if works else 1,
+            device=asked[number] if works else CPU,
             trace=trace,
             check=check,
             debug=debug,
-            main=main if role == "worker" else None,
+            main=main if works else None,
             secret=secret,
             secret_file="" if secret_file is None else str(secret_file.resolve()),
         )

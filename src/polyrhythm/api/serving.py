@@ -26,6 +26,7 @@ _WITHOUT_WORKERS = frozenset(
         "engine",
         "local_workers",
         "threads",
+        "devices",
         "data_dir",
         "min_step",
         "slow",

@@ -17,6 +17,7 @@ from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
 from polyrhythm.api.saying import say_starting
 from polyrhythm.api.targets import targets_of
+from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.model_files import MODEL, named
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
 from polyrhythm.engines.choice import LOCAL, check_engine
@@ -192,6 +193,7 @@ def train(
         ),
     ] = 120.0,
     threads: flags.Threads = None,
+    devices: flags.Devices = "auto",
     data_dir: Annotated[
         Path | None,
         typer.Option(help="A folder of data sets, searched first: see 'polyrhythm data'."),
@@ -322,6 +324,7 @@ def train(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
+    parse_devices(devices)
     check_engine(engine)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)
     check_checkpoints(spec, store, here)
@@ -348,6 +351,7 @@ def train(
         host=host,
         port=port,
         threads=threads,
+        devices=devices,
         trace=trace,
         check=check,
         debug=debug,

@@ -15,6 +15,7 @@ import typer
 from polyrhythm.api import flags
 from polyrhythm.api.checks import check_spec
 from polyrhythm.api.hosts import child_requests
+from polyrhythm.core.devices import CPU, parse_devices
 from polyrhythm.engines.choice import choose_engine
 from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.environment import environment
@@ -66,6 +67,12 @@ def exchange(
         ),
     ] = False,
     digest: flags.Digest = "auto",
+    devices: Annotated[
+        str,
+        typer.Option(
+            help="Where the workers' parameters are: cpu, or CUDA devices such as cuda:0,cuda:1."
+        ),
+    ] = CPU,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds to measure; default: as many as take about a second.")
     ] = None,
@@ -101,7 +108,9 @@ def exchange(
         },
     )
     check_spec(spec, link, digest)
-    rate = _measure(spec, link, digest, debug)
+    if in_place and set(parse_devices(devices)) != {CPU}:
+        raise UsageError("--in-place reads the server's memory: it goes with --devices cpu")
+    rate = _measure(spec, link, digest, devices, debug)
     result: dict[str, Any] = {
         "nbytes": nbytes,
         "workers": workers,
@@ -110,6 +119,7 @@ def exchange(
         "link": link,
         "in_place": in_place,
         "digest": digest,
+        "devices": devices,
         "rounds": measured,
         "rounds_per_s": round(rate, 3),
         "gb_per_s": round(2 * rate * nbytes * workers / 1e9, 3),
@@ -125,9 +135,11 @@ def exchange(
             print(f"{key:20} {value}")
 
 
-def _measure(spec: JobSpec, link: str, digest: str, debug: bool) -> float:
+def _measure(spec: JobSpec, link: str, digest: str, devices: str, debug: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="polyrhythm-bench-") as folder:
-        requests = child_requests(spec, Path(folder), link=link, digest=digest, debug=debug)
+        requests = child_requests(
+            spec, Path(folder), link=link, digest=digest, devices=devices, debug=debug
+        )
         watch = EngineWatch(say=lambda line: print(line, file=sys.stderr))
         run = choose_engine().run(requests, watch)
         lines = list(read_journal(Path(folder) / "journal.jsonl"))

@@ -17,6 +17,7 @@ from polyrhythm.api.saying import say_starting
 from polyrhythm.api.stores import check_unused, url_of
 from polyrhythm.api.targets import targets_of
 from polyrhythm.cli.launch import launch
+from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import UsageError
@@ -76,6 +77,7 @@ def resume(
     port: flags.Port = 0,
     insecure: flags.Insecure = False,
     threads: flags.Threads = None,
+    devices: flags.Devices = "auto",
     trace: flags.Trace = False,
     check: flags.Check = False,
     json_: flags.JsonAtEnd = False,
@@ -136,6 +138,7 @@ def resume(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
+    parse_devices(devices)
     here = Here.of(spec, local_servers, 0 if spec.served else local_workers)
     url = opened.url if store is None else store
     check_checkpoints(spec, url, here)
@@ -156,6 +159,7 @@ def resume(
         host=host,
         port=port,
         threads=threads,
+        devices=devices,
         trace=trace,
         check=check,
         debug=debug,

@@ -139,6 +139,7 @@ def status_of(run: Run) -> dict[str, Any]:
             {
                 "worker": worker.worker,
                 "name": worker.name,
+                "device": worker.device or None,
                 "clock": worker.clock,
                 "contributions_per_s": worker.contributions_per_s,
                 "points_per_s": worker.points_per_s,

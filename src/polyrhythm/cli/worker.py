@@ -12,6 +12,7 @@ from polyrhythm.api import flags
 from polyrhythm.api.checks import check_threads, check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
+from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.text import name_fault
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
@@ -43,6 +44,7 @@ def worker(
     link: flags.LinkFromOutside = "auto",
     digest: flags.Digest = "auto",
     threads: flags.Threads = None,
+    devices: flags.DeviceFromOutside = "auto",
     min_step: Annotated[
         str | None, typer.Option(help="Staging: computing takes at least this long, as in 10ms.")
     ] = None,
@@ -78,10 +80,13 @@ def worker(
 
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --secret-file secret --threads 8
 
+      polyrhythm worker --connect 127.0.0.1:40123 --devices cuda:1
+
       polyrhythm worker --accept-code --connect 10.0.0.5:7000 --secret-file secret
     """
     host, port = check_way_in(connect, link, digest)
     check_threads(threads)
+    parse_devices(devices)
     if name is not None and not name.strip():
         raise UsageError("--name is empty: give this worker a name")
     if name is not None and (fault := name_fault(name)) is not None:
@@ -115,6 +120,7 @@ def worker(
         link=link,
         digest=digest,
         threads=threads,
+        devices=devices,
         staging=staging,
         trace_dir=trace,
         accept_code=accept_code,

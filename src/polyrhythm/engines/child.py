@@ -131,6 +131,7 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
         else 0,
         report=lambda note: control.tell(Told(note=ReportLine(note.what, note.fields))),
         secret=request.secret,
+        device=request.device,
         model_dir=Path(request.run_dir) if request.leads else None,
         saving=lambda: control.tell(Told(saving=True)),
     )

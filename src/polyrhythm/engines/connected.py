@@ -16,6 +16,8 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from polyrhythm.core.devices import AUTO, device_of_process, local_number
+from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.work import SWITCH_INTERVAL_S, why_failed
 from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave, UsageError
 from polyrhythm.learn.worker import Worker
@@ -187,9 +189,10 @@ def connect_worker(
     job: str = "",
     link: str = "auto",
     digest: str = "auto",
+    devices: str = AUTO,
 ) -> ConnectedWorker:
     """Join the job whose lead is at host:port. `names`: names for this worker; if one is taken, the
-    next is tried."""
+    next is tried. `devices`: the device of this worker (`core/devices.py`)."""
     global _present
     check_absent()
     crashpoint.arm()
@@ -200,6 +203,7 @@ def connect_worker(
         link=link,
         report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
         secret=secret,
+        device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     try:
@@ -214,6 +218,7 @@ def connect_worker(
                 job=job,
                 link=link,
                 digest=digest,
+                devices=devices,
             )
         raise
     worker = ConnectedWorker(node, spec, f"{host}:{port}")

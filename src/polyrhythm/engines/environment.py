@@ -10,6 +10,9 @@ from polyrhythm.io.secretfile import VARIABLE
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
 """Makes large copies bypass the cache (`tensors/copying.py`). It has an effect only with glibc on
 x86."""
+WITHOUT_CUDA_INIT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Makes `torch.cuda.is_available()` ask the driver's management library. Otherwise it initialises
+CUDA, and the processes that are forked afterwards cannot use it."""
 AT_REST = {"OMP_WAIT_POLICY": "passive"}
 """Makes idle threads of OpenMP sleep at once. By default they spin for a while."""
 
@@ -21,7 +24,7 @@ def environment(threads: Sequence[int]) -> Mapping[str, str]:
     job, so it is not passed on."""
     rest = AT_REST if max(threads, default=1) == 1 else {}
     inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return {**BEYOND_CACHE, **rest, **inherited}
+    return {**BEYOND_CACHE, **WITHOUT_CUDA_INIT, **rest, **inherited}
 
 
 def rest_at_once() -> None:

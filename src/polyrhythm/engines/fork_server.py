@@ -1,8 +1,9 @@
 """The process from which all processes of a job are forked. It imports torch once, so that the
 forked processes do not have to.
 
-The fork server stays single-threaded and runs no job itself. It reports every child that was
-started or has exited. When the engine is gone, it kills all children.
+The fork server stays single-threaded, runs no job itself and never initialises CUDA, because a
+process that is forked afterwards could not use CUDA. It reports every child that was started or has
+exited. When the engine is gone, it kills all children.
 """
 
 import gc
@@ -16,7 +17,8 @@ from typing import NoReturn
 import msgspec
 
 from polyrhythm.engines.child import run_child
-from polyrhythm.engines.requests import ChildRequest, Exit, pack_line
+from polyrhythm.engines.cuda import look_for_cuda_in_child
+from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, pack_line
 from polyrhythm.engines.titles import set_title
 from polyrhythm.learn.load import JOBS, load_module
 from polyrhythm.tensors.optimizers import load_optimizers
@@ -24,11 +26,15 @@ from polyrhythm.tensors.optimizers import load_optimizers
 _MOST_NBYTES = 1 << 20
 
 
-def main(engine: socket.socket, preload: list[str]) -> None:
+def main(engine: socket.socket, preload: list[str], *, cuda: bool) -> None:
+    """`preload`: the jobs whose modules are imported. `cuda`: look for CUDA devices, and report
+    them."""
     for job in preload:
         if job in JOBS:
             load_module(job)
     load_optimizers()
+    if cuda:
+        _tell(engine, Exit(found=look_for_cuda_in_child()), set())
     gc.collect()
     gc.freeze()  # or garbage collection in children copies the memory pages of imported modules
     children: set[int] = set()
@@ -100,6 +106,7 @@ def _end(children: set[int]) -> NoReturn:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    descriptor, run, *preload = sys.argv[1:]
+    descriptor, run, *options = sys.argv[1:]
     set_title(f"polyrhythm: fork server of {run}", "fork server")
-    main(socket.socket(fileno=int(descriptor)), preload)
+    preload = [option for option in options if option != LOOK_FOR_CUDA]
+    main(socket.socket(fileno=int(descriptor)), preload, cuda=LOOK_FOR_CUDA in options)

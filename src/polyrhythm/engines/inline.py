@@ -14,13 +14,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.core.effects import End
 from polyrhythm.core.peers import SEAT
+from polyrhythm.engines.cuda import look_for_cuda, use_device
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.exits import exit_words
 from polyrhythm.engines.failures import failure_lines, first_line
@@ -89,7 +91,9 @@ class InlineEngine:
         journal = FileJournal(run_dir / "journal.jsonl")
         try:
             with _stdout_to_stderr():
-                _run(job, _main_of(requests), options, journal, run, math.inf, watch.tick)
+                devices = _devices_of(requests, watch.say)
+                main = _main_of(requests)
+                _run(job, main, options, journal, run, math.inf, watch.tick, devices)
         finally:
             journal.close()
         for line in failure_lines({name: _traced(error) for name, error in run.errors.items()}):
@@ -132,6 +136,16 @@ def _main_of(requests: Sequence[ChildRequest]) -> Callable[[Worker], None]:
     return load_main(requests[-1].job.name) if packed is None else unpack_main(packed)
 
 
+def _devices_of(requests: Sequence[ChildRequest], say: Callable[[str], None]) -> tuple[str, ...]:
+    """The devices of the workers. No process is forked for them."""
+    asked = [request.device for request in requests if request.role == "worker"]
+    found = look_for_cuda() if any(map(may_use_cuda, asked)) else CudaFound()
+    assigned = assign(asked, found)
+    for note in assigned.notes:
+        say(in_words(note, lambda number: f"worker-{number}"))
+    return assigned.devices
+
+
 def run_inline(
     job: JobSpec,
     main: Callable[[Worker], None],
@@ -157,8 +171,11 @@ def _run(
     run: InlineRun,
     timeout_s: float,
     tick: Callable[[], None] = lambda: None,
+    devices: Sequence[str] = (),
 ) -> None:
+    """`devices`: per worker, its device; empty: all workers use the CPU."""
     hub = Hub()
+    on = [replace(options, device=device) for device in devices] or [options] * job.workers
     for server in range(job.servers):
         leads = server == SEAT.server
         node = ServerNode(
@@ -178,7 +195,7 @@ def _run(
                 node.reach_lead(hub, hub.address(SEAT.server))
         threads = [
             threading.Thread(
-                target=_work, args=(f"worker-{index}", job, hub, main, options, run), daemon=True
+                target=_work, args=(f"worker-{index}", job, hub, main, on[index], run), daemon=True
             )
             for index in range(job.workers)
         ]
@@ -273,6 +290,7 @@ def _work(
     node = WorkerNode(name, job.job, hub, options)
     reason, raised = DONE, False
     try:
+        use_device(node.device)
         worker = Worker(node, node.join(hub.address(SEAT.server)))
         try:
             call(main, worker)

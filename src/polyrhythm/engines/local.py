@@ -11,6 +11,7 @@ from types import FrameType
 
 import msgspec
 
+from polyrhythm.core.devices import assign, may_use_cuda
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import ProcessLoss, loss_of
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
@@ -86,9 +87,12 @@ class LocalJob:
         with self._signals():
             try:
                 threads = [request.threads for request in self._workers]
-                self._processes.begin(self._run_dir.name, self._job.name, threads)
+                cuda = any(may_use_cuda(request.device) for request in self._workers)
+                self._processes.begin(self._run_dir.name, self._job.name, threads, cuda=cuda)
                 if self._run.interrupted:
                     raise _EndAtOnce
+                if cuda:
+                    self._assign_devices()
                 for request in self._servers:
                     self._start(request)
                 self._await_lead()
@@ -102,6 +106,18 @@ class LocalJob:
         return self._run
 
     # -- starting ------------------------------------------------------------------------------
+
+    def _assign_devices(self) -> None:
+        """Give every worker a device. A worker that is started again has the same request, and so
+        the same device."""
+        asked = [request.device for request in self._workers]
+        assigned = assign(asked, self._processes.cuda_found())
+        for note in assigned.notes:
+            self._say(in_words(note, lambda number: self._workers[number].name))
+        self._workers = [
+            msgspec.structs.replace(request, device=device)
+            for request, device in zip(self._workers, assigned.devices, strict=True)
+        ]
 
     def _start(self, request: ChildRequest) -> None:
         child = self._processes.start(request)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from polyrhythm.core.devices import CudaFound
 from polyrhythm.engines.environment import environment
 from polyrhythm.engines.exits import Exits, ending
-from polyrhythm.engines.requests import ChildRequest, Exit, Told, pack_line
+from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
 
 _CLOSE_S = 5.0
 _STATUS_S = 1.0
@@ -103,12 +104,13 @@ class Processes:
 
     # -- starting ------------------------------------------------------------------------------
 
-    def begin(self, run: str, preload: str, threads: Sequence[int]) -> None:
+    def begin(self, run: str, preload: str, threads: Sequence[int], *, cuda: bool) -> None:
         """Start the fork server of a run. `preload`: the job whose module the fork server imports.
-        `threads`: the number of threads of each worker."""
+        `threads`: the number of threads of each worker. `cuda`: it looks for CUDA devices."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "polyrhythm.engines.fork_server"]
         arguments = [str(theirs.fileno()), run, *([preload] if preload else [])]
+        arguments += [LOOK_FOR_CUDA] if cuda else []
         self._fork_server = subprocess.Popen(
             [*command, *arguments],
             pass_fds=(theirs.fileno(),),
@@ -121,6 +123,14 @@ class Processes:
         theirs.close()
         self._exits = Exits(ours, self._fork_server_end)
         self._selector.register(ours, selectors.EVENT_READ, None)
+
+    def cuda_found(self) -> CudaFound:
+        """The CUDA devices of this host. Call this once, after `begin` with `cuda`: it waits until
+        the fork server has looked for them."""
+        assert self._exits is not None
+        found = self._exits.next().found
+        assert found is not None
+        return found
 
     def _fork_server_end(self) -> str:
         """How the fork server ended. It has just closed its socket."""

@@ -5,9 +5,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from polyrhythm.core.devices import CPU, CudaFound
 from polyrhythm.core.peers import SEAT
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret
+
+LOOK_FOR_CUDA = "--look-for-cuda"
+"""An argument of the fork server: report the CUDA devices of this host."""
 
 
 class ReportLine(msgspec.Struct, frozen=True):
@@ -40,6 +44,9 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str = ""
     threads: int = 1
     """How many threads torch uses in this worker."""
+    device: str = CPU
+    """The device of this worker. In a request to the engine: what the worker asks for, such as `auto`
+    (`core/devices.py`)."""
     trace: bool = False
     check: bool = False
     debug: bool = False
@@ -91,8 +98,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A report of the fork server: a child was started, or has exited."""
+    """A report of the fork server: a child was started, or has exited. `found`: the CUDA devices of
+    this host, in the first report, if the fork server was told to look for them."""
 
+    found: CudaFound | None = None
     started: int | None = None
     exited: int | None = None
     status: int = 0

@@ -1,6 +1,7 @@
 """Runs one worker in this process, without an engine, for a job on this or another host."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import torch
 
+from polyrhythm.core.devices import AUTO, device_of_process, local_number
 from polyrhythm.engines.accepted_code import accepted_code
 from polyrhythm.engines.cores import share_of_cores
+from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import CodeMissing, JobFailed, LeadLost
@@ -38,6 +41,7 @@ def run_remote(
     link: str = "auto",
     digest: str = "auto",
     threads: int | None = None,
+    devices: str = AUTO,
     staging: Mapping[str, str] | None = None,
     trace_dir: Path | None = None,
     accept_code: bool = False,
@@ -47,7 +51,8 @@ def run_remote(
 
     `job`: join only the job with this id. `file`: the file with the job's code on this host, if the
     user has given one. *A file that only the lead names is never run. Code that the lead sends is run
-    only with `accept_code`, if it is the file with which the job began.*
+    only with `accept_code`, if it is the file with which the job began.* `devices`: the device of this
+    worker (`core/devices.py`).
     """
     settle_in()
     options = NodeOptions(
@@ -56,6 +61,7 @@ def run_remote(
         trace_dir=trace_dir,
         report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
         secret=secret,
+        device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     code_from = partial(_code_of, host=host, port=port, name=name, secret=secret, say=say)

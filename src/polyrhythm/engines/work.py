@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from polyrhythm.engines.cuda import use_device
 from polyrhythm.engines.exits import exit_words
 from polyrhythm.errors import (
     CodeMissing,
@@ -138,6 +139,7 @@ def train(
 ) -> None:
     """Run the user's `main`. `staging` changes the staging of the job for this worker."""
     stage = Staging.parse(job.staging).of(node.name).amended(staging or {})
+    use_device(node.device)
     worker = Worker(node, job, stage)
     with tenant() if stage.tenant else contextlib.nullcontext():
         try:

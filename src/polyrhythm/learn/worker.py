@@ -58,6 +58,12 @@ class Worker:
         return self._node.name
 
     @property
+    def device(self) -> torch.device:
+        """The device that the job has assigned to this worker (`--devices`). Put the model and the
+        batches there: `model.to(worker.device)`."""
+        return torch.device(self._node.device)
+
+    @property
     def seed(self) -> int:
         """The job's seed, the same on every worker."""
         return self._job.seed

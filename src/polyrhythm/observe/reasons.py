@@ -217,6 +217,10 @@ SENTENCES = {
     " were not finite: the model has likely diverged; begin again with a lower learning rate",
     "job-failed": "{detail}",
     "deserted": "every worker left before the goal",
+    "device-shared": "{workers} share {device}: there are more workers than devices",
+    "cuda-not-forked": "the workers use cpu: a module that this Python imports at its start has"
+    " initialised CUDA, and processes that are forked afterwards cannot use it; let main(worker)"
+    " import the module",
     "respawn": "{name} failed: {detail}; it is started again in {after_s:g} s",
     "given-up": "{name} failed: {detail}; it is not started again, because it died {deaths} times in"
     " a row within {within_s:g} s of its start",

@@ -224,10 +224,14 @@ class RunState:
         known = self.workers.get(worker)
         self._note_process(line["name"], line)
         self.given_up.pop(line["name"], None)
+        device = line.get("device", "")
         if known is None:
-            self.workers[worker] = WorkerState(worker, line["name"], self.at_s, incarnation)
+            self.workers[worker] = WorkerState(
+                worker, line["name"], self.at_s, incarnation, device=device
+            )
             self.members += 1
             return
+        known.device = device or known.device
         self.members += not known.present
         if incarnation is None or known.incarnation != incarnation:
             known.joins += 1  # a worker that returns may have both a `joined` and a `rejoined` line

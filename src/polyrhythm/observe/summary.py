@@ -72,7 +72,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
         "abandoned_rounds": state.abandoned,
         "arrival_spread_ms": arrival_spread_ms(state),
-        "per_worker": {worker.name: _of_worker(worker) for worker in state.workers.values()},
+        "per_worker": {worker.name: _of_worker(worker, state) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
         "servers_left": len(state.servers),
         "servers_lost": [_loss(failover) for failover in state.failovers],
@@ -98,9 +98,11 @@ def _per_s(count: int, seconds: float) -> float:
     return round(count / seconds, 3) if seconds else 0.0
 
 
-def _of_worker(worker: WorkerState) -> dict[str, Any]:
+def _of_worker(worker: WorkerState, state: RunState) -> dict[str, Any]:
     totals = worker.totals
     return {
+        "device": worker.device or None,
+        "points_per_s": _per_s(totals.points, _trained_s(worker, state)),
         "contributions": totals.contributions,
         "points": totals.points,
         "compute_s": totals.compute_s,
@@ -110,6 +112,14 @@ def _of_worker(worker: WorkerState) -> dict[str, Any]:
         "skipped": totals.skipped,
         "reported": dict(worker.reports),
     }
+
+
+def _trained_s(worker: WorkerState, state: RunState) -> float:
+    """The seconds from the first round of this worker until it left, or until now."""
+    began_s = max(worker.joined_s, state.opened_s or 0.0)
+    worked_s = state.worked_s or 0.0
+    ended_s = worked_s if worker.left_s is None else min(worker.left_s, worked_s)
+    return max(0.0, ended_s - began_s)
 
 
 def _time(state: RunState) -> dict[str, float]:
@@ -283,7 +293,9 @@ def _worker_row(name: str, worker: dict[str, Any]) -> str:
     whole = sum(parts)
     computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
     skipped = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
+    device = f"{worker['device']}, " if worker.get("device") else ""
     return (
-        f"  {name}: {counted(worker['contributions'], 'contribution')}{skipped},"
+        f"  {name}: {device}{worker.get('points_per_s', 0.0):.0f} points/s,"
+        f" {counted(worker['contributions'], 'contribution')}{skipped},"
         f" computing {computing}, waiting {waiting}, transferring {transferring}"
     )

@@ -7,6 +7,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
+from polyrhythm.core.devices import CPU
 from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.core.outer import OFF
 from polyrhythm.core.text import shown
@@ -120,9 +121,13 @@ def workers_table(workers: Iterable[WorkerState], state: RunState, *, short: boo
     are counted from the beginning. `short`: use short titles, and cut long names."""
     shown = list(workers)
     clocks = any(worker.clock is not None for worker in shown)
+    # the live table has little space, so it names devices only if some worker has a GPU
+    devices = any(worker.device not in (("", CPU) if short else ("",)) for worker in shown)
     table = _table()
     most = _SHORT_NAME if short else None
     table.add_column("worker", no_wrap=short, max_width=most, overflow="ellipsis")
+    if devices:
+        table.add_column("device", no_wrap=True)
     for title in (*(("clock",) if clocks else ()), *(_SHORT if short else _COLUMNS)):
         table.add_column(title, justify="right", no_wrap=short)
     if not short:
@@ -133,6 +138,7 @@ def workers_table(workers: Iterable[WorkerState], state: RunState, *, short: boo
         _add_row(
             table,
             worker.name,
+            *((worker.device or "-",) if devices else ()),
             *(("-" if worker.clock is None else str(worker.clock),) if clocks else ()),
             str(worker.totals.contributions),
             f"{worker.contributions_per_s:.1f}" if here else "-",

@@ -68,6 +68,8 @@ class WorkerState:
     joined_s: float
     incarnation: int | None = None
     clock: int | None = None
+    device: str = ""
+    """The device on which the worker computes; empty if the journal does not say so."""
     measured: Fields = field(default_factory=dict)
     """The fields in the last line. `before` has the fields of a line that is `recent_s` seconds
     older."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyrhythm.core.devices import CPU
 from polyrhythm.core.effects import Note
 from polyrhythm.wire.proof import Secret
 
@@ -20,7 +21,8 @@ class NodeOptions:
     traces; None: none are written. `fold_pause_s`: make every fold longer by this time, for
     experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
     `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
-    the lead's process writes the model; `saving` is called when it begins to write."""
+    the lead's process writes the model; `saving` is called when it begins to write. `device`: the
+    device on which a worker computes."""
 
     digest: str = "auto"
     link: str = "auto"
@@ -31,3 +33,4 @@ class NodeOptions:
     secret: Secret | None = None
     model_dir: Path | None = None
     saving: Callable[[], None] = lambda: None
+    device: str = CPU

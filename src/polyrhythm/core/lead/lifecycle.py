@@ -86,6 +86,7 @@ class Lifecycle:
         self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
         what = "rejoined" if again else "joined"
         process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
+        process |= {"device": plain(hello.device)} if hello.device else {}
         self._outbox.note(what, worker=member.worker, name=name, epoch=self._view.epoch, **process)
         return True
 

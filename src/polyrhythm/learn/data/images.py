@@ -30,6 +30,15 @@ class Images:
     test_x: torch.Tensor
     test_y: torch.Tensor
 
+    def to(self, device: torch.device) -> "Images":
+        """The same images and labels on this device."""
+        return Images(
+            self.train_x.to(device),
+            self.train_y.to(device),
+            self.test_x.to(device),
+            self.test_y.to(device),
+        )
+
 
 def read_mnist(folder: Path) -> Images:
     """Read the four idx files of MNIST, or of a set with the same format."""

@@ -40,6 +40,10 @@ class Text:
     train: torch.Tensor
     test: torch.Tensor
 
+    def to(self, device: torch.device) -> "Text":
+        """The same pieces on this device."""
+        return Text(self.train.to(device), self.test.to(device))
+
 
 def read() -> str:
     """Return the text of all topics of Python's `help()`."""
@@ -125,9 +129,9 @@ def measure(model: nn.Module, pieces: torch.Tensor) -> dict[str, float]:
 
 
 def main(worker: Worker) -> None:
-    text = cut(read())
+    text = cut(read()).to(worker.device)
     torch.manual_seed(worker.seed)
-    model = CharTransformer()
+    model = CharTransformer().to(worker.device)
     rate = said_rate(worker.options) or RATE
     optimizer = worker.attach(model, torch.optim.AdamW(model.parameters(), lr=rate))
     worker.probe((text.train,), lambda batch: loss_of(model, batch[0]))

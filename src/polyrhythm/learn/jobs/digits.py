@@ -50,5 +50,5 @@ def choose_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 def main(worker: Worker) -> None:
     images = load()
     torch.manual_seed(worker.seed)
-    model = build()
+    model = build().to(worker.device)
     train(worker, model, choose_optimizer(model), images, BATCH_SIZE)

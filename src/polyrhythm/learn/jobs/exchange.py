@@ -18,10 +18,10 @@ def main(worker: Worker) -> None:
     workers = int(worker.options["workers"])
     in_place = worker.options["in_place"] == "yes"
     value = 1.0 + int(worker.name.removeprefix("worker-"))
-    parameter = torch.nn.Parameter(torch.zeros(nbytes // 4))
+    parameter = torch.nn.Parameter(torch.zeros(nbytes // 4, device=worker.device))
     model = torch.nn.ParameterList([parameter])
     optimizer = worker.attach(model, torch.optim.SGD([parameter], lr=1.0))
-    private = torch.full((nbytes // 4,), value)
+    private = torch.full((nbytes // 4,), value, device=worker.device)
     if in_place:
         for buffer in worker.push_buffers()[:2]:
             buffer[0].fill_(value)

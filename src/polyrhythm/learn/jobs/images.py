@@ -45,7 +45,7 @@ def train_on(
     """Train on a data set of the catalogue."""
     images = read_images(data_set, worker.data(data_set))
     torch.manual_seed(worker.seed)
-    model = build()
+    model = build().to(worker.device)
     train(worker, model, choose_optimizer(model), images, batch_size, evaluated)
 
 
@@ -58,7 +58,9 @@ def train(
     evaluated: int | None = None,
 ) -> None:
     """Train until the job ends. Report the accuracy on the test images now and then, and at the
-    end. `evaluated`: how many test images to use before the end; all are used at the end."""
+    end. `evaluated`: how many test images to use before the end; all are used at the end. The model
+    is on the worker's device, and the images go there at once: as bytes they are small."""
+    images = images.to(worker.device)
     rate = said_rate(worker.options)
     if rate is not None:
         for group in optimizer.param_groups:

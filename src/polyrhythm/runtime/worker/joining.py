@@ -24,6 +24,7 @@ class Joiner:
         self,
         name: str,
         job: str,
+        device: str,
         machine: WorkerMachine,
         links: WorkerLinks,
         heard_throttle: HeardThrottle,
@@ -35,6 +36,7 @@ class Joiner:
         """The servers that the job had when this worker joined."""
         self._name = name
         self._job = job
+        self._device = device
         self._machine = machine
         self._links = links
         self._heard_throttle = heard_throttle
@@ -79,6 +81,7 @@ class Joiner:
         return m.WorkerHello(
             pid=os.getpid(),
             host=socket.gethostname(),
+            device=self._device,
             worker=self._machine.worker,
             incarnation=self._machine.incarnation or before,
             name=self._name,

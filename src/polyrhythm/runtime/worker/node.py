@@ -44,6 +44,7 @@ _ME = "worker"
 class WorkerNode:
     def __init__(self, name: str, job: str, dialer: Dialer, options: NodeOptions) -> None:
         self.name = name
+        self.device = options.device
         self.job: m.JobSpec | None = None
         self._machine = WorkerMachine(name)
         self._report = options.report
@@ -72,7 +73,9 @@ class WorkerNode:
             post=partial(self._driver.post, _ME),
         )
         self._heard_throttle = HeardThrottle()
-        self._joining = Joiner(name, job, self._machine, self._links, self._heard_throttle, put)
+        self._joining = Joiner(
+            name, job, options.device, self._machine, self._links, self._heard_throttle, put
+        )
         self.state = StateCarrier(
             self._links, partial(self._driver.post, _ME), lambda until: self.loop.begin(until)
         )

@@ -20,6 +20,8 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     pid: Amount = 0
     """The id of the worker's process and the name of its host, for people who look for it."""
     host: str = ""
+    device: str = ""
+    """The device on which the worker computes, such as `cuda:0`, for people."""
 
 
 class ServerHello(Message, frozen=True, kw_only=True):
