@@ -28,12 +28,18 @@ class Site:
     stay empty."""
 
     def __init__(
-        self, sync: str = "asp", servers: int = 2, replicas: int = 1, *, rows: bool = False
+        self,
+        sync: str = "asp",
+        servers: int = 2,
+        replicas: int = 1,
+        *,
+        rows: bool = False,
+        push: str = "exact",
     ) -> None:
         """`rows`: the model also has a table whose gradients are sparse."""
         self.job = m.JobSpec(
             job="fuzzed", sync=sync, servers=servers, workers=1, replicas=replicas, timer="off",
-            slice_nbytes=256, rounds=10**9, heartbeat_s=0.2,
+            slice_nbytes=256, rounds=10**9, heartbeat_s=0.2, push=push,
         )  # fmt: skip
         self.journal = MemoryJournal()
         self.failures: list[str] = []

@@ -8,6 +8,7 @@ from tests.mutants.model_faults import MODEL
 from tests.mutants.mutant import Mutant
 from tests.mutants.outer_faults import OUTER
 from tests.mutants.paper_faults import PAPERS
+from tests.mutants.push_faults import PUSHES
 from tests.mutants.runtime_faults import RUNTIME
 from tests.mutants.store_faults import STORE
 
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *MODEL,
     *CHECKPOINTS,
     *OUTER,
+    *PUSHES,
 )

@@ -83,6 +83,7 @@ def test_groups_become_workers_with_names() -> None:
         (("rounds = 3", "rounds = 3\nouter = 'sgd'"), ["--outer 'sgd'", "sgd:lr=1"]),
         (("rounds = 3", "rounds = 3\nouter = 'nesterov'\nsync = 'asp'"), ["--outer", "bsp"]),
         (("rounds = 3", "rounds = 3\nouter = 'nesterov'\nkind = 'gradient'"), ["--kind local"]),
+        (("rounds = 3", "rounds = 3\npush = 'int4'"), ["push is 'int4'", "exact or int8"]),
         (("rounds = 3", "rounds = 3\nweights = 'all'"), ["weights is 'all'", "points or workers"]),
         (("rounds = 3", "rounds = 3\nweights = 'workers'\nsync = 'asp'"), ["--weights", "bsp"]),
         (

@@ -108,6 +108,14 @@ def train(
     wire_dtype: Annotated[
         str, typer.Option(help="How float32 parameters travel: same, or bf16.")
     ] = "same",
+    push: Annotated[
+        str,
+        typer.Option(
+            help="How contributions travel over TCP: exact, or int8: a quarter of the bytes. What"
+            " rounding leaves out is added to the worker's next contribution. Local links carry"
+            " no bytes, so pushes stay exact there."
+        ),
+    ] = "exact",
     in_place: Annotated[
         bool,
         typer.Option(
@@ -288,6 +296,7 @@ def train(
         start_timeout_s=start_timeout,
         lead_timeout_s=lead_timeout,
         wire_dtype=wire_dtype,
+        push=push,
         in_place=in_place,
         updater=updater,
         options=options,

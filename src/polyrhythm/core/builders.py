@@ -14,9 +14,12 @@ def contribution(
     rate: float,
     parts: tuple[int, ...] | None = None,
     indices: int | None = None,
+    *,
+    quantised: bool = False,
 ) -> m.Contribution:
     """`parts`: which tensors of a slice of non-trained buffers are sent; `indices`: how many rows
-    of a slice that consists of rows. None sends the whole slice."""
+    of a slice that consists of rows. None sends the whole slice. `quantised`: it is sent as
+    integers of 8 bits."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,
@@ -32,6 +35,7 @@ def contribution(
         pulled=effect.pulled,
         parts=parts,
         indices=indices,
+        quantised=quantised,
     )
 
 

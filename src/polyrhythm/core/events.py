@@ -291,6 +291,8 @@ class Computed(Event, frozen=True):
     skipped: int = 0
     model: int = -1
     visited: int = -1
+    nbytes: int = -1
+    """See `Trailer.nbytes`."""
 
 
 class StateKept(Event, frozen=True):

@@ -24,6 +24,7 @@ from polyrhythm.learn.keeping import Kept
 from polyrhythm.learn.shared_visits import SharedVisits
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
+from polyrhythm.observe.words import listed
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_read import load_into
 from polyrhythm.tensors.kinds import KINDS
@@ -100,6 +101,11 @@ class Models:
             tensors = [tensor for _, some in described for tensor in some]
         check_device(spec, tensors)
         flat = self._node.attach(spec, tensors)
+        if exact := self._node.exact_to:
+            self._say(
+                f"--push {job.push}: pushes to {listed(exact)} stay exact, because links within a host"
+                " carry no bytes; --link tcp makes them travel as bytes"
+            )
         if self._pacer is not None:
             self._pacer.begin()
         attached = [each.attached for each in models]

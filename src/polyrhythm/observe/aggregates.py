@@ -61,22 +61,27 @@ class Extremes:
 
 @dataclass(slots=True)
 class ModelSteps:
-    """The contributions of a job with several models, of which each is a step of one model."""
+    """The contributions of a job and their sizes. In a job with several models, each may be a step
+    of one model."""
 
     _sizes: list[int] = field(default_factory=list)
     """The size of each model in bytes."""
     _steps: dict[int, int] = field(default_factory=dict)
     """The number of contributions, by the number of the model."""
+    reported_nbytes: int | None = None
+    """The size of all contributions in bytes, if workers have reported it (`--push int8`)."""
 
     def place(self, models: Mapping[str, int]) -> None:
         self._sizes = list(models.values())
 
-    def take(self, steps: Mapping[str, int]) -> None:
+    def take(self, steps: Mapping[str, int], pushed_nbytes: int = 0) -> None:
         for model, count in steps.items():
             self._steps[int(model)] = self._steps.get(int(model), 0) + count
+        if pushed_nbytes:
+            self.reported_nbytes = (self.reported_nbytes or 0) + pushed_nbytes
 
     def nbytes(self, contributions: int, whole: int) -> int:
-        """The size of all contributions in bytes, if those that are not of one model have the size
-        `whole`."""
+        """The size of all contributions in bytes, if they are exact, and if those that are not of
+        one model have the size `whole`."""
         of_one = sum(self._steps.get(model, 0) * size for model, size in enumerate(self._sizes))
         return (contributions - sum(self._steps.values())) * whole + of_one

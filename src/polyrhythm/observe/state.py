@@ -274,7 +274,7 @@ class RunState:
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)
-        self.model_steps.take(line.get("models", {}))
+        self.model_steps.take(line.get("models", {}), line.get("pushed_nbytes", 0))
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
         # The mean is null if it is not finite. A `learning` line reports that.

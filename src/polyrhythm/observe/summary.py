@@ -9,12 +9,13 @@ from typing import Any
 from polyrhythm.core.metrics import OBJECTIVE
 from polyrhythm.core.model_files import file_of, models_of
 from polyrhythm.core.outer import OFF
+from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.state import RunState, fold
-from polyrhythm.observe.words import counted, listed, measure, percent
+from polyrhythm.observe.words import counted, listed, measure, percent, size
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
@@ -30,6 +31,7 @@ def described(job: JobSpec) -> dict[str, Any]:
         "sync": job.sync,
         "kind": job.kind,
         **({} if job.outer == OFF else {"outer": job.outer}),
+        **({} if job.push == EXACT else {"push": job.push}),
         "workers": job.workers,
         "servers": job.servers,
     }
@@ -45,7 +47,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
     contribution carries every slice of the model once (in a job with several models whose steps the
     servers make, those of one model), and a worker reads the model once when it
     joins and once after each contribution. With `--wire-dtype bf16`, a model of float32 travels at
-    half its size."""
+    half its size. With `--push int8`, `bytes_pushed` is the sum of what workers have sent."""
     seconds = state.seconds
     carried = state.nbytes * _WIRE_SHARE.get(job.wire_dtype, 1.0)
     return {
@@ -63,10 +65,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "seconds_to_target": seconds_to_target(state, job),
         "points_per_s": _per_s(state.points, seconds),
         "contributions_per_s": _per_s(state.contributions, seconds),
-        "bytes_pushed": round(
-            state.model_steps.nbytes(state.contributions, state.nbytes)
-            * _WIRE_SHARE.get(job.wire_dtype, 1.0)
-        ),
+        "bytes_pushed": _pushed(state, job),
         "bytes_pulled": round(state.pulls * carried),
         "time": _time(state),
         "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
@@ -82,6 +81,14 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "not_saved": None if state.not_saved is None else in_words(state.not_saved),
         "ended": ended_in_words(state),
     }
+
+
+def _pushed(state: RunState, job: JobSpec) -> int:
+    steps = state.model_steps
+    if steps.reported_nbytes is not None:
+        return steps.reported_nbytes
+    exact = steps.nbytes(state.contributions, state.nbytes)
+    return round(exact * _WIRE_SHARE.get(job.wire_dtype, 1.0))
 
 
 def _loss(failover: Failover) -> dict[str, Any]:
@@ -176,6 +183,8 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         rows.append(f"  {result['learning']['says']}")
     if result["seconds_to_target"] is not None:
         rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
+    if "push" in result:
+        rows.append(f"  pushed {size(result['bytes_pushed'])} (--push {result['push']})")
     if (usage := result["resource_usage"]["overall"]) is not None:
         rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
     if (spread_ms := result["arrival_spread_ms"]) is not None:

@@ -10,6 +10,7 @@ from rich.text import Text
 from polyrhythm.core.devices import CPU
 from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.core.outer import OFF
+from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
@@ -161,7 +162,8 @@ def status(run: Run) -> RenderableType:
     rows: list[RenderableType] = [Text(shown(what), style="bold")]
     if job is not None:
         outer = "" if job.outer == OFF else f", --outer {job.outer}"
-        rows.append(Text(f"{job.name}, --sync {job.sync}, --kind {job.kind}{outer}"))
+        push = "" if job.push == EXACT else f", --push {job.push}"
+        rows.append(Text(f"{job.name}, --sync {job.sync}, --kind {job.kind}{outer}{push}"))
     running = run.word == "running"
     rows.append(Text(headline(state, job if running else None, run.now_s)))
     if state.workers:

@@ -1,12 +1,14 @@
 """The values that command-line flags accept. This module does not import torch, so that commands
 start quickly."""
 
+from polyrhythm.core.push_form import EXACT, INT8
 from polyrhythm.core.server.async_scale import ASYNC_SCALES as ASYNC_SCALES
 from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
 
 LINKS = ("auto", "tcp", "local")
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")
 WIRE_DTYPES = ("same", "bf16")
+PUSHES = (EXACT, INT8)
 ASYNC_MOMENTA = ("round", "contribution")
 ON_ERROR = ("go-on", "end")
 ON_NAN = ("refuse", "skip", "end")

@@ -42,7 +42,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     slices = state.slices.values()
     carried = 0.0
     if not set(state.links.values()) <= _WITHIN_A_HOST:
-        carried = state.nbytes * max(slices) / sum(slices)
+        carried = (state.nbytes + _pushed_nbytes(state)) / _TWO_WAYS * max(slices) / sum(slices)
     together, near = traits_of(job.sync).asks_before_steps, not carried
     waits_s, transfers_s = _exchanges(workers, state.rtt_s, together=together, near=near)
     other = sync != job.sync
@@ -53,6 +53,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             kind=AUTO if other and steps_on_servers(job.kind) else job.kind,
             outer=job.outer if traits_of(sync).rounds else OFF,
             weights=job.weights if traits_of(sync).rounds else BY_POINTS,
+            push=job.push,
             local_steps=1 if traits_of(sync).plans_steps else job.local_steps,
             servers=job.servers,
             rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),
@@ -72,6 +73,12 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     )
     choose_policy(scenario.job_spec(job.name))
     return scenario
+
+
+def _pushed_nbytes(state: RunState) -> float:
+    """The size of a contribution in bytes. In a run with `--push int8` workers have reported it."""
+    reported = state.model_steps.reported_nbytes
+    return state.nbytes if reported is None else reported / max(1, state.contributions)
 
 
 def _exchanges(
@@ -118,8 +125,8 @@ def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
 def _table(
     worker: WorkerState, batch: int, wait_s: float, transfer_s: float, carried: float
 ) -> WorkersTable:
-    """`carried`: how many bytes the busiest link carries in one direction per exchange. It is 0 if
-    all links are within a host."""
+    """`carried`: how many bytes the busiest link carries per exchange, as the mean of its two
+    directions. It is 0 if all links are within a host."""
     totals = worker.totals
     delay = Duration(wait_s / _TWO_WAYS * 1e9)
     link = LinkTable(delay=delay)

@@ -11,6 +11,7 @@ import msgspec
 from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.metrics import OBJECTIVE, parse_target
+from polyrhythm.core.push_form import EXACT, INT8
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
@@ -46,6 +47,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     learning does not depend on it."""
     weights: str = BY_POINTS
     """How a round weighs its contributions: points or workers."""
+    push: str = EXACT
+    """How contributions are sent: exact, or int8."""
     servers: int = 1
     workers: int | None = None
     """Round 1 opens when this many workers have joined. None: the number of workers that join at
@@ -139,6 +142,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("local_steps goes with kind = 'local'")
         if self.weights not in (BY_POINTS, BY_WORKERS):
             raise ValueError(f"weights is {self.weights!r}: give {BY_POINTS} or {BY_WORKERS}")
+        if self.push not in (EXACT, INT8):
+            raise ValueError(f"push is {self.push!r}: give {EXACT} or {INT8}")
         self.timer_text()
 
     def timer_text(self) -> str:
@@ -323,6 +328,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             local_steps=job.local_steps,
             outer=job.outer,
             weights=job.weights,
+            push=job.push,
             rounds=job.rounds,
             epochs=job.epochs,
             seed=job.seed,

@@ -231,6 +231,7 @@ def test_other_policies_refuse_statistics(sync: str) -> None:
     [
         ({"updater": "addition"}, "--updater addition goes with --kind gradient"),
         ({"wire_dtype": "bfloat16"}, "statistics add up, so they are sent without rounding"),
+        ({"push": "int8"}, "--push int8 goes with --kind gradient or local"),
         ({"on_nan": "skip"}, "would be missing in every later sum"),
         ({"outer": "nesterov"}, "--outer goes with --kind local"),
     ],

@@ -11,7 +11,7 @@ from polyrhythm.engines.inline import Hub
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, Route, TensorSpec
 
 LENGTH = 16
 SPEC = ModelSpec(
@@ -48,8 +48,8 @@ def test_a_worker_that_joined_again_carries_nothing_over(
     tensor = torch.zeros(LENGTH)
     layout = lay_out(SPEC, 1, 4 * LENGTH)
     model = node._model = FlatModel(layout, [tensor], "same", aside=True)
-    node._pushing.attach(model, layout)
-    node._pushing.arrange()
+    node._pushing.attach(model, layout, JobSpec(job="j"))
+    node._pushing.arrange([Route(0)])
     model.remember(parameters=True)
     tensor += 1.0
     model.fill_changes(node.push)

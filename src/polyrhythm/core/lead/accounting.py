@@ -70,6 +70,8 @@ class _Span:
     """Round-trip times: how long the last worker to arrive in each round waited."""
     models: dict[int, int] = field(default_factory=dict)
     """In a job with several models: the number of contributions that were steps of each."""
+    pushed_nbytes: int = 0
+    """The size of all contributions, as far as their workers have reported it (`--push int8`)."""
 
 
 @dataclass(slots=True)
@@ -119,6 +121,8 @@ class Accounting:
         span.points += points
         if trailer.model >= 0:
             span.models[trailer.model] = span.models.get(trailer.model, 0) + 1
+        if trailer.nbytes >= 0:
+            span.pushed_nbytes += trailer.nbytes
         if trailer.objective is not None:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
@@ -188,6 +192,7 @@ class Accounting:
             "reason": reason,
             "workers": {worker: totals.fields() for worker, totals in self.workers.items()},
             **({"models": span.models} if span.models else {}),
+            **({"pushed_nbytes": min(_MOST, span.pushed_nbytes)} if span.pushed_nbytes else {}),
         }
 
 

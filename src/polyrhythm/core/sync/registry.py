@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from polyrhythm.core import outer
 from polyrhythm.core.kinds import KINDS, keeps_rows, steps_on_servers, steps_on_workers
+from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.sync.arrival.restart import SSP_RESTART
 from polyrhythm.core.sync.arrival.staleness import ASP, SSP
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -150,11 +151,15 @@ def _check_rows(job: JobSpec) -> None:
         raise UsageError(
             "--updater addition goes with --kind gradient: statistics are rows, not steps"
         )
-    if job.wire_dtype != "same":
-        raise UsageError(
-            f"--wire-dtype {job.wire_dtype} goes with --kind gradient or local: differences of"
-            " statistics add up, so they are sent without rounding"
-        )
+    for flag, value, exact in (
+        ("--wire-dtype", job.wire_dtype, "same"),
+        ("--push", job.push, EXACT),
+    ):
+        if value != exact:
+            raise UsageError(
+                f"{flag} {value} goes with --kind gradient or local: differences of statistics add up,"
+                " so they are sent without rounding"
+            )
     if job.on_nan == "skip":
         raise UsageError(
             "--on-nan skip goes with --kind gradient or local: a difference of statistics that is left"

@@ -214,7 +214,8 @@ class Pushes:
         )
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
         several = computed.model >= 0 or computed.visited >= 0
-        if probed or computed.abandoned_ns or computed.batch or computed.skipped or several:
+        rare = probed or computed.abandoned_ns or computed.batch or computed.skipped or several
+        if rare or computed.nbytes >= 0:
             trailer = replace(
                 trailer,
                 probe=computed.probe,
@@ -226,6 +227,7 @@ class Pushes:
                 skipped=computed.skipped,
                 model=computed.model,
                 visited=computed.visited,
+                nbytes=computed.nbytes,
             )
         outbox.tell_lead(trailer)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.push_form import INT8, may_be_quantised
 from polyrhythm.core.server.worker_rows import Waiting
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
@@ -19,6 +20,7 @@ from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, p
 from polyrhythm.tensors.buffers import Parts, parts_length
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import model_of, updaters_for
+from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows
 from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
@@ -195,11 +197,23 @@ class Primary:
     def contributed(self, part: PrimarySlice, data: memoryview, message: Contribution) -> Incoming:
         """The received bytes of a slice of a contribution. Raises LinkError if they cannot be the
         slice, or the parts or the rows of it that the message names."""
+        if message.quantised:
+            return self._quantised(part, data, message)
         if message.indices is None:
             return self.incoming(part, data, message.parts)
         if message.parts is not None or not part.updater.takes_rows:
             raise LinkError(f"the peer sent rows of slice {message.slice}, which takes no rows")
         return read_rows(part.held.slice, data, message.indices, part.wire)
+
+    def _quantised(
+        self, part: PrimarySlice, data: memoryview, message: Contribution
+    ) -> torch.Tensor:
+        slice_, whole = part.held.slice, message.parts is None and message.indices is None
+        if self._job.push != INT8 or not whole or not may_be_quantised(self._layout, slice_):
+            raise LinkError(
+                f"the peer sent slice {slice_.id} quantised, and this job takes it exactly"
+            )
+        return read_quantised(slice_, data, part.wire)
 
     def incoming(self, part: PrimarySlice, data: memoryview, parts: Parts = None) -> torch.Tensor:
         """The received bytes of a slice, or of these parts of it, as a tensor. Raises LinkError if

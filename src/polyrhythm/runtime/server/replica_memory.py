@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from polyrhythm.core.placement.slices import Layout
+from polyrhythm.core.push_form import quantised_nbytes
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import updaters_for
+from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows, rows_nbytes
 from polyrhythm.tensors.statistics import KeepsRows
 from polyrhythm.tensors.updaters import Held, Updater
@@ -100,6 +102,8 @@ class ReplicaMemory:
         kept = self._kept[message.slice]
         if isinstance(kept.updater, KeepsRows):
             return len(message.differences) * kept.held.slice.length * kept.dtype.itemsize
+        if message.quantised:
+            return quantised_nbytes(self._layout, kept.held.slice)
         if message.indices is not None:
             return rows_nbytes(kept.held.slice, message.indices, kept.wire.itemsize)
         contribution = message.worker >= 0 and not kept.updater.takes_parts
@@ -143,7 +147,9 @@ class ReplicaMemory:
             return  # no worker has contributed to the slice in that round
         if message.worker >= 0 and not updater.takes_parts:
             incoming: Incoming
-            if message.indices is None:
+            if message.quantised:
+                incoming = read_quantised(held.slice, data, kept.wire)
+            elif message.indices is None:
                 incoming = tensor_over(data, kept.wire)
             else:
                 incoming = read_rows(held.slice, data, message.indices, kept.wire)

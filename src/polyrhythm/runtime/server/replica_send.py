@@ -119,6 +119,7 @@ class ReplicaSender:
             step=step,
             rows=(Row(message.worker, message.incarnation, message.sequence),),
             indices=message.indices,
+            quantised=message.quantised,
         )
         parts = (piece_for_many(payload),) if copy_targets and len(payload) else ()
         for peer in copy_targets:

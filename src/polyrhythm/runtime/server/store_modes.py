@@ -109,9 +109,11 @@ class OnArrivalSliceStore(SliceStore):
         if self._replicated:
             with self._ledger_lock:
                 stamp = self.ledger.next_step(message.slice)
-            data = self._replica_sender.forward(message, data, step, stamp, self._routing)
+            payload = self._replica_sender.forward(message, data, step, stamp, self._routing)
+            if buffers is None and payload is not data:  # make the step of the replicas
+                incoming = primary.contributed(part, payload, message)
         if buffers is None:
-            primary.add(part, primary.contributed(part, data, message), message)
+            primary.add(part, incoming, message)
         primary.fold_slice(part, step)
 
     def lease(self, worker: int, ticket: int) -> list[int]:

@@ -121,7 +121,7 @@ class WorkerNode:
         layout = lay_out(spec, job.servers, job.slice_nbytes)
         aside = traits_of(job.sync).trains_through
         self._model = flatten(layout, tensors, job.wire_dtype, aside=aside, models=spec.models)
-        self._pushing.attach(self._model, layout)
+        self._pushing.attach(self._model, layout, job)
         self._landing.attach(self._model, layout, in_place=job.in_place)
         self.loop.resumed = False
         self._driver.post(_ME, ev.Attaching(spec))
@@ -178,6 +178,10 @@ class WorkerNode:
         """The push buffers to fill for the next contribution, one per space."""
         return self._push.turn
 
+    @property
+    def exact_to(self) -> tuple[str, ...]:
+        return self._pushing.exact_to
+
     def push_buffers(self) -> list[list[torch.Tensor]]:
         return self._push.tensors()
 
@@ -204,8 +208,9 @@ class WorkerNode:
         that it took. `micro`: the user's batch size, and the duration of the shortest micro-batch
         in nanoseconds. `of`: `Trailer.model` and `Trailer.visited`."""
         assert self._model is not None
+        buffer, nbytes = self._pushing.lend()
         event = ev.Computed(
-            self._push.lend(self._model.changed, self._model.indices),
+            buffer,
             weight,
             rates,
             objective,
@@ -220,6 +225,7 @@ class WorkerNode:
             *micro,
             skipped,
             *of,
+            nbytes,
         )
         if wait:
             self._exchange(event, began_ns)
@@ -349,7 +355,7 @@ class WorkerNode:
             self._driver.put(_ME, ev.LeadHeard())
 
     def _arrange(self, effect: fx.Arrange) -> None:
-        self._pushing.arrange()
+        self._pushing.arrange(effect.routes)
         self._landing.arrange(effect.routes)
 
     @property
@@ -363,7 +369,7 @@ class WorkerNode:
         self._links.close()
         if self._model is not None and self._model.copies is not None:
             self._model.copies.close()
-        self._push.close()
+        self._pushing.close()
         if self._trace is not None:
             self._trace.close()
 

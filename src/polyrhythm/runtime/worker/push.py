@@ -5,18 +5,23 @@ A contribution is in a push buffer. The worker must not write to this buffer unt
 acknowledged the contribution, because they may read it in place.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core.names import server_name
 from polyrhythm.core.placement.slices import Layout
+from polyrhythm.core.push_form import INT8
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.net.worker_links import WorkerLinks
+from polyrhythm.runtime.worker.quantising import Quantising
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.rows import rows_nbytes
+from polyrhythm.wire.messages import JobSpec, Route
 
 
 class PushBuffer:
@@ -37,14 +42,24 @@ class PushBuffer:
         self.indices: dict[int, int] = {}
         """Per slice of which the contribution contains rows, their number (see
         `Contribution.indices`)."""
+        self.quantised: dict[int, Piece] = {}
+        """The slices that the contribution contains in quantised form."""
         self._layout, self._model = layout, model
         self.pieces: list[Piece] = [
             segments[slice_.space].piece(*model.wire_range(slice_)) for slice_ in layout.slices
         ]
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the contribution in bytes, without the heads of its frames."""
+        pieces = (self.piece(slice_.id) for slice_ in self._layout.slices)
+        return sum(piece.nbytes for piece in pieces if piece is not None)
+
     def piece(self, slice_: int) -> Piece | None:
         """The memory of a slice that is sent; None if the slice is unchanged and nothing is
         sent."""
+        if (quantised := self.quantised.get(slice_)) is not None:
+            return quantised
         parts, rows = self.parts.get(slice_), self.indices.get(slice_)
         if parts is None and rows is None:
             return self.pieces[slice_]
@@ -115,13 +130,40 @@ class Pushing:
         self._shared = shared
         self._model: FlatModel | None = None
         self._layout: Layout | None = None
+        self._quantising: Quantising | None = None
 
-    def attach(self, model: FlatModel, layout: Layout) -> None:
+    def attach(self, model: FlatModel, layout: Layout, job: JobSpec) -> None:
         self._model, self._layout = model, layout
+        if job.push == INT8:
+            self._quantising = Quantising(layout, job, self._links, shared=self._shared)
 
-    def arrange(self) -> None:
+    def arrange(self, routes: Sequence[Route]) -> None:
         assert self._model is not None and self._layout is not None
         self.buffers.make(self._model, self._layout, shared=self._shared)
+        if self._quantising is not None:
+            self._quantising.routes = routes
+
+    @property
+    def exact_to(self) -> tuple[str, ...]:
+        """With `--push int8`: the servers to which slices are sent exactly, because they read this
+        worker's memory."""
+        if self._quantising is None:
+            return ()
+        return tuple(server_name(server) for server in sorted(self._quantising.by_reference()))
+
+    def lend(self) -> tuple[int, int]:
+        """Let the servers read the contribution in the next push buffer. Returns the number of the
+        buffer, and with `--push int8` the size of the contribution in bytes; otherwise -1."""
+        assert self._model is not None
+        number = self.buffers.lend(self._model.changed, self._model.indices)
+        if self._quantising is None:
+            return number, -1
+        buffer = self.buffers[number]
+        left_out = {*buffer.parts, *buffer.indices}
+        buffer.quantised = self._quantising.quantise(
+            number, buffer.tensors, left_out, self._machine.incarnation
+        )
+        return number, buffer.nbytes
 
     def seed(self, effect: fx.SeedSlices) -> None:
         assert self._model is not None and self._layout is not None
@@ -151,7 +193,19 @@ class Pushing:
             parts, piece = buffer.parts.get(number), buffer.piece(number)
             indices = buffer.indices.get(number)
             contribution = builders.contribution(
-                effect, worker, incarnation, number, rate, parts, indices
+                effect,
+                worker,
+                incarnation,
+                number,
+                rate,
+                parts,
+                indices,
+                quantised=number in buffer.quantised,
             )
             link.send(contribution, () if piece is None else (piece,), flush=False)
         self._links.touch(link)
+
+    def close(self) -> None:
+        self.buffers.close()
+        if self._quantising is not None:
+            self._quantising.close()

@@ -11,7 +11,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.errors import LinkError
 from polyrhythm.sim.checker import Checker
-from polyrhythm.sim.model.sizes import slice_sizes
+from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
 from polyrhythm.sim.server.store_modes import choose_slice_store
 from polyrhythm.wire import messages as m
@@ -37,6 +37,8 @@ class SimPlacedSlices:
         self._tell = tell
         self._put = put
         self._store_type = choose_slice_store(job)
+        self._quantised: dict[int, int] = {}
+        """The slices that contributions contain in quantised form, with their sizes."""
 
     def placed(self) -> SimSliceStore:
         """The slice store. Raises an error if the lead has not placed slices on this server."""
@@ -47,6 +49,7 @@ class SimPlacedSlices:
     # -- routes --------------------------------------------------------------------------------
 
     def build(self, effect: fx.Build) -> SimSliceStore:
+        self._quantised = quantised_sizes(effect.spec, self._job)
         self.store = self._store_type(
             self._server,
             slice_sizes(effect.spec, self._job),
@@ -76,7 +79,10 @@ class SimPlacedSlices:
         """Send the steps of this server's slices to their replicas."""
         store = self.placed()
         for peer, copy in store.take_outgoing_steps():
-            self._tell(peer, copy, store.nbytes_at(copy.slice))
+            nbytes = store.nbytes_at(copy.slice)
+            if copy.worker >= 0:  # the step of one contribution, which is sent as it came
+                nbytes = self._quantised.get(copy.slice, nbytes)
+            self._tell(peer, copy, nbytes)
 
     def send_state(self, effect: fx.SendState) -> None:
         store = self.placed()

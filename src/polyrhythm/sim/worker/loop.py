@@ -79,6 +79,7 @@ class Loop:
         "end_iteration",
         "looking",
         "pace",
+        "push_nbytes",
         "ready",
         "time",
         "traits",
@@ -100,6 +101,8 @@ class Loop:
         that have arrived and were not read yet."""
         self.pace = pace
         self.contributions = 0
+        self.push_nbytes = -1
+        """The size of a contribution, if slices of it are quantised; otherwise -1."""
         self.time = SimTimesheet()
         self.computing = Computing(process, self._computed)
         self.ready = False
@@ -313,6 +316,7 @@ class Loop:
             self._abandoned_ns,
             batch,
             micro_ns,
+            nbytes=self.push_nbytes,
         )
         self.contributions += 1
         self._probed = (None, 0, 0)

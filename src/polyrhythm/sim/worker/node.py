@@ -22,7 +22,7 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
-from polyrhythm.sim.model.sizes import slice_sizes
+from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
@@ -66,6 +66,8 @@ class WorkerProcess(Process):
         self._job_id = job
         self._model = model
         self._nbytes: dict[int, int] = {}
+        self._quantised: dict[int, int] = {}
+        """The slices that are quantised in contributions, with their sizes."""
         self._dial = dial
         self._channels: dict[int, Channel] = {}
         self._incarnations: dict[int, int] = {}
@@ -238,6 +240,9 @@ class WorkerProcess(Process):
         assert self.machine.job is not None
         job = self.machine.job
         self._nbytes = slice_sizes(self._model, job)
+        self._quantised = quantised_sizes(self._model, job)
+        if self._quantised:
+            self._loop.push_nbytes = sum((self._nbytes | self._quantised).values())
         for spec in effect.servers:
             if spec.server == SEAT.server:
                 self.put(_ME, ev.Linked(SEAT.server, spec.incarnation))
@@ -281,8 +286,11 @@ class WorkerProcess(Process):
         rate = effect.rates[0]
         left_ns = began_ns = self.clock.now_ns
         for number in effect.slices:
-            contribution = builders.contribution(effect, worker, incarnation, number, rate)
-            left_ns = channel.send(contribution, self._nbytes[number])
+            nbytes = self._quantised.get(number)
+            contribution = builders.contribution(
+                effect, worker, incarnation, number, rate, quantised=nbytes is not None
+            )
+            left_ns = channel.send(contribution, nbytes or self._nbytes[number])
         if not self._loop.traits.trains_through:
             self._loop.time.left(began_ns, left_ns)
 

@@ -26,6 +26,8 @@ class Contribution(Message, frozen=True, kw_only=True):
     """For a slice that consists of rows: how many rows the payload contains. Their numbers within
     the slice come first (64 bits each, ascending), then their values. -1: the worker had no
     gradient, and there is no payload. None: the payload is the whole slice."""
+    quantised: bool = False
+    """The payload is the whole slice, as integers of 8 bits with scales (`core/push_form.py`)."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
@@ -66,6 +68,9 @@ class Trailer(Message, frozen=True, kw_only=True):
     terminated: Label = ""
     """Kind statistics: why the algorithm has found the parameters in this contribution to be final.
     Empty: it has not. Only the evaluator sends it."""
+    nbytes: Count = -1
+    """With `--push int8`: the size of the contribution's slices in bytes, as the worker has sent
+    them. -1: every slice has its exact numbers, so their size is known."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):

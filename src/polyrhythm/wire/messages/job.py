@@ -39,6 +39,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: float = 60.0
     slice_nbytes: int = 2 * 1024 * 1024
     wire_dtype: str = "same"
+    push: str = "exact"
+    """How workers send contributions over TCP: `exact`, or `int8`, quantised to integers of 8 bits
+    (`core/push_form.py`)."""
     in_place: bool = False
     updater: str = "optimizer"
     options: dict[str, str] = {}

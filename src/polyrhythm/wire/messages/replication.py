@@ -18,6 +18,8 @@ class Copy(Message, frozen=True, kw_only=True):
     """Kind statistics: the rows of the version (`Fold.rows`)."""
     differences: tuple[Row, ...] = ()
     """Kind statistics: the contributions that the payload contains, one after the other."""
+    quantised: bool = False
+    """Without rounds: see `Contribution.quantised`."""
 
 
 class Copied(Message, frozen=True, kw_only=True):
