@@ -267,6 +267,13 @@ def test_a_job_of_processes_on_a_device_gives_what_plain_torch_gives(
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("sync", ["fsp", "psp"])
+def test_a_worker_on_a_device_can_be_staged(tmp_path: Path, place: Place, sync: str) -> None:
+    state, _ = run_in_processes(tmp_path, place, "--workers", 2, "--sync", sync, "--slow", "0=2x")
+    assert all(tensor.isfinite().all() for tensor in state.values())
+
+
+@pytest.mark.cluster
 def test_a_worker_without_memory_leaves_with_one_line_and_the_others_continue(
     tmp_path: Path, place: Place
 ) -> None:

@@ -1,0 +1,133 @@
+"""The memory that workers use on a device, and what is left of it when they die."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.wire.messages import JobSpec
+from tests.cluster.processes import Command, wait_until
+from tests.gpu.conftest import Place
+
+MB = 1 << 20
+SIZE = 64 * MB
+CHUNKS = 2 * 8 * MB
+"""With kind local, changes are computed in pieces of 8 MB."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({}, MB),
+        ({"wire_dtype": "bf16"}, MB),
+        ({"sync": "asp"}, MB),
+        ({"sync": "fsp"}, MB),
+        ({"kind": "local"}, CHUNKS),
+        ({"kind": "local", "sync": "psp"}, 2 * CHUNKS),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_a_device_holds_parameters_gradients_and_one_more_model(
+    options: dict[str, str], more: int
+) -> None:
+    before = torch.cuda.memory_allocated()
+    peaks: list[int] = []
+
+    def main(worker: Worker) -> None:
+        parameter = torch.nn.Parameter(torch.zeros(SIZE // 4, device="cuda"))
+        model = torch.nn.ParameterList([parameter])
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        torch.cuda.reset_peak_memory_stats()
+        gradient = torch.ones_like(parameter)
+        while not worker.stopped:
+            parameter.grad = gradient
+            optimizer.step(points=1)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+
+    run_inline(JobSpec(**{"job": "memory", "rounds": 6, **options}), main, timeout_s=100)
+    assert peaks[0] <= 3 * SIZE + more
+    assert peaks[0] >= 2 * SIZE
+
+
+TRAINING = """
+import torch
+
+
+def main(worker):
+    device = worker.options["device"]
+    model = torch.nn.Linear(1024, 1024).to(device)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    while not worker.stopped:
+        model(torch.ones(2, 1024, device=device)).sum().backward()
+        optimizer.step(points=2)
+"""
+
+
+def free_memory(place: Place) -> int:
+    """The free memory of the device, as a process of its own sees it: this one must not initialise
+    CUDA."""
+    if place.device == "cpu":
+        return 0
+    code = "import torch; print(torch.cuda.mem_get_info()[0])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(500)
+def test_workers_that_are_killed_and_started_again_leave_no_memory_on_the_device(
+    tmp_path: Path, place: Place
+) -> None:
+    """On a GPU, 50 workers are killed with SIGKILL: ten times five at once, while another one
+    trains on."""
+    waves, together = (10, 5) if place.device != "cpu" else (2, 2)
+    job = tmp_path / "training.py"
+    job.write_text(TRAINING)
+    before = free_memory(place)
+    flags = ("--rounds", 1_000_000, "--timer", "off", "--set", f"device={place.device}")
+    with Command(
+        job.name, *flags, "--workers", 1, "--servers", 1, cwd=tmp_path, trace=False
+    ) as command:
+        command.await_round(3)
+        with_one = free_memory(place)
+        for wave in range(waves):
+            names = [f"guest-{wave}-{number}" for number in range(together)]
+            joiners = [command.join(job.name, "--name", name) for name in names]
+            for name in names:
+                wait_until(_has_joined(command, name), f"{name} joins", 120)
+            command.await_round(command.journal("rounds")[-1]["round"] + 2)
+            for joiner in joiners:
+                os.kill(joiner.pid, signal.SIGKILL)
+            for name in names:
+                wait_until(_has_left(command, name), f"the lead removes {name}", 60)
+            if wave == 0:
+                after_first = free_memory(place)
+        after_all = free_memory(place)
+        command.await_round(command.journal("rounds")[-1]["round"] + 2)
+    assert after_all >= after_first - 2 * MB
+    assert after_all >= with_one - 2 * MB
+    wait_until(lambda: free_memory(place) >= before - 2 * MB, "all memory is free again", 60)
+
+
+def _has_joined(command: Command, name: str) -> Callable[[], bool]:
+    def joined() -> bool:
+        command.assert_alive()
+        return bool(command.joined(name))
+
+    return joined
+
+
+def _has_left(command: Command, name: str) -> Callable[[], bool]:
+    def left() -> bool:
+        gone = [*command.journal("left"), *command.journal("evicted")]
+        return any(line["name"] == name for line in gone)
+
+    return left
