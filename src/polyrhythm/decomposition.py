@@ -1,1 +1,5 @@
-"""Decompositions with the interface of scikit-learn."""
+"""Decompositions with the interface of scikit-learn: `NMF`."""
+
+from polyrhythm.estimators.factors import NMF
+
+__all__ = ["NMF"]

@@ -1,1 +1,5 @@
-"""Linear models with the interface of scikit-learn."""
+"""Linear models with the interface of scikit-learn: `LogisticRegression`."""
+
+from polyrhythm.estimators.logistic import LogisticRegression
+
+__all__ = ["LogisticRegression"]

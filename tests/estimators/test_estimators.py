@@ -18,6 +18,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import polyrhythm.estimators.conventions as conventions
 from polyrhythm.cluster import FuzzyCMeans, KMeans
+from polyrhythm.decomposition import NMF
+from polyrhythm.linear_model import LogisticRegression
 from polyrhythm.mixture import GaussianMixture
 
 Points = npt.NDArray[np.float64]
@@ -36,7 +38,7 @@ def blobs(n: int = 300, d: int = 4) -> Points:
     return rng.normal(size=(3, d))[rng.integers(0, 3, n)] * 6 + rng.normal(size=(n, d))
 
 
-@pytest.mark.parametrize("estimator", ALL, ids=repr)
+@pytest.mark.parametrize("estimator", [*ALL, LogisticRegression(), NMF(2)], ids=repr)
 def test_check_estimator_passes(estimator: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

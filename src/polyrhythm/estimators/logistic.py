@@ -1,0 +1,234 @@
+"""Logistic regression with the interface of scikit-learn's."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.estimators.base import (
+    FLOATS,
+    Estimator,
+    check_finite,
+    check_positive,
+    check_weights,
+)
+from polyrhythm.estimators.conventions import (
+    ClassifierMixin,
+    ConvergenceWarning,
+    check_classification_targets,
+    check_is_fitted,
+    compute_class_weight,
+    validate_data,
+)
+from polyrhythm.estimators.fitting import threads_for
+from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.layout import Array, Arrays
+from polyrhythm.learn.pointwise.logistic import LogisticRegression as Algorithm
+
+_POLICIES = ("bsp", "bspb")
+
+
+class LogisticRegression(ClassifierMixin, Estimator):
+    """Logistic regression for two classes or several (multinomial). The parameters and attributes
+    are those of scikit-learn's LogisticRegression with its solver "lbfgs" and an L2 penalty.
+
+    `workers`: the number of worker processes, or None to compute in this process. `sync`: "bsp",
+    because the search needs gradients of all points at one place. `address`: the address of a job,
+    which this process joins as a worker."""
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,  # noqa: N803
+        l1_ratio: float = 0.0,
+        tol: float = 1e-4,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        random_state: Any = None,
+        solver: str = "lbfgs",
+        max_iter: int = 100,
+        verbose: int = 0,
+        warm_start: bool = False,
+        workers: int | None = None,
+        sync: str = "bsp",
+        address: str | None = None,
+    ) -> None:
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.solver = solver
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.workers = workers
+        self.sync = sync
+        self.address = address
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check_options(self) -> None:
+        if isinstance(self.C, bool) or not self.C > 0:
+            raise ValueError(f"C is {self.C!r}: it must be above 0")
+        check_positive("tol", self.tol, whole=False, least=0)
+        check_positive("max_iter", self.max_iter)
+        if self.solver != "lbfgs" or self.l1_ratio not in (0, None):
+            raise ValueError("this estimator has the solver 'lbfgs' and an L2 penalty (l1_ratio=0)")
+        if self.sync not in _POLICIES:
+            raise ValueError(
+                f"sync is {self.sync!r}: LogisticRegression needs gradients of all points at one"
+                f" place, so give one of {_POLICIES}; the job 'lr' trains with any policy"
+            )
+
+    def _labelled(self, x: Any, y: Any, *, reset: bool) -> tuple[Any, npt.NDArray[Any]]:
+        x, y = validate_data(
+            self,
+            x,
+            y,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=FLOATS,
+            order="C",
+            ensure_all_finite=False,
+        )
+        check_finite(x)
+        check_classification_targets(y)
+        return x, y
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LogisticRegression":  # noqa: N803
+        self._check_options()
+        x, y = self._labelled(X, y, reset=True)
+        self.classes_, label = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains"
+                f" only one class: {self.classes_[0]!r}"
+            )
+        weight = self._weights(y, label, sample_weight, x)
+        points = Batch(x, label.astype(np.int64), weight)
+        total = float(x.shape[0] if weight is None else weight.sum())
+        algorithm = Algorithm(
+            len(self.classes_),
+            penalty=0.0 if math.isinf(self.C) else 1.0 / (self.C * total),
+            intercept=self.fit_intercept,
+            tol=self.tol,
+            steps=self.max_iter,
+            threads=threads_for(points, self._place()),
+        )
+        found = self._run(
+            algorithm,
+            points,
+            rng=self._rng(),
+            max_passes=3 * self.max_iter + 10,
+            parameter=self._warm(algorithm, x.shape[1]),
+        )
+        place = found.parameter["place"]
+        self.coef_ = place[:, :-1].astype(x.dtype)
+        self.intercept_ = place[:, -1].astype(x.dtype)
+        taken = round(float(found.parameter["search"][4]))
+        self.n_iter_ = np.array([max(1, taken)], dtype=np.int32)
+        if taken >= self.max_iter or not found.terminated:
+            warnings.warn(
+                f"lbfgs failed to converge after {taken} iteration(s): increase max_iter, or scale"
+                " the data",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _weights(
+        self, y: npt.NDArray[Any], label: npt.NDArray[Any], sample_weight: Any, x: Any
+    ) -> npt.NDArray[Any] | None:
+        weight = check_weights(sample_weight, x)
+        if self.class_weight is None:
+            return weight
+        of_class = compute_class_weight(
+            self.class_weight, classes=self.classes_, y=y, sample_weight=weight
+        )
+        found: npt.NDArray[Any] = of_class[label] * (1.0 if weight is None else weight)
+        return found
+
+    def _warm(self, algorithm: Algorithm, features: int) -> Arrays | None:
+        """The place where the last fit has ended, if it is wanted and fits."""
+        shape = (algorithm.rows, features)
+        if not self.warm_start or getattr(self, "coef_", np.empty(0)).shape != shape:
+            return None
+        return algorithm.begin(self._place_of())
+
+    def _place_of(self) -> Array:
+        found: Array = np.hstack([self.coef_, self.intercept_[:, None]]).astype(np.float64)
+        return found
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+    ) -> "LogisticRegression":
+        """Make one step of AdaGrad with some more points. The first call needs `classes`: all labels
+        that will occur."""
+        self._check_options()
+        first = not hasattr(self, "classes_")
+        x, y = self._labelled(X, y, reset=first)
+        if first:
+            if classes is None:
+                raise ValueError("classes must be passed on the first call to partial_fit.")
+            self.classes_ = np.unique(classes)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y contains {unknown.tolist()}, and the classes are {self.classes_.tolist()}: give"
+                " all labels as classes to the first call of partial_fit"
+            )
+        label = np.searchsorted(self.classes_, y)
+        points = Batch(x, label.astype(np.int64), self._weights(y, label, sample_weight, x))
+        self._seen = getattr(self, "_seen", 0.0) + x.shape[0]
+        algorithm = Algorithm(
+            len(self.classes_),
+            penalty=0.0 if math.isinf(self.C) else 1.0 / (self.C * self._seen),
+            intercept=self.fit_intercept,
+        )
+        shape = (algorithm.rows, x.shape[1] + 1)
+        place = self._place_of() if hasattr(self, "coef_") else np.zeros(shape)
+        parameter = algorithm.begin(place)
+        _, gradient = algorithm.loss_and_gradient(
+            algorithm.update_points(points, parameter, {}), place
+        )
+        gradient = gradient.reshape(shape)
+        self._squares = getattr(self, "_squares", np.zeros(shape)) + gradient**2
+        place = place - 0.1 * gradient / np.sqrt(self._squares + 1e-10)
+        self.coef_, self.intercept_ = place[:, :-1].astype(x.dtype), place[:, -1].astype(x.dtype)
+        self.n_iter_ = np.array([1], dtype=np.int32)
+        return self
+
+    def decision_function(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        check_is_fitted(self)
+        x = self._points(X, reset=False)
+        scores = np.asarray(x @ self.coef_.T + self.intercept_)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        scores = self.decision_function(X)
+        chosen = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(1)
+        found: npt.NDArray[Any] = self.classes_[chosen]
+        return found
+
+    def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        found: npt.NDArray[Any] = np.exp(self.predict_log_proba(X))
+        return found
+
+    def predict_log_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.stack([np.zeros_like(scores), scores], axis=1)
+        scores = scores - scores.max(1, keepdims=True)
+        found: npt.NDArray[Any] = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+        return found
