@@ -10,6 +10,7 @@ from tests.mutants.outer_faults import OUTER
 from tests.mutants.paper_faults import PAPERS
 from tests.mutants.push_faults import PUSHES
 from tests.mutants.runtime_faults import RUNTIME
+from tests.mutants.statistics_faults import STATISTICS
 from tests.mutants.store_faults import STORE
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -23,4 +24,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *CHECKPOINTS,
     *OUTER,
     *PUSHES,
+    *STATISTICS,
 )

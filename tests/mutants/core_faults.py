@@ -35,7 +35,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "simulated-replica-folds-twice",
         "A replica of the simulator folds every contribution twice.",
-        "sim:SimSliceStore.copy",
+        "sim:SimSliceStore._copy_slice",
         "list(message.cargo)",
         "list(message.cargo) * 2",
         STORM,

@@ -29,7 +29,7 @@ from polyrhythm.core.worker.training import Training
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.server.slice_store import Given, Place, SimSliceStore
 from polyrhythm.sim.server.store_modes import SimOnArrivalSliceStore, SimRoundsSliceStore
-from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
+from polyrhythm.wire.messages import Contribution, Message, Route, Row, SliceStep
 from tests.sim.staged_run import Run
 
 _K = 211
@@ -111,8 +111,8 @@ class Blocks(SimSliceStore):
         self.weights[slice_] += step.weight
         self._aggregate[slice_] = 0.0
 
-    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
-        weight = super().fold(round_, slot, share)
+    def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
+        weight = super().fold(round_, slot, share, rows)
         for slice_ in self.slices:  # slices that an earlier primary has folded, too
             before = self._at.get(slice_, slot)
             if before != slot:
@@ -221,7 +221,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         yield books
 
 
-def scenario(sync: str, seed: int, limit: str = "1h") -> str:
+def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> str:
     """A job in which many workers fail. The first worker does not, so that the job can end."""
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
@@ -229,7 +229,7 @@ def scenario(sync: str, seed: int, limit: str = "1h") -> str:
     text = f"""
         [job]
         sync = "{sync}"
-        kind = "{"gradient" if patience else "local"}"
+        kind = "{"gradient" if patience else kind}"
         abandon = "{patience or "off"}"
         interval = "{rng.choice(["auto", "20ms", "60ms"])}"
         coordination = "{rng.choice(["semi", "central"])}"
@@ -280,7 +280,7 @@ def _event(at_ms: float, what: str, worker: int | None = None, server: int | Non
     return text + ("" if server is None else f"server = {server}\n")
 
 
-def storm(sync: str, seed: int) -> str:
+def storm(sync: str, seed: int, kind: str = "local") -> str:
     """A job in which servers fail too: at most as many at once as a slice has replicas, with time
     between the failures to restore the copies. The lead's server and the first worker do not
     fail."""
@@ -290,7 +290,7 @@ def storm(sync: str, seed: int) -> str:
     text = f"""
         [job]
         sync = "{sync}"
-        kind = "local"
+        kind = "{kind}"
         interval = "40ms"
         timer = "{rng.choice(["off", "300ms"])}"
         max_time = "{rng.choice([2, 4])}s"

@@ -5,8 +5,12 @@ that was complete when the lead decided a round is in that round's version: in e
 server.*
 """
 
+from collections.abc import Callable
+
 from polyrhythm.core.record import Record
 from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.server.rows_check import check_rows
+from polyrhythm.sim.server.rows_store import SimRowsSliceStore
 from polyrhythm.sim.server.slice_store import Given, SimSliceStore
 from polyrhythm.wire import messages as m
 
@@ -17,6 +21,8 @@ class Checker:
         server loses or moves its slices."""
         self._promises = promises
         self.memories: dict[int, SimSliceStore] = {}
+        self.is_member: Callable[[int, int], bool] = lambda worker, incarnation: True
+        """Whether the lead has this incarnation of a worker in its view."""
         self._trailers: set[Given] = set()
         self._arrived: dict[Given, set[int]] = {}
         self._promised: dict[int, list[Given]] = {}
@@ -55,9 +61,17 @@ class Checker:
             self._trailers.discard(given)
             del self._arrived[given]
 
+    def check_rows(self, server: int, slice_: int) -> None:
+        """Kind statistics: check the rows of a slice on this server, if it has rows."""
+        memory = self.memories[server]
+        if isinstance(memory, SimRowsSliceStore) and slice_ in memory.live:
+            check_rows(memory, server, slice_, self.is_member)
+
     def folded(self, server: int, round_: int) -> None:
         """A server has folded this round: check that the contributions that were complete are in
-        its slices."""
+        its slices, and its rows of statistics."""
+        for slice_ in self.memories[server].slices:
+            self.check_rows(server, slice_)
         for given in self._promised.get(round_, ()):
             for slice_, contents in self.memories[server].contents.items():
                 if given not in contents:

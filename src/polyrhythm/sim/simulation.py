@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.names import LEAD, server_name
@@ -63,9 +64,16 @@ class Simulation:
         self._lives: Counter[int] = Counter()
         """How often a server was started, by its number."""
         self.servers = [self._make_server(server) for server in range(scenario.job.servers)]
+        if self._checker is not None:
+            self._checker.is_member = self._is_member
         self._cast = {spec.name: spec for spec in scenario.cast()}
         self._began_ns = clock.now_ns
         self._resumed = resumed
+
+    def _is_member(self, worker: int, incarnation: int) -> bool:
+        lead = self.servers[SEAT.server].machines[LEAD]
+        assert isinstance(lead, LeadMachine)
+        return lead.view.get(worker, incarnation) is not None
 
     def _make_server(self, server: int) -> ServerProcess:
         self._lives[server] += 1

@@ -6,6 +6,8 @@ use their values. Nearly all calls need only the chunk that is open, so its posi
 attributes of its own.
 """
 
+from collections.abc import Mapping
+
 from polyrhythm.core.batches import take
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
@@ -52,6 +54,23 @@ class SimPoints:
         self._left.clear()
         self.everything = sum(self._lengths.values())
         return anew
+
+    def holds(self, lease: Leased) -> bool:
+        """Whether this is the present lease."""
+        return lease is self._lease
+
+    @property
+    def at(self) -> Mapping[int, tuple[int, int]]:
+        """This worker's position in every chunk that it has visited, or that it holds. Call this
+        when no chunk is open."""
+        return self._at
+
+    def moved(self) -> tuple[ChunkProgress, ...]:
+        """What `collect` would return."""
+        moved = dict(self._moved)
+        if self._cursor != self._told:
+            moved[self._open] = (self._passes, self._cursor)
+        return tuple(ChunkProgress(number, *at) for number, at in moved.items())
 
     def left(self, count: int) -> int:
         """Return how many points `visit(count)` would visit."""

@@ -26,12 +26,14 @@ from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
+from polyrhythm.sim.model.statistics import CarriedContribution
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
 from polyrhythm.sim.server.cuts import SimCuts
 from polyrhythm.sim.server.links import SimServerLinks
 from polyrhythm.sim.server.placed import SimPlacedSlices
 from polyrhythm.sim.server.publishing import SimPublishing
+from polyrhythm.sim.server.rows_store import RowsCopy, RowsState
 from polyrhythm.sim.server.saving import SimModelSaver
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
 from polyrhythm.wire import messages as m
@@ -279,7 +281,7 @@ class ServerProcess(Process):
     def _fold(self, effect: fx.StartFold) -> None:
         if self._slept_through(lambda: self._fold(effect)):
             return
-        weight = self._placed().fold(effect.round, effect.slot, effect.share)
+        weight = self._placed().fold(effect.round, effect.slot, effect.share, effect.rows)
         self._slices.send_steps()
         self._learn()
         if self._checker is not None:
@@ -360,6 +362,7 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     m.Collected: lambda process, channel, message: process._saver.take(message),
     m.Kept: ServerProcess._take_kept,
     m.Contribution: ServerProcess._take_contribution,
+    CarriedContribution: ServerProcess._take_contribution,
     **dict.fromkeys(
         (m.WorkerHello, m.ServerHello, m.OperatorHello),
         lambda process, channel, message: process._links.hear_hello(channel, message),
@@ -370,7 +373,7 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     m.OperatorRequest: ServerProcess._take_request,
     m.Seed: ServerProcess._take_seed,
     **dict.fromkeys(
-        (CarriedCopy, CarriedState),
+        (CarriedCopy, CarriedState, RowsCopy, RowsState),
         lambda process, channel, message: process._slices.take_from_primary(message),
     ),
 }

@@ -13,7 +13,7 @@ from polyrhythm.errors import LinkError
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
-from polyrhythm.sim.server.store_modes import choose_slice_store
+from polyrhythm.sim.server.store_choice import choose_slice_store
 from polyrhythm.wire import messages as m
 
 
@@ -72,6 +72,8 @@ class SimPlacedSlices:
         """Apply a step or a state that a primary has sent."""
         store = self.placed()
         event = store.copy(message) if isinstance(message, CarriedCopy) else store.adopt(message)
+        if self._checker is not None:
+            self._checker.check_rows(self._server, message.slice)
         if event is not None:
             self._put(event)
 

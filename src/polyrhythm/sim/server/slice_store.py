@@ -188,7 +188,7 @@ class SimSliceStore:
 
     # -- folds ---------------------------------------------------------------------------------
 
-    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
+    def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
         raise AssertionError("slices are folded as they come, and no round is folded")
 
     def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
@@ -258,10 +258,13 @@ class SimSliceStore:
             # the sender is not the primary, or the state of the slice has not arrived yet
             return None
         if self._ledger.may_copy(primary, message.stamp):
-            self._added[slice_] = list(message.cargo)
-            self._fold_slice(slice_, _REPLICA_SLOT, message.step)
+            self._copy_slice(message)
             self._ledger.copied(message.stamp, message.rows)
         return ledger_events.copied(self._ledger, message)
+
+    def _copy_slice(self, message: CarriedCopy) -> None:
+        self._added[message.slice] = list(message.cargo)
+        self._fold_slice(message.slice, _REPLICA_SLOT, message.step)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
         """Follow a new routing: become the primary or a replica of slices, or drop them."""
@@ -292,19 +295,25 @@ class SimSliceStore:
         asked = [stamp.slice for stamp in fetch if stamp.slice in self.slices]
         same = self._ledger.teach(to, asked, fetch)
         return [
-            CarriedState(
-                routing=routing,
-                server=self._server,
-                slice=slice_,
-                slices=len(asked),
-                stamp=self._ledger.stamp(slice_),
-                rows=self._ledger.folded_rows(slice_),
-                parts=0 if same[slice_] else 1,
-                cargo=tuple(self.contents[slice_]),
-                total=self.weights[slice_],
+            self._state(
+                CarriedState(
+                    routing=routing,
+                    server=self._server,
+                    slice=slice_,
+                    slices=len(asked),
+                    stamp=self._ledger.stamp(slice_),
+                    rows=self._ledger.folded_rows(slice_),
+                    parts=0 if same[slice_] else 1,
+                    cargo=tuple(self.contents[slice_]),
+                    total=self.weights[slice_],
+                )
             )
             for slice_ in asked
         ]
+
+    def _state(self, state: CarriedState) -> CarriedState:
+        """The state of a slice, with what a kind adds to it."""
+        return state
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:
         """Replace this server's replica of a slice by the state that its primary has sent. Returns
@@ -312,12 +321,16 @@ class SimSliceStore:
         slice_, primary = message.slice, message.server
         if self._ledger.awaits(primary, slice_, message.routing):
             if message.parts:
-                self.contents[slice_] = Counter(message.cargo)
-                self.weights[slice_] = message.total
-                self._added[slice_] = []
-                self._write(slice_, _REPLICA_SLOT)
+                self._adopt_slice(message)
             self._ledger.adopt(message.stamp, message.rows)
         return ledger_events.adopted(self._ledger, message)
+
+    def _adopt_slice(self, message: CarriedState) -> None:
+        slice_ = message.slice
+        self.contents[slice_] = Counter(message.cargo)
+        self.weights[slice_] = message.total
+        self._added[slice_] = []
+        self._write(slice_, _REPLICA_SLOT)
 
     # -- readers -------------------------------------------------------------------------------
 

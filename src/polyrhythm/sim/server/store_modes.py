@@ -2,9 +2,8 @@
 
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
-from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.sim.server.slice_store import SimSliceStore
-from polyrhythm.wire.messages import Contribution, JobSpec, Row
+from polyrhythm.wire.messages import Contribution, Row
 
 
 class SimRoundsSliceStore(SimSliceStore):
@@ -18,7 +17,7 @@ class SimRoundsSliceStore(SimSliceStore):
     def _first_slot(self) -> int:
         return self._slot
 
-    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
+    def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
         """Fold every aggregate into `slot`. Returns the largest weight of an aggregate. `share`:
         which fraction of a full step to make."""
         self._slot = slot
@@ -72,8 +71,3 @@ class SimOnArrivalSliceStore(SimSliceStore):
         self.free(self._latest.surplus())
         if self._keep:
             self._latest.check()
-
-
-def choose_slice_store(job: JobSpec) -> type[SimSliceStore]:
-    """The class of a server's slice store, which depends on the job's sync policy."""
-    return SimRoundsSliceStore if traits_of(job.sync).rounds else SimOnArrivalSliceStore

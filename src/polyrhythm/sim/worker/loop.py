@@ -12,6 +12,7 @@ from collections.abc import Callable, Sized
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.batches import least_of, steps_of
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
 from polyrhythm.core.pauses import stopped_ns
 from polyrhythm.core.sync.barrier.bsp import BSP
@@ -31,6 +32,7 @@ from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.sim.model.computing import Computing
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.model.statistics import Difference, SimMemory
 from polyrhythm.sim.model.stretch import Stretch
 from polyrhythm.sim.model.timesheet import SimTimesheet
 from polyrhythm.sim.process import Process
@@ -76,6 +78,7 @@ class Loop:
         "cadence",
         "computing",
         "contributions",
+        "differences",
         "end_iteration",
         "looking",
         "pace",
@@ -103,6 +106,8 @@ class Loop:
         self.contributions = 0
         self.push_nbytes = -1
         """The size of a contribution, if slices of it are quantised; otherwise -1."""
+        self.differences: dict[int, Difference] = {}
+        """Kind statistics: the difference in each push buffer."""
         self.time = SimTimesheet()
         self.computing = Computing(process, self._computed)
         self.ready = False
@@ -161,6 +166,8 @@ class Loop:
             self._least = least_of(job.min_batch, self._batch)
             self.cadence.begin(self._batch, self._least)
             self._visits.cut_at(self._least)
+            if keeps_rows(job.kind):
+                self._visits.memory = SimMemory()
             self._get_ready()
         self._job = job
 
@@ -239,7 +246,7 @@ class Loop:
         """The top of the user's loop: take points and compute, contribute what is left, or
         leave."""
         self.end_iteration()
-        if self._stopped or (self.asked and not self._visits.steps):
+        if self._stopped or (self.asked and not self._visits.pending):
             self._put(ev.Leaving(TOLD_TO_LEAVE if self.asked else DONE))
             return
         if self.asked:
@@ -250,7 +257,7 @@ class Loop:
             return
         if self._on_its_way:
             self._awaiting_ns = self._clock.now_ns
-        elif self._visits.steps:
+        elif self._visits.pending:
             self._contribute()
         else:
             self.time.begin_exchange(self._clock.now_ns)
@@ -299,8 +306,11 @@ class Loop:
             self._turns.turn(self._machine.unacknowledged)
         time, (probe, probe_points, probe_ns) = self.time, self._probed
         batch, micro_ns = self.cadence.micro_batch() if self.traits.gathers else (0, 0)
+        buffer = self._turns.lend()
+        if self._visits.memory is not None:
+            self.differences[buffer] = self._visits.memory.collect()
         event = ev.Computed(  # without `*`, which would build two more sequences
-            self._turns.lend(),
+            buffer,
             float(points or 1),
             _RATES,
             self._seen,

@@ -23,6 +23,7 @@ from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
+from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
@@ -283,13 +284,15 @@ class WorkerProcess(Process):
         if channel is None:
             return  # the link has ended: the lead will say whether the server is lost
         worker, incarnation = self.machine.worker, self.machine.incarnation
-        rate = effect.rates[0]
+        rate, difference = effect.rates[0], self._loop.differences.get(effect.buffer)
         left_ns = began_ns = self.clock.now_ns
         for number in effect.slices:
             nbytes = self._quantised.get(number)
             contribution = builders.contribution(
                 effect, worker, incarnation, number, rate, quantised=nbytes is not None
             )
+            if difference is not None:
+                contribution = carry(contribution, difference)
             left_ns = channel.send(contribution, nbytes or self._nbytes[number])
         if not self._loop.traits.trains_through:
             self._loop.time.left(began_ns, left_ns)

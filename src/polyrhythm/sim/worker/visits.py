@@ -1,6 +1,7 @@
 """The points that a simulated worker has visited since its last contribution."""
 
 from polyrhythm.sim.model.points import SimPoints
+from polyrhythm.sim.model.statistics import SimMemory
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
 
@@ -14,13 +15,20 @@ class SimVisits:
         self.ever = 0
         self.everything = 0
         """The number of points in the lease; 0 if there is no lease."""
+        self.memory: SimMemory | None = None
+        """Kind statistics: what the points of this worker have added to its row."""
         self._cursor = SimPoints()
 
     def take_lease(self) -> None:
         if self.lease is None:
             return
+        new = not self._cursor.holds(self.lease)
+        if new and self.memory is not None:
+            self.memory.visit(self._cursor.moved())
         if self._cursor.take(self.lease):
             self.points = 0  # the worker was evicted, so these points never count
+        if new and self.memory is not None:
+            self.memory.take(self.lease, self._cursor.at)
         self.everything = self._cursor.everything
         if not self.points:
             self.lease_number = self.lease.number
@@ -44,4 +52,12 @@ class SimVisits:
         """Return the points, steps and progress for a contribution, and set them to zero."""
         points, steps = self.points, self.steps
         self.steps = self.points = 0
+        if self.memory is not None:
+            self.memory.visit(self._cursor.moved())
         return points, steps, self._cursor.collect()
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to contribute: steps, or the subtraction of a chunk that was
+        given up."""
+        return self.steps > 0 or (self.memory is not None and self.memory.pending)

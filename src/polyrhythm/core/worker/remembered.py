@@ -1,0 +1,70 @@
+"""What a worker's points have added to its row of statistics, chunk by chunk, and the difference that
+it has not contributed yet.
+
+*A chunk that leaves the lease is subtracted at once, before its points can be visited by another
+worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. After a
+rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
+
+The values are of any type: arrays in a worker, tuples of numbers in the simulator.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+from polyrhythm.wire.messages import Leased
+
+Value = TypeVar("Value")
+
+
+class Remembered(Generic[Value]):
+    def __init__(
+        self,
+        zero: Callable[[], Value],
+        add: Callable[[Value, Value], Value],
+        subtract: Callable[[Value, Value], Value],
+    ) -> None:
+        """`zero` returns a value that may be changed. `add` and `subtract` return the result, and
+        may change their first argument."""
+        self._zero, self._add, self._subtract = zero, add, subtract
+        self.difference = zero()
+        """What is to be contributed next."""
+        self.pending = False
+        """Whether there is something to contribute."""
+        self._subtotals: dict[int, Value] = {}
+        self._incarnation = 0
+
+    @property
+    def chunks(self) -> Collection[int]:
+        """The chunks whose points have added something to the row, or to the difference."""
+        return self._subtotals.keys()
+
+    def take(self, lease: Leased) -> set[int]:
+        """Take a new lease. Returns the chunks whose points must be forgotten, because they are not
+        in the lease, or because this worker has joined again."""
+        if lease.incarnation != self._incarnation:
+            self._incarnation = lease.incarnation
+            gone = set(self._subtotals)
+            self._subtotals.clear()
+            self.difference, self.pending = self._zero(), False
+            return gone
+        leased = {chunk.chunk for chunk in lease.chunks}
+        gone = self._subtotals.keys() - leased
+        for chunk in sorted(gone):
+            self.difference = self._subtract(self.difference, self._subtotals.pop(chunk))
+            self.pending = True
+        return gone
+
+    def visited(self, chunk: int, change: Value) -> None:
+        """Points of a chunk were visited, which has changed what they add to the row."""
+        subtotal = self._subtotals.get(chunk)
+        if subtotal is None:
+            subtotal = self._zero()
+        self._subtotals[chunk] = self._add(subtotal, change)
+        self.difference = self._add(self.difference, change)
+        self.pending = True
+
+    def collect(self) -> Value:
+        """Return the difference for a contribution, and begin with zero again."""
+        difference, self.difference = self.difference, self._zero()
+        self.pending = False
+        return difference

@@ -1,0 +1,93 @@
+"""A toy algorithm of kind statistics: a simulated worker remembers what each point has added, and
+contributes differences. All numbers are whole, so sums are exact.
+
+A visit of a point adds a number that depends on the point and on how often this worker has
+contributed. Every slice of the model has the same statistics: the sum of these numbers, and how many
+points have added one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polyrhythm.core.worker.remembered import Remembered
+from polyrhythm.wire.messages import ChunkProgress, Contribution, Leased
+
+Statistics = tuple[float, float]
+"""The sum of the numbers of some points, and how many points these are."""
+ZERO: Statistics = (0.0, 0.0)
+
+
+def plus(one: Statistics, other: Statistics) -> Statistics:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def minus(one: Statistics, other: Statistics) -> Statistics:
+    return one[0] - other[0], one[1] - other[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a contribution adds to its row, and the memory of all points of its worker after it: the
+    number of each point."""
+
+    change: Statistics
+    memory: Mapping[int, float]
+
+
+class CarriedContribution(Contribution, frozen=True, kw_only=True):
+    """A `Contribution` with a difference in place of its payload."""
+
+    difference: Difference
+
+
+def carry(message: Contribution, difference: Difference) -> CarriedContribution:
+    fields = {name: getattr(message, name) for name in message.__struct_fields__}
+    return CarriedContribution(**fields, difference=difference)
+
+
+class SimMemory:
+    """The memory of the points of one worker."""
+
+    def __init__(self) -> None:
+        self._remembered = Remembered[Statistics](lambda: ZERO, plus, minus)
+        self._numbers: dict[int, dict[int, float]] = {}
+        """Per chunk, the number of each of its points that was visited."""
+        self._firsts: dict[int, tuple[int, int]] = {}
+        """Per chunk of the lease, its first point, and how many it has."""
+        self._at: dict[int, tuple[int, int]] = {}
+        self._contributions = 0
+
+    @property
+    def pending(self) -> bool:
+        return self._remembered.pending
+
+    def take(self, lease: Leased, at: Mapping[int, tuple[int, int]]) -> None:
+        """Take a new lease. `at`: this worker's position in every chunk."""
+        for chunk in self._remembered.take(lease):
+            del self._numbers[chunk]
+        self._firsts = {each.chunk: (each.first, each.last - each.first) for each in lease.chunks}
+        self._at = {chunk: at[chunk] for chunk in self._firsts}
+
+    def visit(self, progress: tuple[ChunkProgress, ...]) -> None:
+        """The worker has come to these positions."""
+        for step in progress:
+            if step.chunk not in self._firsts:
+                continue  # it was given up, and subtracted
+            (first, length), (passes, cursor) = self._firsts[step.chunk], self._at[step.chunk]
+            visits = (step.passes - passes) * length + step.cursor - cursor
+            self._at[step.chunk] = (step.passes, step.cursor)
+            numbers = self._numbers.setdefault(step.chunk, {})
+            change = ZERO
+            for offset in range(cursor, cursor + min(visits, length)):
+                point = first + offset % length
+                number = float((31 * point + 17 * self._contributions) % 101)
+                before = numbers.get(point)
+                added = (number, 1.0) if before is None else (number - before, 0.0)
+                change = plus(change, added)
+                numbers[point] = number
+            self._remembered.visited(step.chunk, change)
+
+    def collect(self) -> Difference:
+        self._contributions += 1
+        memory = {point: n for numbers in self._numbers.values() for point, n in numbers.items()}
+        return Difference(self._remembered.collect(), memory)

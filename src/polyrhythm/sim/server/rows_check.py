@@ -1,0 +1,46 @@
+"""Checks the rows of statistics of a slice: *in every version, on every server, the sum of the rows is
+the sum over the memory of all points of all members, and no point is in two rows.*
+
+A worker that is not a member any more may have a row until the next fold. If a server died during the
+fold, such a row may lack the worker's last contribution (decision 071).
+"""
+
+from collections.abc import Callable
+
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.model.statistics import ZERO, plus
+from polyrhythm.sim.server.rows_store import SimRowsSliceStore
+
+
+def check_rows(
+    store: SimRowsSliceStore, server: int, slice_: int, is_member: Callable[[int, int], bool]
+) -> None:
+    rows, named = store.rows[slice_].rows, store.live[slice_]
+    where = f"slice {slice_} of s{server}"
+    last = {(row.worker, row.incarnation): row.sequence for row in named}
+    holders: dict[int, tuple[int, int]] = {}
+    total, recomputed = ZERO, ZERO
+    for key, row in rows.items():
+        if key not in last:
+            raise InvariantBroken(f"{where} has a row of {key}, which the fold did not name")
+        if row.sequence > last[key] or (row.sequence < last[key] and is_member(*key)):
+            raise InvariantBroken(
+                f"{where} has contribution {row.sequence} of {key} in its row, and the fold named"
+                f" {last[key]}"
+            )
+        for point in row.memory:
+            if point in holders:
+                raise InvariantBroken(
+                    f"{where}: point {point} is in the rows of {holders[point]} and {key}"
+                )
+            holders[point] = key
+        total = plus(total, row.total)
+        recomputed = plus(recomputed, (sum(row.memory.values()), float(len(row.memory))))
+    if total != recomputed:
+        raise InvariantBroken(
+            f"{where}: the sum of the rows is {total}, and the memory of the points gives"
+            f" {recomputed}"
+        )
+    for key in last.keys() - rows.keys():
+        if last[key] and is_member(*key):
+            raise InvariantBroken(f"{where} lacks the row of {key}")

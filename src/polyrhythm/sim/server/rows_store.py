@@ -1,0 +1,134 @@
+"""The slice store of a simulated server for kind statistics: rows of workers, with real numbers.
+
+A row also has the memory of the worker's points, as it was when the worker sent its last difference.
+So a checker can compute every row anew, and see whether a point is in two rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polyrhythm.core.server.worker_rows import Key, Waiting, WorkerRows, key_of
+from polyrhythm.sim.model.statistics import CarriedContribution, Difference, Statistics, plus
+from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given
+from polyrhythm.sim.server.store_modes import SimRoundsSliceStore
+from polyrhythm.wire.messages import Contribution, Route, Row, SliceStep
+
+
+@dataclass(frozen=True, slots=True)
+class SimRow:
+    total: Statistics
+    sequence: int
+    memory: Mapping[int, float]
+
+
+def _row(row: SimRow, difference: SimRow) -> SimRow:
+    return SimRow(plus(row.total, difference.total), difference.sequence, difference.memory)
+
+
+class RowsCopy(CarriedCopy, frozen=True, kw_only=True):
+    values: tuple[SimRow, ...] = ()
+    """The differences, in the order of `Copy.differences`."""
+
+
+class RowsState(CarriedState, frozen=True, kw_only=True):
+    workers: tuple[tuple[Key, SimRow], ...] = ()
+
+
+class SimRowsSliceStore(SimRoundsSliceStore):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.rows: dict[int, WorkerRows[SimRow]] = {}
+        """Per slice that this server holds, the rows of its last version."""
+        self.live: dict[int, tuple[Row, ...]] = {}
+        """Per slice, the rows that the fold of its last version has named."""
+        self._waiting: dict[int, Waiting[SimRow]] = {}
+        super().__init__(*args, **options)
+
+    def _keep_books(self, kept: Mapping[int, Route]) -> None:
+        super()._keep_books(kept)
+        for slice_ in kept:
+            self.rows.setdefault(slice_, WorkerRows(_row))
+        for slice_ in [slice_ for slice_ in self.rows if slice_ not in kept]:
+            del self.rows[slice_]
+            self.live.pop(slice_, None)
+        self._waiting = {slice_: self._waiting.get(slice_) or Waiting() for slice_ in self.slices}
+
+    def reroute(self, routes: Sequence[Route], routing: int) -> Any:
+        before = set(self.slices)
+        event = super().reroute(routes, routing)
+        for slice_ in self.slices.keys() - before:
+            self._waiting[slice_] = Waiting()
+        return event
+
+    def _added_slice(self, message: Contribution) -> None:
+        assert isinstance(message, CarriedContribution)
+        given: Difference = message.difference
+        whose = Row(message.worker, message.incarnation, message.sequence)
+        value = SimRow(given.change, message.sequence, given.memory)
+        self._waiting[message.slice].hold(whose, value)
+
+    def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
+        self._slot = slot
+        behind = [s for s in self.slices if not self._replicated or self._ledger.number(s) < round_]
+        named = {slice_: self._waiting[slice_].take(rows) for slice_ in behind}
+        for slice_ in self.slices:
+            if slice_ in named:
+                self._fold_rows(slice_, slot, rows, named[slice_])
+            else:
+                self._write(slice_, slot)
+        self._ledger.close(round_, rows)
+        for slice_, taken in named.items() if self._replicated else ():
+            self._copy_rows(slice_, rows, taken)
+        return float(max((len(taken) for taken in named.values()), default=0))
+
+    def _fold_rows(
+        self, slice_: int, slot: int, live: tuple[Row, ...], named: Sequence[tuple[Row, SimRow]]
+    ) -> None:
+        self.rows[slice_].fold(live, named)
+        self.live[slice_] = live
+        waiting, folded = self._added[slice_], {_given(row) for row, _ in named}
+        self._added[slice_] = [given for given in waiting if given in folded]
+        self._fold_slice(slice_, slot, SliceStep(float(len(named))))
+        members = {key_of(row) for row in live}
+        self._added[slice_] = [
+            given for given in waiting if given not in folded and given[:2] in members
+        ]
+
+    def _copy_rows(
+        self, slice_: int, live: tuple[Row, ...], named: Sequence[tuple[Row, SimRow]]
+    ) -> None:
+        for peer in sorted(self._ledger.copy_targets(slice_)):
+            copy = RowsCopy(
+                routing=self._routing,
+                server=self._server,
+                slice=slice_,
+                stamp=self._ledger.stamp(slice_),
+                step=SliceStep(float(len(named))),
+                rows=self._ledger.folded_rows(slice_),
+                cargo=tuple(_given(row) for row, _ in named) if self._keep else (),
+                live=live,
+                differences=tuple(row for row, _ in named),
+                values=tuple(value for _, value in named),
+            )
+            self.outgoing_steps.append((peer, copy))
+
+    def _copy_slice(self, message: CarriedCopy) -> None:
+        assert isinstance(message, RowsCopy)
+        self._added[message.slice] = list(message.cargo)
+        named = list(zip(message.differences, message.values, strict=True))
+        self._fold_rows(message.slice, 0, message.live, named)
+
+    def _state(self, state: CarriedState) -> CarriedState:
+        fields = {name: getattr(state, name) for name in state.__struct_fields__}
+        return RowsState(**fields, workers=tuple(self.rows[state.slice].rows.items()))
+
+    def _adopt_slice(self, message: CarriedState) -> None:
+        super()._adopt_slice(message)
+        assert isinstance(message, RowsState)
+        self.rows[message.slice] = WorkerRows(_row)
+        self.rows[message.slice].rows = dict(message.workers)
+        self.live.pop(message.slice, None)
+
+
+def _given(row: Row) -> Given:
+    return row.worker, row.incarnation, row.sequence

@@ -1,0 +1,75 @@
+"""Faults of kind statistics: rows, differences, and changes of a chunk's holder."""
+
+from tests.mutants.mutant import Mutant, mutant
+
+_ROWS = "tests/sim/test_simulated_statistics.py::test_the_sum_of_rows_is_the_memory_of_all_points"
+
+STATISTICS: tuple[Mutant, ...] = (
+    mutant(
+        "row-outlives-its-worker",
+        "The row of a worker that has died stays in the sum.",
+        "core:WorkerRows.fold",
+        "{key: self.rows[key] for key in sorted(self.rows) if key in keys}",
+        "{key: self.rows[key] for key in sorted(self.rows)}",
+        f"{_ROWS}[0]",
+    ),
+    mutant(
+        "difference-before-it-is-named",
+        "A fold adds every difference that has arrived, and servers differ.",
+        "core:Waiting.take",
+        "row.sequence <= last[key_of(row)]",
+        "True",
+        f"{_ROWS}[1]",
+    ),
+    mutant(
+        "difference-is-sent-twice",
+        "A worker sends what it has contributed again with its next contribution.",
+        "core:Remembered.collect",
+        "difference, self.difference = self.difference, self._zero()",
+        "difference = self.difference",
+        f"{_ROWS}[0]",
+    ),
+    mutant(
+        "chunk-in-two-rows",
+        "A worker that gives a chunk up does not subtract what its points have added.",
+        "core:Remembered.take",
+        "self.difference = self._subtract(self.difference, self._subtotals.pop(chunk))",
+        "self._subtotals.pop(chunk)",
+        f"{_ROWS}[3]",
+    ),
+    mutant(
+        "rejoined-with-its-memory",
+        "A worker that was evicted and joins again keeps the memory of its points.",
+        "core:Remembered.take",
+        "lease.incarnation != self._incarnation",
+        "not self._incarnation",
+        f"{_ROWS}[3]",
+    ),
+    mutant(
+        "replica-counts-what-was-not-named",
+        "A replica believes that its rows contain differences that no fold has named.",
+        "core:_limited",
+        "min(sequence, last.get((worker, incarnation), sequence))",
+        "sequence",
+        "tests/runtime/server/test_rows_store.py"
+        "::test_a_promoted_replica_has_the_rows_and_takes_again_what_was_not_named",
+    ),
+    mutant(
+        "acknowledged-before-it-is-named",
+        "A worker forgets a difference that no fold has named, and cannot send it again.",
+        "core:Acks.fold",
+        "of <= round_ if named is None else sequence <= named.get(worker, 0)",
+        "of <= round_",
+        "tests/core/server/test_server_machine.py"
+        "::test_a_contribution_is_acknowledged_when_a_fold_has_named_it",
+    ),
+    mutant(
+        "late-in-the-fold-before",
+        "A contribution counts in a round whose fold does not name it, and is forgotten.",
+        "core:Contributions._complete_if",
+        "max(partial.round, self._named_before)",
+        "partial.round",
+        "tests/core/lead/test_named_folds.py"
+        "::test_a_contribution_that_all_servers_had_before_the_fold_counts_in_the_next_round",
+    ),
+)
