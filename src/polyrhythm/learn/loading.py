@@ -24,7 +24,8 @@ from torch.utils.data import (
 )
 
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.points import Indices, Ranks
+from polyrhythm.learn.data.row_groups import RowGroups
+from polyrhythm.learn.points import Indices, Order, Ranks
 
 _OF_THE_LOADER = (
     "timeout",
@@ -173,6 +174,11 @@ def count_of(source: Any) -> int:
     return len(_map_style(source))
 
 
+def order_of(dataset: Any) -> Order | None:
+    """The order that a data set wants, if it reads some orders faster than others."""
+    return dataset if isinstance(dataset, RowGroups) else None
+
+
 def fetcher(
     source: Any, collate_fn: Callable[[Any], Any] | None = None
 ) -> Callable[[Indices], Any]:
@@ -182,6 +188,8 @@ def fetcher(
         tensors = _tensors_of(dataset)
         if tensors is not None:
             return lambda indices: _together(tensors, indices)
+        if isinstance(dataset, RowGroups):
+            return dataset.columns
     collate = collate_fn or default_collate
     if hasattr(dataset, "__getitems__"):
         return lambda indices: collate(dataset.__getitems__(indices.tolist()))
@@ -242,6 +250,8 @@ def loader_of(
         tensors = _tensors_of(dataset)
         if tensors is not None:
             dataset, arguments["collate_fn"] = _Whole(tensors), _as_is
+        elif isinstance(dataset, RowGroups):
+            arguments["collate_fn"] = _as_is
     if arguments.get("generator") is None:
         arguments["generator"] = torch.Generator().manual_seed(seed)
     arguments["worker_init_fn"] = _Begin(arguments.get("worker_init_fn"))

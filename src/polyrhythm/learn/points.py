@@ -7,6 +7,7 @@ progress takes effect when the contribution is counted.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,24 @@ Ranks = Callable[[int], Indices]
 """Gives the rank of every point in the order of a pass: points with lower ranks come first."""
 
 
+class Order(Protocol):
+    """How a data set wants its points to be ordered, if any order is not equally fast."""
+
+    def deal(self, rng: np.random.Generator) -> Indices:
+        """The order in which points are dealt to chunks."""
+
+    def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
+        """The points of a chunk in the order of one pass."""
+
+
 class Points:
-    def __init__(self, lease: Leased, least: int = 1) -> None:
+    def __init__(self, lease: Leased, least: int = 1, order: Order | None = None) -> None:
         self.begin(least)
-        self._permutation: Indices = np.random.default_rng(lease.seed).permutation(lease.points)
+        self._in_order = order
+        rng = np.random.default_rng(lease.seed)
+        self._permutation: Indices = (
+            rng.permutation(lease.points) if order is None else order.deal(rng)
+        )
         self._seed = lease.seed
         self._epochs = lease.epochs
         self._chunks: dict[int, ChunkLease] = {}
@@ -212,6 +227,8 @@ class Points:
         last = self._last_shuffled
         if last is None or last[0] != chunk or last[1] != passes:
             rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
-            shuffled = rng.permutation(self._permutation[chunk.first : chunk.last])
+            points = self._permutation[chunk.first : chunk.last]
+            order = self._in_order
+            shuffled = rng.permutation(points) if order is None else order.shuffle(points, rng)
             self._last_shuffled = last = (chunk, passes, shuffled)
         return last[2]

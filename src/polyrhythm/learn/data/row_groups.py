@@ -1,0 +1,79 @@
+"""A table in a file as a data set for `worker.batches`: row groups are permuted, and rows are shuffled
+inside a buffer, so a worker reads only the row groups of its own chunks, one after the other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.data.tables import open_points
+from polyrhythm.learn.pointwise.source import ArraySource, Source
+
+Indices = npt.NDArray[np.int64]
+
+
+class RowGroups(torch.utils.data.Dataset[Any]):
+    """A table of points with labels (`open_points` describes the files). A batch is a tensor of
+    features, or a pair of features and labels if `label` names a column.
+
+    `buffer`: how many rows are shuffled together. They stay in memory."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        label: str | int | None = None,
+        features: Sequence[str | int] | None = None,
+        buffer: int = 65_536,
+    ) -> None:
+        if buffer < 1:
+            raise UsageError(f"buffer is {buffer}: it must be at least 1")
+        self.source: Source = open_points(path, label=label, features=features)
+        self.buffer = buffer
+        self._given = (Path(path).absolute(), label, features, buffer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A data set that is sent to another process is opened there again."""
+        return _again, self._given
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        return tuple(column[0] for column in self.columns([index]))
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        return self.columns(indices)
+
+    def columns(self, indices: Sequence[int] | Indices) -> tuple[torch.Tensor, ...]:
+        """The features of these points, and their labels if they have some."""
+        wanted = np.asarray(indices, np.int64)
+        if isinstance(self.source, ArraySource):
+            batch = self.source.points.part(wanted)
+        else:
+            batch = self.source.rows(wanted)  # type: ignore[attr-defined]
+        x = torch.from_numpy(np.ascontiguousarray(batch.x))
+        return (x,) if batch.y is None else (x, torch.from_numpy(np.ascontiguousarray(batch.y)))
+
+    def deal(self, rng: np.random.Generator) -> Indices:
+        """The order in which points are dealt to chunks: row groups in a random order, with the rows
+        of each in their own."""
+        first = self.source.groups()
+        edges = [*first, len(self)]
+        order = rng.permutation(len(first))
+        return np.concatenate([np.arange(edges[at], edges[at + 1]) for at in order])
+
+    def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
+        """The points of a chunk in the order of one pass: buffers in a random order, and the rows
+        of each shuffled."""
+        count = -(-len(points) // self.buffer)
+        parts = np.array_split(points, max(1, count))
+        return np.concatenate([rng.permutation(parts[at]) for at in rng.permutation(len(parts))])
+
+
+def _again(path: Path, label: Any, features: Any, buffer: int) -> RowGroups:
+    return RowGroups(path, label=label, features=features, buffer=buffer)

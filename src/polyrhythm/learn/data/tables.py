@@ -1,0 +1,364 @@
+"""Tables of numbers in files, as sources of points: `.npy`, CSV and Parquet.
+
+A file is divided into *row groups*: the row groups of Parquet, or ranges of whole lines of similar
+size of a CSV file. *A worker parses only the row groups that contain points of its chunks*, and keeps
+the last ones. A CSV file is also searched for line ends once, which is much faster than parsing it.
+
+pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
+"""
+
+import gzip
+import mmap
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.errors import DataError, UsageError
+from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.source import ArraySource, Source
+
+RANGE_NBYTES = 4 * 1024 * 1024
+"""The size of a range of lines of a CSV file."""
+KEPT_NBYTES = 256 * 1024 * 1024
+"""How many bytes of parsed row groups a table keeps."""
+
+
+def open_points(
+    path: str | Path,
+    *,
+    label: str | int | None = None,
+    features: Sequence[str | int] | None = None,
+    dtype: npt.DTypeLike = np.float32,
+) -> Source:
+    """Open a table of points: a `.npy` file, a `.csv` or `.csv.gz` file, a `.parquet` file, or a folder
+    of Parquet files. `label`: the name or number of the column with the label of a point; -1 is the
+    last column. `features`: the columns of the point; all others by default."""
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"there is no file {path}")
+    name = path.name.lower()
+    if name.endswith(".npy"):
+        return _open_array(path, label, features)
+    if name.endswith((".csv", ".csv.gz")):
+        return CsvTable(path, label, features, dtype)
+    if path.is_dir() or name.endswith(".parquet"):
+        return ParquetTable(path, label, features, dtype)
+    raise UsageError(
+        f"{path} is not a table that can be read: give a .npy, .csv, .csv.gz or .parquet file, or a"
+        " folder of .parquet files"
+    )
+
+
+class Table:
+    """What the tables share: row groups, and those of them that are kept in memory."""
+
+    def __init__(self, path: Path, counts: Sequence[int], given: tuple[Any, ...]) -> None:
+        """`given`: the arguments of the constructor. A table that is sent to another process is
+        opened there again."""
+        self.path = path
+        self._given = given
+        self._edges = [0, *accumulate(counts)]
+        self._kept: OrderedDict[int, Batch] = OrderedDict()
+        self.parsed = 0
+        """How many row groups were parsed."""
+        if len(self) == 0:
+            raise DataError(f"{path} has no rows")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given
+
+    def __len__(self) -> int:
+        return self._edges[-1]
+
+    def groups(self) -> list[int]:
+        return self._edges[:-1]
+
+    def read(self, first: int, last: int) -> Batch:
+        parts = []
+        number = bisect_right(self._edges, first) - 1
+        while first < last:
+            begin, end = self._edges[number], min(last, self._edges[number + 1])
+            parts.append(self.group(number).part(slice(first - begin, end - begin)))
+            first, number = end, number + 1
+        return together(parts)
+
+    def rows(self, indices: npt.NDArray[np.int64]) -> Batch:
+        """Any points, in this order. Neighbours are cheap: their row group is parsed once."""
+        numbers = np.searchsorted(self._edges, indices, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        parts = []
+        for number in np.unique(numbers):
+            inside = indices[numbers == number] - self._edges[number]
+            parts.append(self.group(int(number)).part(inside))
+        back = np.empty(len(indices), np.int64)
+        back[order] = np.arange(len(indices))
+        return together(parts).part(back)
+
+    def group(self, number: int) -> Batch:
+        """One row group."""
+        found = self._kept.get(number)
+        if found is None:
+            found = self._parse(number)
+            self.parsed += 1
+            wanted = self._edges[number + 1] - self._edges[number]
+            if len(found) != wanted:
+                raise DataError(
+                    f"{self.path} has {len(found)} rows where {wanted} lines were counted: remove"
+                    " empty lines, and line ends inside of quotes"
+                )
+            self._check(found, self._edges[number])
+            self._kept[number] = found
+            size = max(1, found.x.nbytes)
+            while len(self._kept) > max(2, KEPT_NBYTES // size):
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return found
+
+    def _parse(self, number: int) -> Batch:
+        raise NotImplementedError
+
+    def _check(self, points: Batch, first: int) -> None:
+        if np.isfinite(points.x.sum(dtype=np.float64)):
+            return
+        broken = ~np.isfinite(points.x)
+        if broken.any():
+            row, column = (int(index) for index in np.argwhere(broken)[0])
+            raise DataError(
+                f"{self.path}: row {first + row} has no finite number in feature {column}: remove or"
+                " fill such values"
+            )
+
+
+class CsvTable(Table):
+    """A CSV file of numbers. The first line may contain the names of the columns."""
+
+    def __init__(
+        self,
+        path: Path,
+        label: str | int | None = None,
+        features: Sequence[str | int] | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        pyarrow_part("csv")
+        self._data = _bytes_of(path)
+        end = _end_of(self._data)
+        line = self._data.find(b"\n")
+        head = bytes(self._data[: end if line < 0 else line]).decode().rstrip("\r")
+        cells = [cell.strip().strip('"') for cell in head.split(",")]
+        named = not all(_is_number(cell) for cell in cells)
+        begin = 0 if not named else end if line < 0 else min(end, line + 1)
+        self._names = cells if named else [str(number) for number in range(len(cells))]
+        self._columns = Columns(path, self._names, label, features)
+        self._dtype = np.dtype(dtype)
+        self._ranges = _ranges(self._data, begin, end)
+        counts = [_lines(self._data, *part) for part in self._ranges]
+        super().__init__(path, counts, (path.absolute(), label, features, dtype))
+
+    def _parse(self, number: int) -> Batch:
+        arrow, csv = pyarrow_part(""), pyarrow_part("csv")
+        first, last = self._ranges[number]
+        kinds = {name: arrow.from_numpy_dtype(self._dtype) for name in self._columns.features}
+        names = list(self._columns.features)
+        if self._columns.label is not None:
+            names.append(self._columns.label)
+        try:
+            table = csv.read_csv(
+                arrow.BufferReader(bytes(self._data[first:last])),
+                read_options=csv.ReadOptions(column_names=self._names, use_threads=False),
+                convert_options=csv.ConvertOptions(column_types=kinds, include_columns=names),
+            )
+        except arrow.ArrowInvalid as error:
+            rows = f"rows {self._edges[number]} to {self._edges[number + 1] - 1}"
+            raise DataError(f"{self.path}, {rows}: {error}") from None
+        return self._columns.batch(table, self._dtype)
+
+
+class ParquetTable(Table):
+    """A Parquet file, or a folder of them in the order of their names."""
+
+    def __init__(
+        self,
+        path: Path,
+        label: str | int | None = None,
+        features: Sequence[str | int] | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        parquet = pyarrow_part("parquet")
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if not files:
+            raise DataError(f"the folder {path} has no .parquet file")
+        self._places: list[tuple[Path, int]] = []
+        counts: list[int] = []
+        names: list[str] | None = None
+        for file in files:
+            described = _readable(file, lambda file=file: parquet.read_metadata(file))
+            found = list(described.schema.to_arrow_schema().names)
+            if names is None:
+                names = found
+            if found != names:
+                raise DataError(f"{file} has other columns than {files[0]}")
+            for number in range(described.num_row_groups):
+                self._places.append((file, number))
+                counts.append(described.row_group(number).num_rows)
+        assert names is not None
+        self._columns = Columns(path, names, label, features)
+        self._dtype = np.dtype(dtype)
+        super().__init__(path, counts, (path.absolute(), label, features, dtype))
+
+    def _parse(self, number: int) -> Batch:
+        parquet = pyarrow_part("parquet")
+        file, group = self._places[number]
+        names = list(self._columns.features)
+        if self._columns.label is not None:
+            names.append(self._columns.label)
+
+        def read() -> Any:
+            with parquet.ParquetFile(file) as opened:
+                return opened.read_row_group(group, columns=names, use_threads=False)
+
+        return self._columns.batch(_readable(file, read), self._dtype)
+
+
+class Columns:
+    """Which columns of a table are features, and which one is the label."""
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        label: str | int | None,
+        features: Sequence[str | int] | None,
+    ) -> None:
+        def named(column: str | int) -> str:
+            if isinstance(column, int) and -len(names) <= column < len(names):
+                return names[column]
+            if column in names:
+                return str(column)
+            raise UsageError(f"{path} has no column {column!r}: it has {', '.join(names)}")
+
+        self.path = path
+        self.label = None if label is None else named(label)
+        self.features = (
+            [name for name in names if name != self.label]
+            if features is None
+            else [named(column) for column in features]
+        )
+
+    def batch(self, table: Any, dtype: np.dtype[Any]) -> Batch:
+        x = np.empty((table.num_rows, len(self.features)), dtype)
+        for number, name in enumerate(self.features):
+            column = table.column(name)
+            try:
+                x[:, number] = column.to_numpy()
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"{self.path}: the column {name!r} is {column.type}, not numbers; choose the"
+                    " columns with features"
+                ) from None
+        y = None
+        if self.label is not None:
+            y = table.column(self.label).to_numpy()
+            if np.issubdtype(y.dtype, np.floating) and (y == np.floor(y)).all():
+                y = y.astype(np.int64)
+        return Batch(x, y)
+
+
+def together(parts: Sequence[Batch]) -> Batch:
+    """Several batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    labels = [part.y for part in parts if part.y is not None]
+    x = np.concatenate([part.x for part in parts])
+    return Batch(x, np.concatenate(labels) if labels else None)
+
+
+def pyarrow_part(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(f"pyarrow.{name}" if name else "pyarrow")
+    except ImportError:
+        raise UsageError("CSV and Parquet need pyarrow: pip install 'polyrhythm[files]'") from None
+
+
+def _open_array(
+    path: Path, label: str | int | None, features: Sequence[str | int] | None
+) -> ArraySource:
+    try:
+        x = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+    if x.ndim != 2 or not len(x):
+        raise DataError(f"{path} has the shape {x.shape}: a table with rows is needed")
+    if isinstance(label, str) or any(isinstance(column, str) for column in features or ()):
+        raise UsageError(f"{path} has no names of columns: give their numbers")
+    if label is None and features is None:
+        return ArraySource(Batch(x))
+    numbers = list(range(x.shape[1])) if features is None else [int(c) for c in features]
+    y = None
+    if label is not None:
+        at = int(label) % x.shape[1]
+        y = np.asarray(x[:, at])
+        numbers = [number for number in numbers if number != at]
+    ordered = numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else False
+    x = x[:, numbers[0] : numbers[-1] + 1] if ordered else x[:, numbers]
+    return ArraySource(Batch(x, y))
+
+
+def _readable(file: Path, read: Any) -> Any:
+    try:
+        return read()
+    except Exception as error:  # pyarrow raises errors of many kinds for a damaged file
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"cannot read {file}: {line}") from None
+
+
+def _bytes_of(path: Path) -> Any:
+    try:
+        if path.name.lower().endswith(".gz"):
+            return gzip.decompress(path.read_bytes())
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty")
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _end_of(data: Any) -> int:
+    """Where the last line ends: empty lines at the end do not count."""
+    end = len(data)
+    while end and data[end - 1 : end] in (b"\n", b"\r", b" "):
+        end -= 1
+    return end
+
+
+def _ranges(data: Any, begin: int, end: int) -> list[tuple[int, int]]:
+    """Ranges of whole lines of similar size."""
+    count = max(1, round((end - begin) / RANGE_NBYTES))
+    edges = [begin]
+    for number in range(1, count):
+        at = data.find(b"\n", begin + (end - begin) * number // count, end)
+        if at >= 0 and at + 1 > edges[-1]:
+            edges.append(at + 1)
+    edges.append(end)
+    return [(first, last) for first, last in pairwise(edges) if last > first]
+
+
+def _lines(data: Any, first: int, last: int) -> int:
+    part = bytes(data[first:last])
+    return part.count(b"\n") + (not part.endswith(b"\n"))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

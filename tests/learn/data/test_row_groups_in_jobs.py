@@ -1,0 +1,85 @@
+"""A job whose points lie in a file: every point is visited once in a pass, and a worker parses the
+row groups of its own chunks only."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyrhythm import Worker
+from polyrhythm.data import RowGroups
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import DataError
+from polyrhythm.wire.messages import JobSpec
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    table = pyarrow.table({"number": np.arange(1_000.0), "label": np.arange(1_000) % 2})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=20)
+    return tmp_path / "t.parquet"
+
+
+def job(**fields: object) -> JobSpec:
+    return JobSpec(job="table", timer="off", heartbeat_s=20.0, workers=2, servers=1, **fields)
+
+
+def step(model: nn.Linear, optimizer: torch.optim.Optimizer, features: torch.Tensor) -> None:
+    model((features / 1_000.0)[:, :1]).sum().backward()
+    optimizer.step()
+
+
+def test_workers_visit_all_rows_once_and_parse_their_own_row_groups(path: Path) -> None:
+    seen: dict[str, list[float]] = {"worker-0": [], "worker-1": []}
+    parsed: dict[str, int] = {}
+
+    def main(worker: Worker) -> None:
+        data = RowGroups(path, label="label", buffer=40)
+        model = nn.Linear(1, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        for features, labels in worker.batches(data, batch_size=25):
+            seen[worker.name] += features[:, 0].tolist()
+            assert torch.equal(labels, features[:, 0].long() % 2)
+            step(model, optimizer, features)
+        parsed[worker.name] = data.source.parsed  # type: ignore[attr-defined]
+
+    run_inline(job(epochs=2), main, timeout_s=60)
+    visited = sorted(seen["worker-0"] + seen["worker-1"])
+    assert visited == sorted([*range(1_000), *range(1_000)])
+    # 50 row groups and two workers; chunks share the row groups at their edges
+    assert all(count <= 25 + 2 * 16 for count in parsed.values())
+    assert sum(parsed.values()) <= 50 + 2 * 16
+    assert seen["worker-0"] != sorted(seen["worker-0"])
+
+
+def test_another_worker_reads_what_one_worker_cannot_read(path: Path) -> None:
+    seen: set[float] = set()
+
+    def main(worker: Worker) -> None:
+        model = nn.Linear(1, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        if worker.name == "worker-1":
+            data = RowGroups(path.with_name("elsewhere.parquet"))
+        data = RowGroups(path)
+        for (features,) in worker.batches(data, batch_size=25):
+            seen.update(features[:, 0].tolist())
+            step(model, optimizer, features)
+
+    with pytest.raises(DataError, match=r"there is no file .*elsewhere.parquet"):
+        run_inline(job(epochs=1), main, timeout_s=60)
+    assert seen == set(range(1_000))
+
+
+def test_a_file_that_no_worker_can_read_is_named(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+    def main(worker: Worker) -> None:
+        RowGroups(path)
+
+    with pytest.raises(DataError, match=r"cannot read .*t.parquet"):
+        run_inline(job(epochs=1), main, timeout_s=60)
