@@ -35,6 +35,9 @@ _WITH_MOMENTUM = (MOMENTUM, SPARSE_MOMENTUM)
 _CLOSE = 1e-3
 _SETTLED = 12
 """The number of steps after which momentum has added all of a contribution except 2**-13 of it."""
+INT8 = "tcp --push int8"
+"""Links over TCP with quantised pushes. A contribution with one step has at most one number other
+than 0 in every block, and the largest number of a block stays as it is."""
 SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
 
 

@@ -18,6 +18,7 @@ from tests.cluster.ledger_job import (
     ADAGRAD,
     ADDITION,
     FEW,
+    INT8,
     JOB,
     MANY,
     MOMENTUM,
@@ -63,10 +64,15 @@ def draw(rng: random.Random) -> list[str]:
         ("asp", "auto", ONCE, MOMENTUM),
         ("bsp", "auto", ONCE, SPARSE_ADAM),
         ("asp", "tcp", ONCE, SPARSE_MOMENTUM),
+        ("bsp", INT8, FEW, ADDITION),
+        ("asp", INT8, ONCE, MOMENTUM),
+        pytest.param("ssp:2", INT8, MANY, ADDITION, marks=SHOWN_ELSEWHERE),
+        pytest.param("bsp", INT8, ONCE, OUTER, marks=SHOWN_ELSEWHERE),
     ],
     ids=[
         *("bsp", "ssp", "asp", "bsp-adagrad", "bsp-outer", "ssp-momentum", "asp-momentum"),
         *("bsp-rows-sparse-adam", "asp-rows-momentum"),
+        *("bsp-int8", "asp-momentum-int8", "ssp-int8", "bsp-outer-int8"),
     ],
 )
 def test_no_contribution_is_lost_or_counted_twice(
@@ -82,7 +88,7 @@ def test_no_contribution_is_lost_or_counted_twice(
     rng = random.Random(f"failover {sync} {seed}")
     faults = draw(rng)
     print(f"faults: {' '.join(faults)}")
-    more = ["--link", link, "--workers", 3, "--servers", 3, "--replicas", 1]
+    more = ["--link", *link.split(), "--workers", 3, "--servers", 3, "--replicas", 1]
     more += ["--slow-fold", "1=1ms"]  # s1 then adds and folds on adder threads
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)
@@ -94,3 +100,5 @@ def test_no_contribution_is_lost_or_counted_twice(
         endure(job_workers, faults, begin_fault, rng)
         finish(job_workers, optimizer)
         assert "made dense" not in command.stderr(), "rows are contributed"
+        quantised = ["pushed_nbytes" in line for line in command.journal("rounds")]
+        assert any(quantised) is (link == INT8)

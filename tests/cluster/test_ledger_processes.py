@@ -15,6 +15,7 @@ from tests.cluster.ledger_job import (
     ADAGRAD,
     ADDITION,
     FEW,
+    INT8,
     JOB,
     MANY,
     MOMENTUM,
@@ -45,8 +46,12 @@ FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
         pytest.param("bsp", "auto", ONCE, ADAGRAD, marks=SHOWN_ELSEWHERE),
         pytest.param("ssp:2", "tcp", ONCE, MOMENTUM, marks=SHOWN_ELSEWHERE),
         pytest.param("asp", "auto", ONCE, MOMENTUM, marks=SHOWN_ELSEWHERE),
+        pytest.param("asp", INT8, MANY, ADDITION, marks=SHOWN_ELSEWHERE),
     ],
-    ids=["bsp", "ssp", "asp", "psp", "fsp", "bsp-adagrad", "ssp-momentum", "asp-momentum"],
+    ids=[
+        *("bsp", "ssp", "asp", "psp", "fsp", "bsp-adagrad", "ssp-momentum", "asp-momentum"),
+        "asp-int8",
+    ],
 )
 def test_every_acknowledged_contribution_is_counted_once(
     tmp_path: Path,
@@ -59,7 +64,7 @@ def test_every_acknowledged_contribution_is_counted_once(
 ) -> None:
     say_how_again(request, seed)
     rng = random.Random(f"{sync} {seed}")
-    more = ["--link", link, "--workers", 3, "--servers", 2]
+    more = ["--link", *link.split(), "--workers", 3, "--servers", 2]
     if sync in ("psp", "fsp"):
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
         # s0 then adds and folds on adder threads, and s1 on the thread that calls it
