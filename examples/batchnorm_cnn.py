@@ -46,9 +46,9 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def main(worker: pr.Worker) -> None:
-    images, labels = make_data()
+    images, labels = (tensor.to(worker.device) for tensor in make_data())
     torch.manual_seed(worker.seed)
-    model = make_model()
+    model = make_model().to(worker.device)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     for batch, targets in worker.batches((images[:TRAIN], labels[:TRAIN]), batch_size=16):
         loss = nn.functional.cross_entropy(model(batch), targets)

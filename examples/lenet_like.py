@@ -22,12 +22,12 @@ def make_data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main(worker: pr.Worker) -> None:
-    images, labels = make_data()
+    images, labels = (tensor.to(worker.device) for tensor in make_data())
     torch.manual_seed(worker.seed)
     model = nn.Sequential(
         *(nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Linear(150, 32), nn.ReLU(), nn.Linear(32, 4)),
-    )
+    ).to(worker.device)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     for batch, targets in worker.batches((images[:640], labels[:640]), batch_size=32):
         loss = nn.functional.cross_entropy(model(batch), targets)

@@ -55,13 +55,14 @@ def accuracy(model: Classifier) -> float:
 
 def main(worker: pr.Worker) -> None:
     torch.manual_seed(worker.seed)
-    model = Classifier()
+    model = Classifier().to(worker.device)
     loader = DataLoader(
         Sentences(TRAIN, seed=0), batch_size=16, shuffle=True, num_workers=2, collate_fn=pad
     )
     optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=0.02))
     for words, labels in worker.batches(loader):
+        words, labels = words.to(worker.device), labels.to(worker.device)
         loss = nn.functional.cross_entropy(model(words), labels)
         loss.backward()
         optimizer.step(objective=loss)
-    worker.report(accuracy=accuracy(model))
+    worker.report(accuracy=accuracy(model.cpu()))

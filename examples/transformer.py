@@ -36,15 +36,15 @@ class Transformer(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(tokens.shape[1])
+        places = torch.arange(tokens.shape[1], device=tokens.device)
         inner = self.tokens(tokens) + self.places(places)
         return self.head(self.layers(inner, mask=self.mask, is_causal=True))
 
 
 def main(worker: pr.Worker) -> None:
-    tokens = make_data()
+    tokens = make_data().to(worker.device)
     torch.manual_seed(worker.seed)
-    model = Transformer()
+    model = Transformer().to(worker.device)
     optimizer = worker.attach(model, torch.optim.AdamW(model.parameters(), lr=5e-3))
     for (batch,) in worker.batches((tokens[:TRAIN],), batch_size=32):
         scores, wanted = model(batch[:, :-1]), batch[:, 1:]

@@ -25,6 +25,7 @@ class PlainWorker:
 
     name = "plain"
     stopped = False
+    device = torch.device("cpu")
 
     def __init__(self, seed: int, passes: int, workers: int) -> None:
         self.seed = seed

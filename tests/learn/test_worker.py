@@ -10,6 +10,7 @@ from torch import nn
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import NotFinite, Refused, UsageError
+from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -254,3 +255,30 @@ def test_channels_last_survives_the_exchange() -> None:
         assert torch.allclose(model.weight, before - 0.1 * gradient)
 
     assert run(main, rounds=1, servers=2).outcome is not None
+
+
+def test_a_model_that_is_not_on_the_assigned_device_is_reported_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The device `meta` exists everywhere, and no model is on it."""
+    devices: list[torch.device] = []
+
+    def main(worker: Worker) -> None:
+        devices.append(worker.device)
+        train(worker)
+
+    job = JobSpec(job="device", workers=2, rounds=2, heartbeat_s=20.0)
+    run_inline(job, main, options=NodeOptions(check=True, device="meta"), timeout_s=20)
+    assert devices == [torch.device("meta")] * 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the model of worker-0 is on cpu, and not on meta, its device in this job" in said
+    assert "model.to(worker.device)" in said and "--devices cpu" in said
+
+
+def test_a_worker_without_an_assignment_uses_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(worker: Worker) -> None:
+        assert worker.device == torch.device("cpu")
+        train(worker)
+
+    run(main, rounds=2)
+    assert capsys.readouterr().err == ""

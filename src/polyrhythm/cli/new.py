@@ -44,9 +44,10 @@ def accuracy(model: nn.Module, points: torch.Tensor, labels: torch.Tensor) -> fl
 
 def main(worker: pr.Worker) -> None:
     """What every worker runs: an ordinary torch loop."""
-    points, labels = load()
+    # The device of this worker: a GPU if there is one. See --devices.
+    points, labels = (tensor.to(worker.device) for tensor in load())
     torch.manual_seed(worker.seed)
-    model = build()
+    model = build().to(worker.device)
     # From here on step() exchanges the parameters with the other workers.
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     # Batches of this worker's share of the points, until the job ends.

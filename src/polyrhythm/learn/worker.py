@@ -119,7 +119,19 @@ class Worker:
         joins the job when training begins: at the first step, or at `batches`, `keep` or `probe`.
         All workers must make the steps of the models in one order, such as critic, critic,
         generator; with kind local any order is allowed."""
-        return self._models.attach(model, optimizer, name or "")
+        attached = self._models.attach(model, optimizer, name or "")
+        self._compare_device(model)
+        return attached
+
+    def _compare_device(self, model: torch.nn.Module) -> None:
+        """Say so if the model is not on the device that the job has assigned to this worker."""
+        there = next((parameter.device for parameter in model.parameters()), self.device)
+        if there != self.device:
+            self._say(
+                f"the model of {self.name} is on {there}, and not on {self.device}, its device in this"
+                " job: call model.to(worker.device) before you make the optimizer, or give --devices"
+                f" {there}"
+            )
 
     def keep(self, **objects: Stateful) -> None:
         """Put the state of these objects, such as a scheduler or an average of the parameters, into
