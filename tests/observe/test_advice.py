@@ -7,7 +7,7 @@ import pytest
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.wire.messages import JobSpec
-from tests.observe.journals import learning, opened, rounds, totals, waiting
+from tests.observe.journals import learning, line, opened, rounds, totals, waiting
 
 
 def after(seconds: float, *workers: tuple[float, float, float]) -> RunState:
@@ -91,3 +91,35 @@ def test_nothing_to_say(seconds: float) -> None:
     well = (0.8, 0.1, 0.1) if seconds > 1 else (0.1, 0.1, 0.8)
     assert advise(after(seconds, well, well), job()) is None
     assert advise(fold([]), job()) is None
+
+
+def under_fsp(points: int, compute_s: float, **fields: Any) -> str | None:
+    """The advice for a run of 100 contributions, each with so many points and so much computing,
+    with a batch of 64 points."""
+    done = {"0": totals(100, 100 * compute_s, 0.2, 0.2, points=100 * points)}
+    lines = [*opened(0), line(0.5, "data", batch=64), rounds(11.0, 10, done)]
+    return advise(fold(lines), job(**{"sync": "fsp", "interval": "5ms", **fields}))
+
+
+def test_an_interval_that_is_shorter_than_a_step_is_named() -> None:
+    assert under_fsp(2, 0.02) == (
+        "the interval of 5ms is shorter than a step: a contribution has 2 points on average, and the"
+        " batch of the job has 64; give a longer --interval, or auto"
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "compute_s", "fields"),
+    [
+        (60, 0.02, {}),
+        (2, 0.001, {}),
+        (2, 0.02, {"interval": "auto"}),
+        (2, 0.02, {"sync": "bsp"}),
+    ],
+    ids=["whole-batches", "few-points-left", "measured-interval", "no-interval"],
+)
+def test_no_interval_is_named_that_is_not_the_reason(
+    points: int, compute_s: float, fields: dict[str, str]
+) -> None:
+    said = under_fsp(points, compute_s, **fields)
+    assert said is None or "interval" not in said

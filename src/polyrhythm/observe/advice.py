@@ -13,6 +13,7 @@ spent on transfers plus the shortest wait of all workers.
 from collections.abc import Mapping
 from statistics import fmean, median
 
+from polyrhythm.core.durations import parse_duration
 from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.learning import learning_advice
@@ -34,6 +35,12 @@ def advise(state: RunState, job: JobSpec) -> str | None:
         return learning
     if state.seconds < _TOO_SHORT_S:
         return None
+    if (points := _points_in_short_interval(state, job)) is not None:
+        return (
+            f"the interval of {job.interval} is shorter than a step: a contribution has"
+            f" {points:.0f} points on average, and the batch of the job has {state.batch}; give a longer"
+            " --interval, or auto"
+        )
     waited_for = _waited_for(state)
     if waited_for is not None and waited_for[1] >= _WAITED_FOR and _waits(job):
         name, share = waited_for
@@ -44,6 +51,25 @@ def advise(state: RunState, job: JobSpec) -> str | None:
         tried = f"try {_less_exchange(job)}, {COMPARE}"
         return f"exchange takes {percent(exchange)} of the time: {tried}"
     return None
+
+
+def _points_in_short_interval(state: RunState, job: JobSpec) -> float | None:
+    """The mean number of points of a contribution, if a fixed interval ends it before the worker
+    has visited half of its batch; otherwise None. A contribution that ends early because the
+    worker has visited all of its points is not meant."""
+    if not traits_of(job.sync).timed or not state.batch:
+        return None
+    try:
+        interval_s = parse_duration(job.interval) / 1e9
+    except ValueError:  # it is chosen by measuring
+        return None
+    totals = [worker.totals for worker in state.workers.values()]
+    contributions = sum(each.contributions for each in totals)
+    computing_s = sum(each.compute_s for each in totals)
+    if not contributions or computing_s < contributions * interval_s / 2:
+        return None
+    points = sum(each.points for each in totals) / contributions
+    return points if points < state.batch / 2 else None
 
 
 def _waits(job: JobSpec) -> bool:
