@@ -8,6 +8,7 @@ import pytest
 
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.estimate import left_s
+from polyrhythm.observe.history import history_of
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
 from polyrhythm.wire.messages import JobSpec, Target
@@ -67,6 +68,21 @@ def test_every_reported_value_is_in_the_result_and_in_the_summary() -> None:
     assert result["per_worker"]["worker-1"]["reported"] == {"f1": 0.7}
     rows = text_of(lines, job())
     assert "  f1 0.6000" in rows and "  val_loss 2e-05" in rows
+
+
+def test_a_record_of_an_evaluation_has_its_own_round() -> None:
+    """A line about rounds is written about once per second, so the last one may be many rounds
+    old."""
+    fields = {"worker": 0, "name": "worker-0"}
+    lines = [
+        *opened(0),
+        rounds(2.0, 10, passes=1),
+        line(2.5, "reported", **fields, round=37, metrics={"accuracy": 0.5}),
+        line(2.6, "reported", **fields, metrics={"error": 0.1}),
+    ]
+    *_, evaluated, local = history_of(lines)
+    assert (evaluated["round"], evaluated["accuracy"]) == (37, 0.5)
+    assert (local["round"], local["error"]) == (10, 0.1)
 
 
 def test_the_value_of_an_evaluation_replaces_those_of_all_workers() -> None:

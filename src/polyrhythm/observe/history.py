@@ -15,7 +15,8 @@ def last_metrics(state: RunState) -> dict[str, float]:
 
 def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One record for each line of the journal about rounds or about values that a worker reported.
-    A record of rounds has the objective. A record of a report has the worker and its values."""
+    A record of rounds has the objective. A record of a report has the worker and its values; its
+    round is that of the version on which the values were measured, if the journal has it."""
     state, records = RunState(), []
     for line in lines:
         state.take(line)
@@ -30,6 +31,7 @@ def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if line["what"] == "rounds":
             record[OBJECTIVE] = line.get("objective")
         else:
+            record["round"] = line.get("round", state.round)
             record |= {"worker": line["name"], **line["metrics"]}
         records.append(record)
     return records

@@ -8,6 +8,7 @@ from polyrhythm.core.lead.passes import Passes, PassObjective
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.targets import Targets
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import Abstained, JobSpec, Report, Trailer
 from polyrhythm.wire.messages.reasons import Field
 
@@ -65,6 +66,8 @@ class JobProgress:
         if (fault := targets.fault(metrics)) is not None:
             return fault
         fields = {"worker": member.worker, "name": member.name, "evaluated": evaluated}
+        if message.round >= 0 and traits_of(self._job.sync).rounds:
+            fields["round"] = self._job.resume_round + message.round
         self._outbox.note("reported", **fields, metrics=metrics)
         self._note_unreported(targets.take(member.worker, metrics, evaluated=evaluated))
         return None
