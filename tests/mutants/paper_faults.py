@@ -177,8 +177,8 @@ PAPERS: tuple[Mutant, ...] = (
         "servers-ignore-the-share",
         "A server makes a full step whatever share the lead says.",
         "core:Stepping.step",
-        "1 / members if self._scales else share",
-        "1 / members if self._scales else 1.0",
+        "scale = share",
+        "scale = 1.0",
         "tests/runtime/server/test_slice_store.py::test_a_share_of_a_step_moves_parameters_by_that_share",
     ),
 )
