@@ -293,6 +293,8 @@ class Computed(Event, frozen=True):
     visited: int = -1
     nbytes: int = -1
     """See `Trailer.nbytes`."""
+    terminated: str = ""
+    """See `Trailer.terminated`."""
 
 
 class StateKept(Event, frozen=True):

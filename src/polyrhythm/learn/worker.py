@@ -64,6 +64,11 @@ class Worker:
         return torch.device(self._node.device)
 
     @property
+    def inside(self) -> tuple[WorkerNode, JobSpec, Pacer | None]:
+        """What `learn/pointwise` needs, which exchanges statistics instead of a model."""
+        return self._node, self._job, self._pacer
+
+    @property
     def seed(self) -> int:
         """The job's seed, the same on every worker."""
         return self._job.seed

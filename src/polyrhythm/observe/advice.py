@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from statistics import fmean, median
 
 from polyrhythm.core.durations import parse_duration
-from polyrhythm.core.kinds import steps_on_workers
+from polyrhythm.core.kinds import keeps_rows, steps_on_workers
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
@@ -125,6 +125,8 @@ def _less_waiting(job: JobSpec) -> str:
 
 
 def _less_exchange(job: JobSpec) -> str:
+    if keeps_rows(job.kind):
+        return "--sync bspb or larger batches"
     if steps_on_workers(job.kind):
         return f"--local-steps {2 * job.local_steps} or larger batches"
     return "--kind local --local-steps 8 or larger batches"

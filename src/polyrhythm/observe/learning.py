@@ -7,7 +7,7 @@ speed.
 
 from typing import Any
 
-from polyrhythm.core.kinds import steps_on_workers
+from polyrhythm.core.kinds import keeps_rows, steps_on_workers
 from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
 from polyrhythm.core.outer import OFF, outer_rate
 from polyrhythm.core.sync.policy import sync_argument
@@ -112,6 +112,8 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
     finding = state.finding
     if finding is None or not needs_help(finding):
         return None
+    if job is not None and keeps_rows(job.kind):
+        return None  # there is no rate
     rate = _rate(state, job)
     if finding.state is LearningState.STALLED:
         return f"try another rate{rate}, higher or lower, and check the data and its labels"

@@ -233,6 +233,7 @@ _GOALS = {
     "target": "{metric} {measured}, wanted {bound} {wanted:g}",
     "change": "the objective changed by {change:.2g} in a pass, less than {bound:g}",
     "seconds": "{seconds:g} seconds",
+    "terminated": "the algorithm has ended ({why})",
 }
 LINK_ENDED = "link-ended"
 _WORKERS = ("workers", "held", "missing")

@@ -6,7 +6,7 @@ buffers, which servers may read in place. A worker uses several sets of push buf
 because it must not write to a set before the servers have acknowledged the contribution in it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -329,6 +329,16 @@ class FlatModel:
                 self._check(push[index], index, "parameter")
         self._others = {}
         self._buffers.fill(push)
+
+    def fill_values(self, push: Sequence[torch.Tensor], values: Mapping[int, torch.Tensor]) -> None:
+        """Write these values of tensors, by their numbers in the spec, into the push buffers. The
+        contribution leaves out the slices of buffers unless it has values of all buffers."""
+        views = self._views_of(push)
+        for index, value in values.items():
+            views[index].copy_(value)
+        buffers = [s.id for s in self.layout.slices if self.layout.spaces[s.space].buffers]
+        self._buffers.changed = {} if len(values) == len(views) else dict.fromkeys(buffers, ())
+        self._others = {}
 
     @property
     def changed(self) -> dict[int, tuple[int, ...]]:

@@ -8,8 +8,9 @@ from polyrhythm.core.lead.contributions import Complete, in_range
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.text import plain, plain_reason
 from polyrhythm.wire import messages as m
 
 
@@ -24,6 +25,8 @@ class Counting:
         self._outbox = parts.outbox
         self._progress = parts.progress
         self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._evaluator = parts.evaluator
         self._reports: dict[tuple[int, int], m.Abstained] = {}
         """Per member, its report of points whose steps are contributed, but not complete yet."""
         self._noted: set[int] = set()
@@ -60,9 +63,18 @@ class Counting:
                 lease, member.confirms = member.confirms, 0
             if self._sharing.moving:
                 self._confirm_lease(member, lease, now_ns)
+            if trailer.terminated and self._evaluator.is_chosen(member):
+                self._terminate(trailer.terminated, now_ns)
             event = sync.MemberContributed(trailer.worker, complete.round, trailer)
             self._mode.ask(event, now_ns)
         self._mode.counted(now_ns)
+
+    def _terminate(self, why: str, now_ns: int) -> None:
+        """The evaluator has found the parameters of its algorithm to be final. The job ends with the
+        fold that contains them, without waiting for the points of the open round."""
+        if not self._ending.begun and not self._stopping.asked:
+            self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
+            self._mode.stop(now_ns)
 
     def abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
         """A member has no points to visit, or leaves its contribution out, so it contributes

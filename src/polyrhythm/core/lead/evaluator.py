@@ -19,6 +19,9 @@ class Evaluator:
         self._outbox = outbox
         self._chosen: Member | None = None
 
+    def is_chosen(self, member: Member) -> bool:
+        return self._chosen is not None and self._chosen.key == member.key
+
     def choose(self) -> None:
         """Choose another evaluator if there is none, or if the present one is not a member any
         more. Call this whenever members have entered or were removed."""

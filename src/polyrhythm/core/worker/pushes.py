@@ -215,7 +215,7 @@ class Pushes:
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
         several = computed.model >= 0 or computed.visited >= 0
         rare = probed or computed.abandoned_ns or computed.batch or computed.skipped or several
-        if rare or computed.nbytes >= 0:
+        if rare or computed.nbytes >= 0 or computed.terminated:
             trailer = replace(
                 trailer,
                 probe=computed.probe,
@@ -228,6 +228,7 @@ class Pushes:
                 model=computed.model,
                 visited=computed.visited,
                 nbytes=computed.nbytes,
+                terminated=computed.terminated,
             )
         outbox.tell_lead(trailer)
 

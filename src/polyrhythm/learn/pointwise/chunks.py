@@ -1,0 +1,179 @@
+"""The points of a worker's leased chunks, what they have added to its row of statistics, and the order
+in which they are visited.
+
+A chunk is a range of the source. It is read when the worker gets it, and stays in memory. *Points
+are visited in blocks of a fixed size. A block is always visited as a whole, so an algorithm without
+memory sees the same points together in every pass.* The first two numbers of the statistics are how
+many points have added something, and how many of them have voted to halt.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.core.worker.remembered import Remembered
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Memory, has_memory
+from polyrhythm.learn.pointwise.layout import Array, Arrays
+from polyrhythm.learn.pointwise.source import Source
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
+
+COUNTS = 2
+"""How many numbers come before the statistics of the algorithm."""
+
+
+class Chunk:
+    """One leased chunk."""
+
+    def __init__(self, lease: ChunkLease, points: Batch, memory: Memory, block: int) -> None:
+        self.number = lease.chunk
+        self.length = lease.last - lease.first
+        self.passes, self.cursor = lease.passes, lease.cursor
+        self._points = points
+        self._memory = memory
+        self._block = block
+        count = -(-self.length // block)
+        self._last: list[Array | None] = [None] * count
+        """Without memory: what each block has added."""
+        self._seen = np.zeros(count, np.bool_)
+        self._halted = np.zeros(count, np.bool_)
+
+    def move(self, passes: int, cursor: int) -> None:
+        """Continue at a position, if it is further."""
+        self.passes, self.cursor = max((self.passes, self.cursor), (passes, cursor))
+
+    def visit(self, count: int, algorithm: Algorithm, parameter: Arrays) -> tuple[int, Array]:
+        """Visit about `count` points, in whole blocks, up to the end of the pass. Returns how many
+        points these are, and how they have changed the statistics."""
+        first = self.cursor // self._block
+        last = min(len(self._seen), first + max(1, round(count / self._block)))
+        end = min(self.length, last * self._block)
+        visited, change = end - self.cursor, self._update(first, last, algorithm, parameter)
+        self.passes, self.cursor = (self.passes, end) if end < self.length else (self.passes + 1, 0)
+        return visited, change
+
+    def _update(self, first: int, last: int, algorithm: Algorithm, parameter: Arrays) -> Array:
+        layout = algorithm.layout(parameter)
+        total = np.zeros(COUNTS + layout.size)
+        together = bool(self._memory) and not self._halted[first:last].any()
+        for begin, end in [(first, last)] if together else _singles(self._halted, first, last):
+            rows = slice(begin * self._block, min(self.length, end * self._block))
+            batch = self._points.part(rows)
+            memory = {name: array[rows] for name, array in self._memory.items()}
+            found = layout.flat(algorithm.update_points(batch, parameter, memory))
+            if not self._memory:
+                before, self._last[begin] = self._last[begin], found
+                found = found if before is None else found - before
+            total[COUNTS:] += found
+            for block in np.flatnonzero(~self._seen[begin:end]) + begin:
+                total[0] += self._length_of(int(block))
+            self._seen[begin:end] = True
+            votes = algorithm.vote_to_halt(batch, parameter, memory)
+            if votes is not None:
+                total[1] += self._halt(begin, end, votes)
+        return total
+
+    def _halt(self, begin: int, end: int, votes: npt.NDArray[np.bool_]) -> float:
+        """Leave out the blocks all of whose points have voted to halt. Returns how many points
+        these are."""
+        halted = 0.0
+        for block in range(begin, end):
+            at = (block - begin) * self._block
+            if votes[at : at + self._block].all():
+                self._halted[block] = True
+                halted += self._length_of(block)
+        return halted
+
+    def _length_of(self, block: int) -> int:
+        return min(self._block, self.length - block * self._block)
+
+
+def _singles(halted: npt.NDArray[np.bool_], first: int, last: int) -> list[tuple[int, int]]:
+    """The blocks that are visited, one by one."""
+    return [(block, block + 1) for block in range(first, last) if not halted[block]]
+
+
+class Chunks:
+    """All chunks of a worker."""
+
+    def __init__(self, algorithm: Algorithm, source: Source, size: int, block: int) -> None:
+        """`size`: how many numbers a row of statistics has, without the counts."""
+        self._algorithm = algorithm
+        self._source = source
+        self._block = block
+        self._remembers = has_memory(algorithm)
+        self._chunks: dict[int, Chunk] = {}
+        self._been: dict[int, tuple[int, int]] = {}
+        """The positions in chunks that were given up: they may be further than the lease says."""
+        self._lease: Leased | None = None
+        self.remembered = Remembered[Array](
+            lambda: np.zeros(COUNTS + size), _add_in_place, _subtract_in_place
+        )
+
+    @property
+    def everything(self) -> int:
+        """The number of points in the lease."""
+        return sum(chunk.length for chunk in self._chunks.values())
+
+    @property
+    def passes(self) -> int:
+        """How often all points of the lease were visited."""
+        return min((chunk.passes for chunk in self._chunks.values()), default=0)
+
+    def take(self, lease: Leased) -> bool:
+        """Take a lease: forget the chunks that are not in it, and read those that are new. Returns
+        whether this worker has joined again, so that what it has visited does not count."""
+        if lease is self._lease:
+            return False
+        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
+        self._lease = lease
+        self.remembered.take(lease)
+        if anew:
+            self._chunks.clear()
+            self._been.clear()
+        leased = {each.chunk for each in lease.chunks}
+        for number in self._chunks.keys() - leased:
+            gone = self._chunks.pop(number)
+            self._been[number] = gone.passes, gone.cursor
+        for each in lease.chunks:
+            if each.chunk not in self._chunks:
+                self._chunks[each.chunk] = self._read(each)
+            self._chunks[each.chunk].move(each.passes, each.cursor)
+        return anew
+
+    def _read(self, lease: ChunkLease) -> Chunk:
+        points = self._source.read(lease.first, lease.last)
+        memory = self._algorithm.memory(len(points)) if self._remembers else {}
+        chunk = Chunk(lease, points, memory, min(self._block, lease.last - lease.first))
+        chunk.move(*self._been.pop(lease.chunk, (0, 0)))
+        return chunk
+
+    def visit(self, count: int, parameter: Arrays) -> tuple[int, tuple[ChunkProgress, ...]]:
+        """Visit about `count` points of one pass. Returns how many, and the progress through chunks.
+        (0, ()): no points are left."""
+        visited, progress = 0, []
+        for chunk in self._in_order():
+            if visited >= count:
+                break
+            found, change = chunk.visit(count - visited, self._algorithm, parameter)
+            self.remembered.visited(chunk.number, change)
+            visited += found
+            progress.append(ChunkProgress(chunk.number, chunk.passes, chunk.cursor))
+        return visited, tuple(progress)
+
+    def _in_order(self) -> Iterator[Chunk]:
+        """The chunks of this pass; one that is partly visited comes first."""
+        assert self._lease is not None
+        this_pass, epochs = self.passes, self._lease.epochs
+        if epochs is not None and this_pass >= epochs:
+            return iter(())
+        found = [chunk for chunk in self._chunks.values() if chunk.passes == this_pass]
+        return iter(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.number)))
+
+
+def _add_in_place(one: Array, other: Array) -> Array:
+    return np.add(one, other, out=one)
+
+
+def _subtract_in_place(one: Array, other: Array) -> Array:
+    return np.subtract(one, other, out=one)

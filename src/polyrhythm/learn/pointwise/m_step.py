@@ -1,0 +1,159 @@
+"""The parameters of a point-wise algorithm on a worker: the M-step on every version.
+
+*Every worker computes the new parameters from the same sum of rows and its own old parameters. The
+evaluator sends its parameters with its next contribution. The servers keep them and publish them
+with the next version. A worker whose parameters are older, or of the same version and different,
+takes those of the servers before its next M-step.* So workers cannot drift apart, and a worker that
+joins takes the parameters of the others.
+
+*When a job resumes, the M-step waits until every point is in the sum: otherwise the parameters of
+the checkpoint would be replaced by those of the first points.*
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Check
+from polyrhythm.learn.pointwise.chunks import COUNTS
+from polyrhythm.learn.pointwise.layout import Array, Arrays, Layout
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, StateName, TensorSpec
+
+_STATISTICS = "statistics"
+_STATE = "state of the parameters"
+_RESUMED, _VERSION, _BEGUN, _FINAL = range(4)
+"""What the numbers of the state of the parameters say: the checkpoint from which the job has resumed,
+the version to which they belong, whether an M-step has been made since then, and whether they are
+final."""
+_NO_VERSION = -1
+CONVERGED, HALTED = "converged", "halted"
+
+
+class MStep:
+    def __init__(self, algorithm: Algorithm, first: Arrays, points: int, resumed: int) -> None:
+        """`first`: the first parameters. `points`: how many the source has. `resumed`: the number of
+        the checkpoint from which the job has resumed; 0: it has not."""
+        self._algorithm = algorithm
+        self._points = points
+        self._resumed = resumed
+        self._layout = Layout.of(first)
+        self._statistics = algorithm.layout(first)
+        own = self._layout.flat(first, what="the first parameters")
+        self.parameter = self._layout.views(own)
+        """The parameters with which points are visited."""
+        self._own = own
+        self._version = _NO_VERSION
+        self._begun = self._final = False
+        self.objective: float | None = None
+        """The objective per point at the last M-step; None while some points are not in the sum."""
+        self.total_objective: float | None = None
+        self.terminated = ""
+        """Why the parameters are final; empty: they are not."""
+        self.corrected = 0
+        """How often the parameters of this worker differed from those of the others."""
+        self._checked: tuple[int, Arrays, float | None] = (0, self.parameter, None)
+        """The last check of the end: the passes, the parameters, and the objective."""
+        sizes = COUNTS + self._statistics.size
+        self.tensors = [
+            torch.zeros(sizes, dtype=torch.float64),
+            *(torch.from_numpy(array.copy()) for array in self.parameter.values()),
+            torch.tensor([resumed, _NO_VERSION, 0, 0], dtype=torch.int64),
+        ]
+
+    @property
+    def final(self) -> bool:
+        """Whether the algorithm has found the parameters to be final, on this worker or on the one
+        that sends the parameters for all."""
+        return self._final or self.terminated != ""
+
+    @property
+    def row_size(self) -> int:
+        return self._statistics.size
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The description of the statistics and the parameters. Only the parameters are part of the
+        saved model."""
+        names = [_STATISTICS, *self.parameter, _STATE]
+        dtypes = {torch.float64: "float64", torch.int64: "int64"}
+        tensors = tuple(
+            TensorSpec(
+                name,
+                tuple(tensor.shape),
+                dtypes[tensor.dtype],
+                0 if name == _STATISTICS else -1,
+                tuple(tensor.stride()),
+            )
+            for name, tensor in zip(names, self.tensors, strict=True)
+        )
+        saved = tuple(StateName(name, 1 + index) for index, name in enumerate(self.parameter))
+        return ModelSpec(tensors, OptimizerSpec(_STATISTICS, ({},)), saved)
+
+    def values(self, difference: Array, *, sends: bool) -> Mapping[int, torch.Tensor]:
+        """What a contribution contains, by the numbers of the tensors. `sends`: this worker sends
+        the parameters for all."""
+        found = {0: torch.from_numpy(difference)}
+        if sends:
+            for index, array in enumerate(self.parameter.values()):
+                found[1 + index] = torch.from_numpy(array)
+            state = (self._resumed, self._version, self._begun, self.terminated != "")
+            found[len(self.tensors) - 1] = torch.tensor([int(number) for number in state])
+        return found
+
+    def version_came(self, version: int, passes: int, *, anew: bool, final: bool) -> None:
+        """The worker has a new version: take the parameters of the servers if they are newer than
+        its own, and make the M-step. `passes`: how often this worker has visited its points. `anew`:
+        it has just joined. `final`: the job has ended."""
+        row = self.tensors[0].numpy()
+        self._take(version, anew=anew)
+        if self._final or (final and self.terminated):
+            return
+        counted = float(row[0])
+        held = self._resumed > 0 and not self._begun and counted < self._points
+        if counted < 1 or held:
+            self._version = version
+            return
+        statistics = self._statistics.views(row[COUNTS:].copy())
+        new = self._algorithm.update_parameter(statistics, self.parameter)
+        self._own = self._layout.flat(new, what="the parameters")
+        self.parameter = self._layout.views(self._own)
+        self._version, self._begun = version, True
+        objective = self._algorithm.objective(statistics, self.parameter)
+        if objective is not None:
+            self.total_objective = float(objective)
+            whole = counted >= self._points  # sums over other sets of points cannot be compared
+            self.objective = self.total_objective / counted if whole else None
+        if row[1] >= self._points:
+            self.terminated = HALTED
+        elif passes > self._checked[0] and counted >= self._points:
+            self._check(passes)
+
+    def _take(self, version: int, *, anew: bool) -> None:
+        """Take the parameters of the servers, unless this worker's own are newer."""
+        state = self.tensors[-1].numpy()
+        ours = int(state[_RESUMED]) == self._resumed
+        theirs = int(state[_VERSION]) if ours else _NO_VERSION
+        if not anew and theirs < self._version:
+            return
+        flat = self._layout.flat(self._published(), what="the parameters of the servers")
+        if not anew and theirs == self._version and not np.array_equal(flat, self._own):
+            self.corrected += 1
+        self._own, self.parameter = flat, self._layout.views(flat)
+        self._version = theirs
+        self._begun = ours and bool(state[_BEGUN])
+        self._final = ours and bool(state[_FINAL])
+
+    def _published(self) -> dict[str, npt.NDArray[np.float64]]:
+        tensors = zip(self.parameter, self.tensors[1:-1], strict=True)
+        return {name: tensor.numpy() for name, tensor in tensors}
+
+    def _check(self, passes: int) -> None:
+        """Ask the algorithm whether the parameters are final. *It is asked once per pass, whatever
+        the length of a round (FSP's section 5.3).*"""
+        _, old, before = self._checked
+        check = Check(passes, old, self.parameter, self.total_objective, before)
+        if self._algorithm.terminated(check):
+            self.terminated = CONVERGED
+        self._checked = (passes, self.parameter, self.total_objective)

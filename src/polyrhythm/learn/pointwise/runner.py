@@ -1,0 +1,227 @@
+"""Runs a point-wise algorithm in a job of kind statistics: the loop of one worker.
+
+The worker visits the points of its chunks, contributes how their statistics have changed when the
+sync policy wants it, and computes new parameters from the sum that the servers publish.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from polyrhythm.core.batches import least_of
+from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.chunks import Chunks
+from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.m_step import MStep
+from polyrhythm.learn.pointwise.source import Source
+from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.visits import Visits
+from polyrhythm.learn.worker import Worker
+
+BATCH = 32_768
+"""How many points a worker visits at a time, unless the sync policy wants fewer."""
+BLOCK = 8_192
+"""The most points of a block (`chunks.py`)."""
+_RATES = (0.0,)
+AfterPass = Callable[[int, float | None], None]
+
+
+@dataclass(slots=True)
+class Fit:
+    """The result of a job on one worker."""
+
+    parameter: Arrays
+    passes: int
+    """How often this worker has visited its points."""
+    terminated: bool
+    """Whether the algorithm has found the parameters to be final. False: another goal has ended the
+    job."""
+    objectives: list[float] = field(default_factory=list)
+    """The objective after each pass of this worker."""
+
+
+def run_pointwise(
+    worker: Worker,
+    algorithm: Algorithm,
+    source: Source,
+    *,
+    parameter: Arrays | None = None,
+    after_pass: AfterPass | None = None,
+    batch: int = BATCH,
+) -> Fit:
+    """Run an algorithm on this worker until the job ends. `parameter`: the first parameters, if not
+    those of `init_parameter`; those of the first worker of the job are used. `after_pass` is called
+    with the number of passes and the objective."""
+    _, job, _ = worker.inside
+    if not keeps_rows(job.kind):
+        raise UsageError(
+            f"a point-wise algorithm needs --kind statistics, and the job has --kind {job.kind}"
+        )
+    if parameter is None:
+        parameter = first_parameter(algorithm, source, job.seed)
+    return _Loop(worker, algorithm, source, parameter, batch, after_pass).run()
+
+
+def first_parameter(algorithm: Algorithm, source: Source, seed: int) -> Arrays:
+    """The first parameters, from a sample that is the same on every worker."""
+    rng = np.random.default_rng((seed, 5))
+    return algorithm.init_parameter(sample_source(source, algorithm.sample_points, rng), rng)
+
+
+def sample_source(source: Source, most: int | None, rng: np.random.Generator) -> Batch:
+    """At most this many points, in a few contiguous ranges, because a file is read in ranges."""
+    count = len(source)
+    if most is None or count <= most:
+        return source.read(0, count)
+    first = int(rng.integers(0, count - most + 1))
+    return source.read(first, first + most)
+
+
+class _Loop:
+    def __init__(
+        self,
+        worker: Worker,
+        algorithm: Algorithm,
+        source: Source,
+        parameter: Arrays,
+        batch: int,
+        after_pass: AfterPass | None,
+    ) -> None:
+        node, job, pacer = worker.inside
+        self._worker = worker
+        self._node = node
+        self._loop = node.loop
+        self._pacer: Pacer | None = pacer
+        self._after_pass = after_pass
+        self._batch = max(1, min(batch, len(source)))
+        self._count = len(source)
+        self._cadence = choose_cadence(job)
+        self._timed = traits_of(job.sync).timed
+        self._cadence.begin(self._batch, least_of(min(job.min_batch, self._batch), self._batch))
+        self._m_step = MStep(algorithm, parameter, len(source), job.resume_number)
+        self._chunks = Chunks(algorithm, source, self._m_step.row_size, BLOCK)
+        self._visits = Visits()
+        self._fit = Fit(parameter, 0, terminated=False)
+        self._steps = 0
+        self._ended_ns = 0
+        """The computing time of this round at the end of the last step."""
+
+    def run(self) -> Fit:
+        node, loop = self._node, self._loop
+        self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
+        lease = node.enrol(self._count, self._batch)
+        if self._pacer is not None:
+            self._pacer.begin()
+        self._chunks.take(lease)
+        self._take_version(anew=True)
+        while not self._worker.stopped:
+            node.state.end_iteration()
+            lease = loop.lease or lease
+            if self._chunks.take(lease):
+                self._visits.drop()
+                self._steps = 0
+                self._take_version(anew=True)
+            self._visits.begin(lease.number)
+            self._visits.everything = self._chunks.everything
+            if self._m_step.terminated and node.evaluates:
+                self._contribute()
+                continue
+            if self._visit():
+                if self._due():
+                    self._contribute()
+            elif self._visits.pending or self._chunks.remembered.pending:
+                self._contribute()
+            else:
+                node.abstain(lease.number)
+                self._take_version(anew=False)
+        self._fit.parameter = self._m_step.parameter
+        self._fit.passes = self._chunks.passes
+        self._fit.terminated = self._m_step.final
+        return self._fit
+
+    def _visit(self) -> bool:
+        """Visit the points of one step. Returns False if no points are left."""
+        count = self._cadence.next_points(self._standing(), self._loop.terms)
+        points, progress = self._chunks.visit(count, self._m_step.parameter)
+        if not points:
+            return False
+        self._visits.note(points, progress)
+        self._visits.stepped()
+        self._steps += 1
+        if self._pacer is not None:
+            self._pacer.share = points / self._batch if self._timed else 1.0
+            self._pacer.pace(self._visits.points)
+        now_ns = self._node.timesheet.computed_ns()
+        self._cadence.measured(points, now_ns - self._ended_ns)
+        self._ended_ns = now_ns
+        if self._cadence.looks(in_flight=False):
+            self._node.look()
+        return True
+
+    def _standing(self) -> Standing:
+        visits, left_ns = self._visits, self._node.interval_left_ns()
+        return Standing(self._steps, visits.points, visits.everything, left_ns=left_ns)
+
+    def _due(self) -> bool:
+        loop = self._loop
+        if loop.stopped or loop.asked:
+            return False
+        called = loop.hurried or self._node.stopping
+        due = decide(self._cadence, self._standing(), loop.terms, asked=False, called=called)
+        if due is Due.PASSED_ALL:
+            self._node.ask_for_barrier()
+        return due is not Due.NO
+
+    def _contribute(self) -> None:
+        """Send the difference since the last contribution, and wait for the next version."""
+        began_ns, node = time.monotonic_ns(), self._node
+        points, progress, lease = self._visits.collect()
+        sends = node.evaluates
+        difference = self._chunks.remembered.collect()
+        self._flat.fill_values(node.push, self._m_step.values(difference, sends=sends))
+        objective = self._m_step.objective
+        probe = (None, 0, 0) if objective is None else (objective, max(1, int(points)), 0)
+        steps, self._steps = max(1, self._steps), 0
+        node.contribute(
+            max(1.0, points),
+            _RATES,
+            objective,
+            progress,
+            lease,
+            began_ns,
+            steps,
+            probe if self._loop.terms.probe[1] > 0 else (None, 0, 0),
+            micro=self._cadence.micro_batch(),
+            terminated=self._m_step.terminated if sends else "",
+        )
+        self._take_version(anew=False)
+
+    def _take_version(self, *, anew: bool) -> None:
+        """The worker continues with a version, unless it was told to leave."""
+        node, before = self._node, self._fit.passes
+        if self._loop.asked:
+            return
+        self._flat.remember(parameters=False)
+        passes = self._chunks.passes
+        final = self._loop.stopped
+        self._m_step.version_came(self._loop.version, passes, anew=anew, final=final)
+        if passes > before:
+            self._end_pass(passes)
+        if self._pacer is not None:
+            self._pacer.resume(node.timesheet.resumed_ns)
+        self._ended_ns = 0
+        node.timesheet.begin_interval()
+
+    def _end_pass(self, passes: int) -> None:
+        self._fit.passes = passes
+        objective = self._m_step.total_objective
+        if objective is not None:
+            self._fit.objectives.append(objective)
+        if self._after_pass is not None:
+            self._after_pass(passes, objective)
