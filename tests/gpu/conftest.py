@@ -1,7 +1,8 @@
 """Tests of models on a device. Each runs twice: with a device in host memory, whose copies happen as
 late as they may (`DeferredCopies`), and on a GPU (marked `gpu`, skipped where there is none)."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -28,9 +29,14 @@ class Place:
     """Where the models of a test are. `device`: the name that torch knows it by."""
 
     device: str
+    made: list[Copies] = field(default_factory=list)
 
     def copies(self, *, pins: bool = True) -> Copies:
         """`pins`: whether memory that exists already can be pinned."""
+        self.made.append(self._copies(pins=pins))
+        return self.made[-1]
+
+    def _copies(self, *, pins: bool) -> Copies:
         if self.device == "cpu":
             return DeferredCopies(pins=pins)
         from polyrhythm.tensors.cuda_copies import CudaCopies
@@ -42,10 +48,13 @@ class Place:
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     if request.param == "cpu":
         monkeypatch.setenv(SWITCH, "1")
-    return Place(request.param)
+    place = Place(request.param)
+    yield place
+    for copies in place.made:
+        copies.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,6 +9,7 @@ import torch
 
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.errors import NotFinite
+from polyrhythm.io.segments import Segment
 from polyrhythm.tensors.copies import DeferredCopies
 from polyrhythm.tensors.device_model import DeviceModel
 from polyrhythm.tensors.dtypes import NAMES
@@ -111,7 +112,7 @@ def _spec(model: torch.nn.Module) -> ModelSpec:
 
 
 def _push(model: FlatModel) -> list[torch.Tensor]:
-    _, tensors = model.push_buffers(lambda nbytes: memoryview(bytearray(nbytes)))
+    _, tensors = model.push_buffers(lambda nbytes: Segment(nbytes, shared=True).memory)
     for tensor in tensors:
         tensor.zero_()
     return tensors
@@ -265,3 +266,16 @@ def test_a_large_slice_is_copied_to_the_device_before_the_version_is_complete() 
     assert pair.copies.log.count("upload") == early + 1
     for slice_ in pair.device.layout.slices:
         assert pair.device.seed(slice_).view(torch.uint8).numpy().tobytes() == version[slice_.id]
+
+
+@pytest.mark.gpu
+def test_memory_that_shares_its_pages_with_other_memory_is_not_pinned() -> None:
+    place = Place("cuda:0")
+    mapped = torch.frombuffer(Segment(1 << 20, shared=True).memory, dtype=torch.uint8)
+    copies = place.copies()
+    assert copies.pin(mapped) and mapped.is_pinned()
+    assert not copies.pin(
+        torch.frombuffer(Segment(8192, shared=False).memory, dtype=torch.uint8)[64:]
+    )
+    copies.close()
+    assert not mapped.is_pinned()

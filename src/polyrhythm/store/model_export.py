@@ -10,6 +10,7 @@ from polyrhythm.store import checkpoints
 from polyrhythm.store.model_file import ModelFile
 from polyrhythm.store.model_files import spec_of
 from polyrhythm.store.objects import open_store
+from polyrhythm.tensors.dtypes import DTYPES
 
 _AT_ONCE = 16
 
@@ -38,7 +39,8 @@ def export_checkpoint(
         for first in range(0, len(layout.slices), _AT_ONCE):
             some = layout.slices[first : first + _AT_ONCE]
             for slice_, tensors in checkpoints.read_slices(store, checkpoint, some).items():
-                flat = tensors[checkpoints.PARAMETERS].contiguous().reshape(-1)
+                dtype = DTYPES[layout.spaces[layout.slices[slice_].space].dtype]
+                flat = tensors[checkpoints.PARAMETERS].to(dtype).contiguous().reshape(-1)
                 file.write(slice_, flat.view(torch.uint8).numpy().data)
         file.commit()
     finally:

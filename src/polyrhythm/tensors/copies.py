@@ -36,7 +36,9 @@ class Copies(Protocol):
         (pinned memory)."""
 
     def pin(self, memory: torch.Tensor) -> bool:
-        """Pin memory that exists already, until `close`. Returns False if that is not possible."""
+        """Pin memory that exists already, until `close`, and keep it alive. Returns False if that is
+        not possible. The memory must be a mapping of its own: pages are pinned as a whole, and the
+        driver refuses copies of other memory that is only partly in such pages."""
 
     def download(self, work: Work) -> None:
         """Run `work`, which copies to the host, after everything that the user's code has ordered

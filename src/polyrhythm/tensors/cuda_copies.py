@@ -1,6 +1,7 @@
 """Copies of a CUDA device: one stream for downloads and one for uploads, beside the stream on which
 the user's code computes. See `tensors/copies.py`."""
 
+import mmap
 import time
 from typing import Any
 
@@ -39,6 +40,8 @@ class CudaCopies:
         address, nbytes = memory.data_ptr(), memory.numel() * memory.element_size()
         if not nbytes or address in self._pinned:
             return True
+        if address % mmap.PAGESIZE:
+            return False  # it shares its first page with other memory
         with torch.cuda.device(self.device):
             if int(_runtime().cudaHostRegister(address, nbytes, 0)):
                 return False

@@ -5,6 +5,7 @@ import warnings
 import torch
 
 from polyrhythm.core.placement.slices import Space
+from polyrhythm.wire.messages import JobSpec
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -27,6 +28,18 @@ def wire_dtype(space: Space, wire: str) -> torch.dtype:
     if wire == "bf16" and space.dtype == "float32" and not space.buffers:
         return torch.bfloat16
     return DTYPES[space.dtype]
+
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def held_dtype(space: Space, job: JobSpec) -> torch.dtype:
+    """Return the dtype in which servers hold a space. *Parameters of half precision have master
+    copies in float32*: a step that is too small to change a half-precision number is not lost.
+    Plain addition, which only benchmarks use, keeps the dtype of the model."""
+    dtype = DTYPES[space.dtype]
+    masters = dtype in HALVES and not space.buffers and job.updater != "addition"
+    return torch.float32 if masters else dtype
 
 
 def tensor_over(memory: memoryview, dtype: torch.dtype) -> torch.Tensor:

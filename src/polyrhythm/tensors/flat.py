@@ -17,7 +17,7 @@ from polyrhythm.tensors.changed import BUFFER, PARAMETER, changed
 from polyrhythm.tensors.changes import BufferChanges
 from polyrhythm.tensors.copies import Copies
 from polyrhythm.tensors.copying import copy
-from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
+from polyrhythm.tensors.dtypes import DTYPES, HALVES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 from polyrhythm.tensors.not_finite import not_finite
 from polyrhythm.tensors.row_gradients import RowGradients
@@ -272,7 +272,10 @@ class FlatModel:
     def gather(self, points: float) -> None:
         """Add the gradients of a micro-batch, multiplied by its number of points, to the sums."""
         if self._sums is None:
-            self._sums = [torch.full_like(flat, NO_GRADIENT) for flat in self._flat]
+            # a sum of half precision would lose, or exceed, most of what is added to it
+            dtypes = [torch.float32 if f.dtype in HALVES else f.dtype for f in self._flat]
+            pairs = zip(self._flat, dtypes, strict=True)
+            self._sums = [torch.full_like(f, NO_GRADIENT, dtype=dtype) for f, dtype in pairs]
         for index, view in enumerate(self._views_of(self._sums)):
             tensor, space = self._tensors[index], self.layout.spaces[self._places[index].space]
             if index in self._rows:

@@ -18,7 +18,7 @@ from polyrhythm.core.outer import only_scales, parse_outer
 from polyrhythm.core.placement.slices import BUFFERS, Layout, Slice
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.buffers import Buffers
-from polyrhythm.tensors.dtypes import DTYPES
+from polyrhythm.tensors.dtypes import held_dtype
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import SPARSE_ADAM, can_fuse
@@ -66,7 +66,7 @@ class Gradient:
     ) -> Updater:
         if optimizer.name == SPARSE_ADAM:
             return SparseAdam(optimizer, held)
-        return Optimizer(optimizer, held, fused=_can_fuse(layout, optimizer))
+        return Optimizer(optimizer, held, fused=_can_fuse(layout, job, optimizer))
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=False)
@@ -98,7 +98,7 @@ class Local:
         if outer is None or only_scales(outer):
             return Mean(by_rate=outer is not None)
         outer = OptimizerSpec(outer.name, outer.groups * len(optimizer.groups))
-        return Optimizer(outer, held, fused=_can_fuse(layout, outer), all_present=True)
+        return Optimizer(outer, held, fused=_can_fuse(layout, job, outer), all_present=True)
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=True)
@@ -142,8 +142,8 @@ class Statistics:
         raise AssertionError("a point-wise algorithm fills its contributions itself")
 
 
-def _can_fuse(layout: Layout, optimizer: OptimizerSpec) -> bool:
-    dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
+def _can_fuse(layout: Layout, job: JobSpec, optimizer: OptimizerSpec) -> bool:
+    dtypes = [held_dtype(space, job) for space in layout.spaces if not space.buffers]
     return can_fuse(optimizer, dtypes)
 
 

@@ -11,6 +11,7 @@ from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.runtime.server.store_modes import RoundsSliceStore, choose_slice_store
+from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.wire.messages import (
     Contribution,
     JobSpec,
@@ -270,7 +271,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
         lambda nbytes: Segment(nbytes, shared=False),
     )
     made.enlist([MemberSpec(0, 1, "anna")])
-    data = torch.ones(made.primary.slices[0].length, dtype=made.primary.held[0].parameters.dtype)
+    data = torch.ones(made.primary.slices[0].length, dtype=DTYPES[dtype])
     large = Contribution(slice=0, slices=1, weight=1e39, routing=EPOCH, worker=0, incarnation=1)
     with pytest.raises(LinkError, match="cannot hold"):
         made.add(large, as_bytes(data))

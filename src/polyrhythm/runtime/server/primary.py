@@ -18,7 +18,7 @@ from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
 from polyrhythm.tensors.buffers import Parts, parts_length
-from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
+from polyrhythm.tensors.dtypes import held_dtype, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import model_of, updaters_for
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows
@@ -119,7 +119,7 @@ class Primary:
         """Allocate memory and state for new slices. The slices that this server has already are not
         touched. New slices without a state in `states` begin with zeros."""
         spaces = [self._layout.spaces[slice_.space] for slice_ in slices]
-        dtypes = [DTYPES[space.dtype] for space in spaces]
+        dtypes = [held_dtype(space, self._job) for space in spaces]
         wires = [wire_dtype(space, self._job.wire_dtype) for space in spaces]
         places = place_side_by_side(slices, wires, self._allocate) if slices else {}
         held = []

@@ -14,7 +14,7 @@ import torch
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.push_form import quantised_nbytes
 from polyrhythm.errors import LinkError
-from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
+from polyrhythm.tensors.dtypes import DTYPES, HALVES, held_dtype, tensor_over, wire_dtype
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows, rows_nbytes
@@ -43,9 +43,15 @@ def export_state(held: Held, updater: Updater) -> SliceState:
 
 def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
     """Begin a slice with this state. The parameters are copied. The other tensors are used as they
-    are, so the caller must not use them any more."""
+    are, so the caller must not use them any more; those of half precision, which checkpoints of
+    earlier versions contain, are converted."""
     held.parameters.copy_(state[PARAMETERS])
-    rest = {name: tensor for name, tensor in state.items() if name != PARAMETERS}
+    dtype = held.parameters.dtype
+    rest = {
+        name: tensor.to(dtype) if tensor.dtype in HALVES else tensor
+        for name, tensor in state.items()
+        if name != PARAMETERS
+    }
     if rest:
         updater.adopt(held, rest)
 
@@ -82,7 +88,7 @@ class ReplicaMemory:
     def _make(self, number: int) -> _Kept:
         slice_ = self._layout.slices[number]
         space = self._layout.spaces[slice_.space]
-        dtype = DTYPES[space.dtype]
+        dtype = held_dtype(space, self._job)
         zeros = torch.zeros(slice_.length, dtype=dtype)
         held = Held(slice_, zeros, torch.zeros(slice_.length, dtype=dtype))
         ((updater, _),) = updaters_for(self._layout, self._job, self._spec, [held]).values()

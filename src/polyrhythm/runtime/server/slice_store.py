@@ -32,6 +32,7 @@ from polyrhythm.runtime.server.replica_apply import Put, ReplicaApply
 from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
 from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
 from polyrhythm.runtime.server.slots import Allocate
+from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.tensors.finite import all_finite
 from polyrhythm.tensors.rows import Incoming, numbers_in
 from polyrhythm.wire.messages import (
@@ -279,8 +280,9 @@ class SliceStore:
         with self._locks.of(slice_):
             part = self.primary.find(slice_)
             assert part is not None
-            parameters = part.held.parameters.detach().contiguous().view(torch.uint8)
-            return memoryview(bytes(parameters.numpy()))
+            dtype = DTYPES[self._layout.spaces[part.held.slice.space].dtype]
+            parameters = part.held.parameters.detach().to(dtype).contiguous()
+            return memoryview(bytes(parameters.view(torch.uint8).numpy()))
 
     # -- routes --------------------------------------------------------------------------------
 
