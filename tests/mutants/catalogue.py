@@ -3,6 +3,7 @@
 from tests.mutants.access_faults import ACCESS
 from tests.mutants.checkpoint_faults import CHECKPOINTS
 from tests.mutants.core_faults import CORE
+from tests.mutants.device_faults import DEVICES
 from tests.mutants.learn_faults import LEARN
 from tests.mutants.model_faults import MODEL
 from tests.mutants.mutant import Mutant
@@ -25,4 +26,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *OUTER,
     *PUSHES,
     *STATISTICS,
+    *DEVICES,
 )

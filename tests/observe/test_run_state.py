@@ -1,11 +1,14 @@
 """How journal lines are combined into the state of a run."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.state import fold
+from polyrhythm.observe.tables import workers_table
 from polyrhythm.wire.messages.reasons import Reason, refused
 from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
 
@@ -197,3 +200,36 @@ def test_the_remark_about_targets_names_what_is_still_missing() -> None:
     assert missing() == "val_loss"
     lines.append(line(4.0, "reported", worker=1, name="worker-1", metrics={"val_loss": 0.5}))
     assert missing() is None
+
+
+def test_a_worker_has_the_device_of_its_last_join() -> None:
+    lines = opened(0, 1)
+    for line_ in lines:
+        if line_["what"] == "joined":
+            line_["device"] = f"cuda:{line_['worker']}"
+    state = fold(lines)
+    assert [worker.device for worker in state.workers.values()] == ["cuda:0", "cuda:1"]
+    back = {"at_s": 3.0, "what": "rejoined", "worker": 1, "name": "worker-1", "epoch": 9}
+    state.take({**back, "device": "cpu"})
+    assert state.workers[1].device == "cpu"
+    state.take({**back, "epoch": 10})
+    assert state.workers[1].device == "cpu", "an older journal has no devices"
+
+
+@pytest.mark.parametrize(
+    ("devices", "live", "status"),
+    [(("cuda:0", "cpu"), True, True), (("cpu", "cpu"), False, True), (("", ""), False, False)],
+)
+def test_the_tables_have_a_column_of_devices_where_it_says_something(
+    devices: tuple[str, str], live: bool, status: bool
+) -> None:
+    """The live table has little space: it has the column only if some worker has a GPU."""
+    state = fold([*opened(0, 1), rounds(9.0, 9, {"0": totals(5, 1.0), "1": totals(5, 1.0)})])
+    for worker, device in zip(state.workers.values(), devices, strict=True):
+        worker.device = device
+    for short, shown in ((True, live), (False, status)):
+        console = Console(width=100, file=io.StringIO())
+        console.print(workers_table(state.workers.values(), state, short=short))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert ("device" in text) is shown, text
+        assert (devices[0] in text) is shown or not devices[0]
