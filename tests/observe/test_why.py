@@ -129,3 +129,26 @@ def test_when_every_worker_is_evicted_the_silent_ones_are_named() -> None:
     ]
     assert "rejoins by itself" in said[4]
     assert any("polyrhythm stop" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("local", "remedy"),
+    [
+        (3, "wait: the command of the job is starting them"),
+        (2, "start the missing servers: polyrhythm server --connect 127.0.0.1:7000"),
+        (None, "start the missing servers: polyrhythm server --connect 127.0.0.1:7000"),
+    ],
+)
+def test_only_servers_that_no_command_starts_are_to_be_started(
+    local: int | None, remedy: str
+) -> None:
+    """A journal of an earlier release does not say how many servers the command starts."""
+    fields = {} if local is None else {"local_servers": local}
+    lines = [
+        line(0.1, "listening", host="127.0.0.1", port=7000, **fields),
+        line(0.2, "server-joined", server=0),
+        line(0.2, "server-joined", server=1),
+    ]
+    found = explain(fold(lines), 1.0, JobSpec(job="x", servers=3, served=True))
+    assert found.what == "waiting for s2: 2 of 3 servers have joined"
+    assert found.remedies == (remedy,)

@@ -115,6 +115,7 @@ def child_requests(
             main=main if works else None,
             secret=secret,
             secret_file="" if secret_file is None else str(secret_file.resolve()),
+            local_servers=here.servers,
         )
 
     servers = [

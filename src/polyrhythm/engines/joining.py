@@ -24,4 +24,5 @@ def listening_fields(
         "served": job.served,
         "secret_file": request.secret_file,
         "indexed": indexed,
+        "local_servers": request.local_servers,
     }

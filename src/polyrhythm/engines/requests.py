@@ -61,6 +61,8 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     never in the environment, on a command line, in the job's settings, the journal or a trace."""
     secret_file: str = ""
     """The file from which other commands read the secret; empty if there is none."""
+    local_servers: int = 0
+    """How many servers the command starts. They have the lowest numbers."""
 
     @property
     def leads(self) -> bool:

@@ -26,6 +26,8 @@ class JoinWay:
     """The path of the file with the job's secret, on the host of the job; empty if joining needs no
     such file."""
     insecure: bool = False
+    local_servers: int = 0
+    """How many servers the command of the job starts itself. They have the lowest numbers."""
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "JoinWay":
@@ -40,6 +42,7 @@ class JoinWay:
             line.get("served", False),
             "" if here and indexed else line.get("secret_file", ""),
             not here,
+            line.get("local_servers", 0),
         )
 
     def command(self, role: str = "worker") -> str:

@@ -75,6 +75,7 @@ _REMEDIES = {
     ),
     "saving": ("wait for the disk; a second Ctrl-C ends the job without its model",),
     "servers": ("start the missing servers: {server}",),
+    "starting": ("wait: the command of the job is starting them",),
     "failover": ("look for a second server that is stopped: all others wait until it is lost",),
     "resending": ("look at those workers: a worker that is stopped will be evicted",),
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
@@ -239,12 +240,14 @@ def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
     if not state.servers or (not missing and state.members):
         return None
     code = "servers" if missing else "gathering"
+    elsewhere = [name for name in missing if (server_number(name) or 0) >= state.way.local_servers]
     what = (
         f"waiting for {listed(missing)}: {len(state.servers)} of {job.servers} servers have joined"
         if missing
         else f"waiting for workers: none of {job.workers} has joined yet"
     )
-    return Explanation(what, missing=missing, rule=RULES[code], remedies=_remedies(code, state))
+    remedies = _remedies("starting" if missing and not elsewhere else code, state)
+    return Explanation(what, missing=missing, rule=RULES[code], remedies=remedies)
 
 
 def _remedies(code: str, state: RunState) -> tuple[str, ...]:
