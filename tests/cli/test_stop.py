@@ -88,7 +88,12 @@ def test_an_address_at_which_no_job_of_this_user_listens(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert refused(call, "127.0.0.1:9").startswith("no secret is known for 127.0.0.1:9")
+    with socket.socket() as bound:  # reserves the port, on which no process listens
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        assert refused(call, address).startswith(f"no job listens at {address}: it has ended")
+        bound.listen()
+        assert refused(call, address).startswith(f"no secret is known for {address}")
 
 
 def test_a_lead_that_listens_on_every_address_is_reached_on_this_machine(

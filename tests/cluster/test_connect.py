@@ -258,7 +258,8 @@ def test_errors_are_one_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(pr.errors.LinkError) as refused:
         pr.connect(address, secret_file=copy)
     assert str(twice.value).startswith(f"this process is anna of the job at {address} already")
-    assert str(ended.value).startswith(f"no secret is known for {address}")
+    assert str(ended.value).startswith(f"no job listens at {address}: it has ended")
+    assert "secret" not in str(ended.value)
     assert str(refused.value).startswith(f"could not reach lead at {address}")
     assert "secret" in str(secret.value)
     for error in (secret, twice, ended, refused):

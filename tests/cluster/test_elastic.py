@@ -311,7 +311,7 @@ def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         unknown = refused(call(*command, cwd=tmp_path))
         monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
         line = refused(call(*command, cwd=tmp_path))
-    assert f"no secret is known for 127.0.0.1:{port}: no job of this user" in unknown
+    assert f"no job listens at 127.0.0.1:{port}: it has ended, or the address is another" in unknown
     assert f"could not reach lead at 127.0.0.1:{port}: Connection refused" in line
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from polyrhythm.errors import UsageError
 from polyrhythm.io.jobindex import Index
+from polyrhythm.io.listening import nothing_listens
 from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
 from polyrhythm.wire.proof import Secret
 
@@ -34,6 +35,11 @@ def find_secret(host: str, port: int, file: Path | None) -> Known:
     if text is not None:
         return Known(parse_secret(os.fsencode(text), f"${VARIABLE}"))
     entry = Index(os.environ).find(host, port)
+    if entry is None and nothing_listens(host, port):
+        raise UsageError(
+            f"no job listens at {host}:{port}: it has ended, or the address is another one; 'polyrhythm"
+            " status RUN' shows the address of a running job"
+        )
     if entry is None:
         raise UsageError(
             f"no secret is known for {host}:{port}: no job of this user on this machine listens"

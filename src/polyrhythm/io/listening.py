@@ -1,0 +1,21 @@
+"""Whether a process listens at an address of this machine."""
+
+import socket
+
+from polyrhythm.core.addresses import is_loopback
+
+_TIMEOUT_S = 2.0
+
+
+def nothing_listens(host: str, port: int) -> bool:
+    """Whether it is certain that no process listens at this address: it is an address of this
+    machine only, and the connection is refused."""
+    if not is_loopback(host):
+        return False
+    try:
+        socket.create_connection((host, port), timeout=_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
