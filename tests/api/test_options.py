@@ -22,6 +22,12 @@ def main(worker: pr.Worker) -> None:
         ({"workers": True}, "workers is True: it must be of type int"),
         ({"set": 3}, "set is 3: it must be of type list or Mapping"),
         ({"workers": 0}, "--workers is 0: it must be at least 1"),
+        ({"devices": 0}, "devices is 0: it must be of type str or list"),
+        (
+            {"devices": ["cuda:0", "gpu"]},
+            "'gpu' in --devices 'cuda:0,gpu' is not understood: give auto, cpu, cuda, or a list such as"
+            " cuda:0,cuda:1 or cuda:0,cpu,cpu",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_in_one_line(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from polyrhythm.engines.environment import environment
 from tests.cluster.processes import Command, call, wait_until
 from tests.gpu import assigned_job
 
@@ -85,9 +86,14 @@ print(found.count)
 
 @ON_GPU
 def test_a_process_that_is_forked_after_the_count_can_use_the_gpu() -> None:
-    """The fork server imports the same modules before it counts."""
+    """The fork server imports the same modules before it counts, in the same environment."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", LOOK],
+        env=environment([1]),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == torch.cuda.device_count()

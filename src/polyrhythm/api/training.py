@@ -201,7 +201,7 @@ def train(
         ),
     ] = 120.0,
     threads: flags.Threads = None,
-    devices: flags.Devices = "auto",
+    devices: flags.Devices | list[str] = "auto",
     data_dir: Annotated[
         Path | None,
         typer.Option(help="A folder of data sets, searched first: see 'polyrhythm data'."),
@@ -258,7 +258,8 @@ def train(
     `main` is the function that every worker runs, a FILE.py with such a function, or the name of a
     built-in job. A function may be defined in a script or in a notebook: it is sent to the worker
     processes together with the variables that it uses. Every keyword is a flag of `polyrhythm
-    train`: `local_steps=8` is `--local-steps 8`. `set` may also be a dict.
+    train`: `local_steps=8` is `--local-steps 8`. `set` may also be a dict, and `devices` a
+    list.
 
     Of rounds, epochs, targets and seconds, the first that is reached ends the job. Ctrl-C stops the
     job in order, and the result has `stopped`. A second Ctrl-C ends it at once and raises
@@ -333,6 +334,7 @@ def train(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
+    devices = devices if isinstance(devices, str) else ",".join(devices)
     parse_devices(devices)
     check_engine(engine)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)
