@@ -4,6 +4,7 @@ from tests.mutants.access_faults import ACCESS
 from tests.mutants.checkpoint_faults import CHECKPOINTS
 from tests.mutants.core_faults import CORE
 from tests.mutants.device_faults import DEVICES
+from tests.mutants.device_model_faults import DEVICE_MODELS
 from tests.mutants.learn_faults import LEARN
 from tests.mutants.model_faults import MODEL
 from tests.mutants.mutant import Mutant
@@ -27,4 +28,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *PUSHES,
     *STATISTICS,
     *DEVICES,
+    *DEVICE_MODELS,
 )

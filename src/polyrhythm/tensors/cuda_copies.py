@@ -20,6 +20,9 @@ class CudaCopies:
         self._computed = self._event()
         self._downloaded = self._event()
         self._uploaded = self._event()
+        self._ordered = False
+        """Whether the stream of uploads waits already for what the user's code had ordered when the
+        version began to arrive. The loop orders nothing until `join`."""
         self._has_uploaded = False
         self._joined_ns = 0
         self._done_ns = 0
@@ -60,14 +63,16 @@ class CudaCopies:
         self._done_ns = time.monotonic_ns()
 
     def upload(self, work: Work) -> None:
-        self._up.wait_stream(self._stream)
+        if not self._ordered:
+            self._up.wait_stream(self._stream)
+            self._ordered = True
         with torch.cuda.stream(self._up), torch.no_grad():
             work()
 
     def join(self) -> None:
         self._uploaded.record(self._up)
         self._computing.wait_event(self._uploaded)
-        self._has_uploaded = True
+        self._has_uploaded, self._ordered = True, False
         self._joined_ns = time.monotonic_ns()
 
     def await_uploads(self) -> None:
