@@ -80,6 +80,21 @@ def test_the_exchange_takes_most(fields: dict[str, Any], words: str) -> None:
     assert said == f"exchange takes 69% of the time: {words}, {compare}"
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "try --kind local --local-steps 8, --push int8 or larger batches"),
+        ({"kind": "local"}, "try --local-steps 2, --push int8 or larger batches"),
+        ({"push": "int8"}, "try --kind local --local-steps 8 or larger batches"),
+    ],
+)
+def test_smaller_pushes_are_recommended_over_tcp(fields: dict[str, Any], words: str) -> None:
+    state = after(10.0, (0.3, 0.1, 0.6))
+    state.links["w0"] = "tcp"
+    said = advise(state, job(**fields))
+    assert said is not None and words in said
+
+
 def test_one_worker_alone_waits_for_the_exchange() -> None:
     said = advise(after(10.0, (0.2, 0.6, 0.2)), job())
     assert said is not None and said.startswith("exchange takes 80%")

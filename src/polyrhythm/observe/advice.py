@@ -15,6 +15,7 @@ from statistics import fmean, median
 
 from polyrhythm.core.durations import parse_duration
 from polyrhythm.core.kinds import keeps_rows, steps_on_workers
+from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
@@ -48,7 +49,7 @@ def advise(state: RunState, job: JobSpec) -> str | None:
         return f"{name} was waited for {percent(share)} of the time: {tried}"
     exchange = _exchange(state)
     if exchange >= _EXCHANGE:
-        tried = f"try {_less_exchange(job)}, {COMPARE}"
+        tried = f"try {_less_exchange(state, job)}, {COMPARE}"
         return f"exchange takes {percent(exchange)} of the time: {tried}"
     return None
 
@@ -124,9 +125,11 @@ def _less_waiting(job: JobSpec) -> str:
     return "--sync ssp:4"
 
 
-def _less_exchange(job: JobSpec) -> str:
+def _less_exchange(state: RunState, job: JobSpec) -> str:
     if keeps_rows(job.kind):
         return "--sync bspb or larger batches"
+    over_tcp = "tcp" in state.links.values()
+    smaller = ", --push int8" if over_tcp and job.push == EXACT else ""
     if steps_on_workers(job.kind):
-        return f"--local-steps {2 * job.local_steps} or larger batches"
-    return "--kind local --local-steps 8 or larger batches"
+        return f"--local-steps {2 * job.local_steps}{smaller} or larger batches"
+    return f"--kind local --local-steps 8{smaller} or larger batches"
