@@ -89,6 +89,7 @@ torture: $(READY)
 	  tests/hostile --timeout 14400
 	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
 	POLYRHYTHM_TORTURE=$(STOPS) $(BIN)/python -m pytest tests/cluster/test_orderly_stop.py
+	POLYRHYTHM_TORTURE=2 $(BIN)/python -m pytest tests/cluster/test_statistics_processes.py
 	$(BIN)/python -m tools.mutants
 
 # More schedules of kills, stops, joins and leaves of real processes, for every policy over every link.

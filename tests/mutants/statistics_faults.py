@@ -46,6 +46,43 @@ STATISTICS: tuple[Mutant, ...] = (
         f"{_ROWS}[3]",
     ),
     mutant(
+        "parameters-drift-apart",
+        "A worker whose parameters differ from those of the others keeps its own.",
+        "learn:MStep._take",
+        "not anew and theirs < self._version",
+        "not anew",
+        "tests/cluster/test_statistics_processes.py"
+        "::test_parameters_that_differ_do_not_drift_apart",
+        slow=True,
+    ),
+    mutant(
+        "resumed-on-the-first-points",
+        "A resumed job replaces its parameters by those of the first points that it visits.",
+        "learn:MStep.version_came",
+        "counted < 1 or held",
+        "counted < 1",
+        "tests/cluster/test_statistics_processes.py"
+        "::test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum",
+        slow=True,
+    ),
+    mutant(
+        "resumed-with-statistics",
+        "A resumed job begins with the sum of its checkpoint, and its points are added again.",
+        "runtime:RowsSliceStore.restore",
+        "self._layout.slices[slice_].group != BUFFERS",
+        "False",
+        "tests/runtime/server/test_rows_store.py::test_a_checkpoint_has_the_parameters_and_no_rows",
+    ),
+    mutant(
+        "terminated-is-ignored",
+        "The job goes on when the algorithm has found its parameters to be final.",
+        "core:Counting.count",
+        "trailer.terminated and self._evaluator.is_chosen(member)",
+        "False",
+        "tests/learn/test_pointwise_runner.py"
+        "::test_the_job_ends_when_all_points_have_voted_to_halt",
+    ),
+    mutant(
         "replica-counts-what-was-not-named",
         "A replica believes that its rows contain differences that no fold has named.",
         "core:_limited",

@@ -1,13 +1,15 @@
 """A point-wise job whose statistics show every point: how often it is in the sum, and the number that
 it has added.
 
-A visit of a point adds the number of the last M-step. *In every version every point must be in the sum
-at most once, with a number that is not larger than that of the last M-step.* The two statistics of a
-point are far apart, in slices of different servers, so a version that is torn between servers shows
-too. A worker that sees a fault writes it to a file and ends with an error.
+A visit of a point adds the square of the number of the last M-step. *In every version every point
+must be in the sum at most once, with a square.* A difference that is added twice, or lost, gives
+another number. The two statistics of a point are far apart, in slices of different servers, so a
+version that is torn between servers shows too. A worker that sees a fault writes it to a file and
+ends with an error.
 
 `--set drift=1`: the M-step of every worker but worker-0 is wrong. `--set slow=S`: each step takes S
-seconds longer. `--set stop=N`: the algorithm ends after N M-steps.
+seconds longer. `--set stop=N`: the algorithm ends when the number is N. The file `finish` ends the
+job. A worker writes a line to its book for every version (`tests/cluster/job_workers.py`).
 """
 
 import os
@@ -31,6 +33,8 @@ class Tally(Algorithm):
         self.slow_s = float(worker.options.get("slow", 0))
         self.drift = bool(worker.options.get("drift")) and worker.name != "worker-0"
         self.stop = int(worker.options.get("stop", 0))
+        self.versions = 0
+        self.book = Path(f"{worker.name}.book")
 
     def init_parameter(self, sample, rng):
         return {"number": np.asarray(1.0), "points": np.asarray(0.0)}
@@ -43,32 +47,37 @@ class Tally(Algorithm):
 
     def update_points(self, batch, parameter, memory):
         count, value = np.zeros(POINTS), np.zeros(POINTS)
-        points = batch.x[:, 0].astype(int)
-        new = memory["value"] == 0
-        count[points[new]] = 1
-        value[points] = parameter["number"] - memory["value"]
-        memory["value"][:] = parameter["number"]
+        points, square = batch.x[:, 0].astype(int), float(parameter["number"]) ** 2
+        count[points[memory["value"] == 0]] = 1
+        value[points] = square - memory["value"]
+        memory["value"][:] = square
         time.sleep(self.slow_s)
         return {"count": count, "value": value}
 
     def update_parameter(self, statistics, old):
-        count, value, number = statistics["count"], statistics["value"], float(old["number"])
-        faulty = (count != 0) & (count != 1) | ((value != 0) != (count == 1)) | (value > number)
-        if (faulty | (value < 0)).any():
-            at = int(np.flatnonzero(faulty | (value < 0))[0])
-            fault = f"point {at} is in the sum {count[at]} times with {value[at]}; {number=}"
-            Path(f"{self.worker.name}.fault").write_text(
-                f"{fault} in version {self.worker.version}"
-            )
+        count, value = statistics["count"], statistics["value"]
+        root = np.sqrt(np.maximum(value, 0))
+        faulty = (
+            (count != 0) & (count != 1) | ((value > 0) != (count == 1)) | (root != root.round())
+        )
+        if faulty.any():
+            at = int(np.flatnonzero(faulty)[0])
+            fault = f"point {at} is in the sum {count[at]} times with {value[at]}"
+            Path(f"{self.worker.name}.fault").write_text(f"{fault}, version {self.worker.version}")
             raise RuntimeError(fault)
-        step = 2.0 if self.drift else 1.0
-        return {"number": np.asarray(number + step), "points": np.asarray(count.sum())}
+        self.versions += 1
+        with self.book.open("a") as book:
+            book.write(f"sent {self.versions}\nacknowledged {self.versions}\n")
+        if os.path.exists("finish"):
+            self.worker.report(accuracy=1.0)
+        number = float(old["number"]) + (2.0 if self.drift else 1.0)
+        return {"number": np.asarray(number), "points": np.asarray(count.sum())}
 
     def objective(self, statistics, parameter):
         return float(POINTS - statistics["count"].sum())
 
     def terminated(self, check):
-        return bool(self.stop) and float(check.new["number"]) > self.stop
+        return bool(self.stop) and float(check.new["number"]) >= self.stop
 
 
 def main(worker):

@@ -1,0 +1,126 @@
+"""Kind statistics with real processes: in every version every point is in the sum at most once, though
+workers and servers are killed, are stopped, join and leave by a seeded schedule.
+
+The job (`jobs/tally.py`) checks every version on every worker. There are 4 schedules, and 20 with
+POLYRHYTHM_TORTURE=N and N > 1.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from polyrhythm.store.listing import listing
+from polyrhythm.store.objects import open_store
+from tests.cluster.job_servers import JobServers
+from tests.cluster.job_workers import JobWorkers
+from tests.cluster.ledger_job import endure, gather, say_how_again
+from tests.cluster.processes import Command
+from tests.commands.start import run
+
+JOB = Path(__file__).parent / "jobs" / "tally.py"
+POINTS = 600
+SEEDS = range(4 if int(os.environ.get("POLYRHYTHM_TORTURE", "1")) == 1 else 20)
+SYNCS = ["bsp", "fsp", "bspb", "bspv"]
+WORKERS = ("kill", "kill", "stop", "pause", "join", "join", "leave")
+SERVERS = ("kill-server", "stop-server", "pause-server", "kill", "stop", "join", "cut")
+FAULTS = 5
+KIND = ("--kind", "statistics", "--min-step", "5ms", "--json")
+
+
+def numbers(folder: Path) -> dict[str, tuple[float, float, bool]]:
+    """Per worker that has ended in order: the number of its last M-step, the points in the last sum,
+    and whether the algorithm has ended."""
+    found = {}
+    for path in folder.glob("*.result"):
+        number, points, terminated = path.read_text().split()
+        found[path.stem] = float(number), float(points), terminated == "True"
+    return found
+
+
+def finish(job_workers: JobWorkers) -> None:
+    """Let the job end, and check that no worker has seen a fault."""
+    command = job_workers.command
+    job_workers.until_calm()
+    (command.cwd / "finish").touch()
+    assert command.wait(60) == 0, command.stderr()
+    assert [path.read_text() for path in command.cwd.glob("*.fault")] == []
+    assert len(numbers(command.cwd)) >= 2
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_point_is_in_the_sum_at_most_once(
+    tmp_path: Path, seed: int, request: pytest.FixtureRequest
+) -> None:
+    say_how_again(request, seed)
+    rng = random.Random(f"statistics {seed}")
+    servers = seed % 2 == 1
+    faults = rng.sample(SERVERS if servers else WORKERS, FAULTS)
+    print(f"faults: {' '.join(faults)}")
+    sync = SYNCS[seed % len(SYNCS)]
+    more = ["--sync", sync, "--timer", "1s", "--interval", "60ms", "--respawn"]
+    more += ["--target-accuracy", 1.0, "--workers", 3, "--servers", 3]
+    more += ["--replicas", 1] if servers else []
+    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+        job_workers = gather(command, rng, workers=3)
+        job_servers = JobServers(job_workers, rng) if servers else None
+
+        def begin_fault(fault: str) -> None:
+            if job_servers is not None and fault in job_servers.kinds:
+                # a version may be torn if a worker dies while a server does (decision 071)
+                job_workers.until_calm()
+                job_servers.begin_fault(fault)
+                job_workers.until_calm()
+            else:
+                job_workers.begin_fault(fault)
+
+        endure(job_workers, faults, begin_fault, rng)
+        finish(job_workers)
+
+
+def test_parameters_that_differ_do_not_drift_apart(tmp_path: Path) -> None:
+    more = ("--sync", "bspb", "--workers", 3, "--servers", 2, "--epochs", 15, "--set", "drift=1")
+    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+        assert command.wait(90) == 0, command.stderr()
+    found = numbers(tmp_path)
+    assert found["worker-0"] == (16.0, POINTS, False)
+    for name in ("worker-1", "worker-2"):
+        assert found[name][0] == 17.0, "one wrong M-step on the parameters of worker-0"
+
+
+def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
+    more = ("--sync", "bspb", "--workers", 2, "--servers", 2, "--set", "stop=6", "--epochs", 50)
+    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+        assert command.wait(90) == 0, command.stderr()
+        (ended,) = command.journal("ended")
+        assert ended["fields"] == {"goal": "terminated", "why": "converged"}
+        saved = load_file(command.run_dir / "model.safetensors")
+    assert set(numbers(tmp_path).values()) == {(6.0, POINTS, True)}
+    assert {name: float(value) for name, value in saved.items()} == {
+        "number": 6.0,
+        "points": POINTS,
+    }
+
+
+def test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum(
+    tmp_path: Path,
+) -> None:
+    """Every worker has 16 chunks and visits two of them in a step, so a pass has 8 rounds. A job that
+    begins anew makes an M-step in every round; a job that resumes waits for a pass."""
+    more = ("--sync", "bsp", "--workers", 2, "--servers", 2, "--rounds", 60)
+    with Command(JOB, *KIND, *more, "--checkpoint-every", "10rounds", cwd=tmp_path) as command:
+        assert command.wait(90) == 0, command.stderr()
+    before = {name: number for name, (number, _, _) in numbers(tmp_path).items()}
+    assert before == {"worker-0": 61.0, "worker-1": 61.0}
+    listed = listing(open_store(str(command.run_dir)))
+    cut = max(each.checkpoint.manifest.round for each in listed if each.checkpoint is not None)
+    for more_rounds, m_steps in ((5, 0), (12, 5)):
+        goal = ("--name", f"more-{more_rounds}", "--rounds", cut + more_rounds)
+        # the command reads the store before it starts the job
+        done = run("resume", "run", *goal, cwd=tmp_path, timeout_s=90, spares=1)
+        assert done.returncode == 0, done.stderr
+        # the checkpoint has the parameters before the M-step of its last round
+        assert {number for number, _, _ in numbers(tmp_path).values()} == {cut + m_steps}
