@@ -88,10 +88,12 @@ class Quantiser:
             values.add_(numbers)
         for first, end in absent:
             values[first:end].zero_()
-        if not _find_scales(values, scales, wire):  # the sum of two finite numbers is not finite
+        largest = _find_scales(values, scales, wire)
+        if not math.isfinite(largest):  # the sum of two finite numbers is not finite: leave one out
             values.copy_(numbers)
-            _find_scales(values, scales, wire)
-        sent = self._round(values, scales, integers, wire)
+            largest = _find_scales(values, scales, wire)
+        limited = largest > _MOST * _largest_scale(wire)
+        sent = self._round(values, scales, integers, wire, limited=limited)
         for first, end in absent:
             integers[first:end].fill_(_ABSENT)
         if self._keeps:
@@ -104,9 +106,16 @@ class Quantiser:
                 numbers[first:end].fill_(NO_GRADIENT)
 
     def _round(
-        self, values: torch.Tensor, scales: torch.Tensor, integers: torch.Tensor, wire: torch.dtype
+        self,
+        values: torch.Tensor,
+        scales: torch.Tensor,
+        integers: torch.Tensor,
+        wire: torch.dtype,
+        *,
+        limited: bool,
     ) -> torch.Tensor:
-        """Write the integers. Returns the numbers that they stand for."""
+        """Write the integers. Returns the numbers that they stand for. `limited`: a scale is smaller
+        than its block needs, because of the range of the dtype."""
         scratch = self._scratch.get(values.dtype)
         if scratch is None or len(scratch) < len(values):
             scratch = self._scratch[values.dtype] = torch.empty_like(values)
@@ -115,7 +124,9 @@ class Quantiser:
         both = zip(_in_blocks(values), _in_blocks(sent), strict=True)
         for (block, rows), (rounded, _) in both:
             torch.mul(block, factors[rows, None], out=rounded)
-            rounded.round_().clamp_(-_MOST, _MOST)
+            rounded.round_()
+            if limited:
+                rounded.clamp_(-_MOST, _MOST)
         integers.copy_(sent)
         for rounded, rows in _in_blocks(sent):
             rounded.mul_(scales[rows, None])
@@ -132,16 +143,16 @@ def _absent_parts(slice_: Slice, numbers: torch.Tensor) -> Parts:
     )
 
 
-def _find_scales(values: torch.Tensor, scales: torch.Tensor, wire: torch.dtype) -> bool:
+def _find_scales(values: torch.Tensor, scales: torch.Tensor, wire: torch.dtype) -> float:
     """Write the scale of each block. A block whose scale would be smaller than the smallest normal
-    number gets the scale 0. Returns False if a number is not finite."""
+    number gets the scale 0. Returns the largest absolute value; if it is not finite, the scales
+    cannot be used."""
     for block, rows in _in_blocks(values):
         torch.maximum(block.amax(1), block.amin(1).neg_(), out=scales[rows])
-    if not math.isfinite(scales.max().item()):
-        return False
+    largest = float(scales.max().item())
     scales.div_(_MOST).clamp_(max=_largest_scale(wire))
     scales.masked_fill_(scales < torch.finfo(scales.dtype).tiny, 0.0)
-    return True
+    return largest
 
 
 def read_quantised(slice_: Slice, data: memoryview, wire: torch.dtype) -> torch.Tensor:
