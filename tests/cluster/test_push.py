@@ -20,7 +20,6 @@ def test_pushes_over_tcp_have_a_quarter_of_the_bytes(tmp_path: Path) -> None:
     assert said == "" and result["link"] == "tcp" and result["push"] == "int8"
     exact = int(str(result["bytes_pulled"])) / (2 * 41) * 80
     assert int(str(result["bytes_pushed"])) <= 0.27 * exact
-    assert float(str(result["objective"])) < 2.0, "it learns"
     shown = call("status", "mine", cwd=tmp_path)
     assert "digits, --sync bsp, --kind gradient, --push int8" in shown.stdout
 
