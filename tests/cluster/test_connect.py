@@ -52,7 +52,10 @@ def served(folder: Path, **options: Any) -> pr.Service:
 
 
 def journal(job: pr.Service, what: str) -> list[dict[str, Any]]:
-    return [line for line in read_journal(job.run / "journal.jsonl") if line["what"] == what]
+    """The lines of the journal. The lead writes it soon after the job listens."""
+    path = job.run / "journal.jsonl"
+    lines = read_journal(path) if path.exists() else ()
+    return [line for line in lines if line["what"] == what]
 
 
 def attached(worker: pr.Worker) -> tuple[torch.nn.Module, Any]:
