@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from polyrhythm import Worker
+from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.io.memory import MemoryLink
 from polyrhythm.observe.summary import summarise
 from polyrhythm.runtime.worker.quantising import Quantising
-from polyrhythm.wire.messages import Contribution, JobSpec
+from polyrhythm.tensors.quantised import read_quantised
+from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, OptimizerSpec, TensorSpec
 from tests.learn import twin_job as tj
 
 POLICIES = [
@@ -169,6 +171,61 @@ def test_the_steps_of_several_models_leave_the_others_as_they_are(frames: Frames
     assert final == pytest.approx([1.0, 2.0], abs=0.05)
     left_out = [message for message, data in frames.sent if message.parts == ()]
     assert left_out and not any(message.quantised for message in left_out)
+
+
+def test_lbfgs_reaches_the_minimum(frames: Frames) -> None:
+    """A version never has exactly the parameters that the worker computed, so LBFGS begins a new
+    history with every contribution."""
+    final: list[torch.Tensor] = []
+    wanted = torch.linspace(-2, 2, 300)
+
+    def main(worker: Worker) -> None:
+        weights = torch.nn.ParameterList([torch.zeros(300)])
+        optimizer = worker.attach(weights, torch.optim.LBFGS(weights.parameters(), max_iter=4))
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((weights[0] - wanted).square() * torch.linspace(1, 9, 300)).mean()
+            loss.backward()
+            return loss
+
+        while not worker.stopped:
+            optimizer.step(closure, points=1)
+        final.append(weights[0].detach().clone())
+
+    run_inline(job_of(workers=1, rounds=40, kind="local"), main, timeout_s=60)
+    torch.testing.assert_close(final[0], wanted, rtol=0, atol=0.01)
+    assert all(message.quantised for message, _ in frames.sent)
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_the_residual_stays(frames: Frames) -> None:
+    """The third step is left out. What the server reads of the other steps, and what is left of the
+    last one, is the sum of their gradients."""
+    made: list[torch.Tensor] = []
+
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(300, 1, bias=False)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        random = torch.Generator().manual_seed(3)
+        while not worker.stopped:
+            gradient = torch.randn(1, 300, generator=random)
+            if len(made) == 2:
+                gradient[0, 7] = torch.inf
+            made.append(gradient)
+            model.weight.grad = gradient.clone()
+            optimizer.step(points=1)
+
+    run_inline(job_of(workers=1, rounds=6, on_nan="skip"), main, timeout_s=60)
+    spec = ModelSpec(
+        (TensorSpec("weight", (1, 300), "float32", 0, (300, 1)),),
+        OptimizerSpec("SGD", ({"lr": 0.1},)),
+    )
+    (slice_,) = lay_out(spec, 1, 1 << 20).slices
+    read = [read_quantised(slice_, memoryview(data), torch.float32) for _, data in frames.sent]
+    counted = [gradient[0] for gradient in made if bool(gradient.isfinite().all())]
+    sent = torch.stack(read).sum(0)[:300]
+    assert len(read) == len(counted) >= 4
+    torch.testing.assert_close(sent, torch.stack(counted).sum(0), rtol=0, atol=0.02)
 
 
 def test_gradients_of_rows_are_sent_exactly(frames: Frames) -> None:
