@@ -71,6 +71,18 @@ def test_every_policy_converges_to_the_same_objective(sync: str) -> None:
     assert ended["fields"] == {"goal": "terminated", "why": "converged"}
 
 
+def test_asp_is_for_comparison_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without rounds, workers read sums of different moments. With one worker nothing differs."""
+    expected = reference(KMeans(K), 50)
+    _, found = run(sync="asp", workers=1, epochs=60)
+    assert close(found["worker-0"].parameter, expected.parameter)
+    _, found = run(sync="asp", workers=3, epochs=10, batch=50)
+    assert len(found) == 3
+    assert "is for comparison only: workers compute" in capsys.readouterr().err
+    with pytest.raises(PolyrhythmError, match="is for comparison only, and has no --replicas"):
+        run(sync="asp", workers=1, epochs=1, replicas=1)
+
+
 def test_the_workers_use_the_first_parameters_of_one_of_them() -> None:
     def main(worker: Worker) -> None:
         first = reference(KMeans(K), 1).parameter

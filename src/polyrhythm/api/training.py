@@ -87,8 +87,9 @@ def train(
     kind: Annotated[
         str,
         typer.Option(
-            help="What workers send: gradient, local (changes after local steps), or auto: local under"
-            " psp and fsp and with --outer, gradient otherwise."
+            help="What workers send: gradient, local (changes after local steps), statistics (of"
+            " point-wise algorithms), or auto: local under psp and fsp and with --outer, gradient"
+            " otherwise."
         ),
     ] = AUTO,
     local_steps: Annotated[

@@ -49,7 +49,7 @@ class Worker:
         self._pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._points: Points | None = None
         self._kept = Kept(node)
-        self._models = Models(node, job, self._kept, self._pacer, self._say)
+        self._models = Models(node, job, self._kept, self._pacer, self.say)
         self._passes = VisitedPasses(node.loop)
         self._reporting = Reporting(node, job, self._passes, self._models)
 
@@ -132,7 +132,7 @@ class Worker:
         """Say so if the model is not on the device that the job has assigned to this worker."""
         there = next((parameter.device for parameter in model.parameters()), self.device)
         if there != self.device:
-            self._say(
+            self.say(
                 f"the model of {self.name} is on {there}, and not on {self.device}, its device in this"
                 " job: call model.to(worker.device) before you make the optimizer, or give --devices"
                 f" {there}"
@@ -231,7 +231,7 @@ class Worker:
             ranks = ranks_of(loading.sampler, count, lease.seed)
         whole = loading.batch_size if loading.drop_last else 0
         if whole and exchange.traits.gathers:
-            self._say("drop_last has no effect: under this policy the lead chooses the batch size")
+            self.say("drop_last has no effect: under this policy the lead chooses the batch size")
             whole = 0
         points.begin(least, whole, ranks)
         ahead = Lookahead(
@@ -276,7 +276,7 @@ class Worker:
                 " cannot end the job; give --rounds, --max-seconds or another goal instead"
             )
         count = max(1, job.workers)
-        self._say(
+        self.say(
             f"passes are not counted, because {loading.uncounted}; each of {count} workers takes its"
             " share of the points"
         )
@@ -306,7 +306,7 @@ class Worker:
         """A seed that differs between workers."""
         return crc32(f"{self.seed} {self.name}".encode())
 
-    def _say(self, message: str) -> None:
+    def say(self, message: str) -> None:
         """Print a message that concerns all workers of the job. Of the workers that one command
         starts, the first one prints it."""
         if own_number(self.name) in (None, 0):

@@ -66,7 +66,7 @@ def connect(job: JobSpec) -> Parts:
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
     contributions = Contributions()
-    named = contributions if keeps_rows(job.kind) else None
+    named = contributions if keeps_rows(job.kind) and policy.traits.rounds else None
     saving, best = Saving(routing, outbox), KeepBest(job, routing, rounds, outbox)
     return Parts(
         job=job,

@@ -97,6 +97,11 @@ class Ledger:
             key: arrival for key, arrival in self._arrivals.items() if members.get(key[0]) == key[1]
         }
 
+    @property
+    def members(self) -> tuple[Row, ...]:
+        """The members, each with the sequence 0."""
+        return tuple(Row(worker, incarnation, 0) for worker, incarnation in self._members.items())
+
     # -- contributions -------------------------------------------------------------------------
 
     def judge(self, worker: int, incarnation: int, sequence: int, slice_: int) -> Verdict:

@@ -160,6 +160,12 @@ def _check_rows(job: JobSpec) -> None:
                 f"{flag} {value} goes with --kind gradient or local: differences of statistics add up,"
                 " so they are sent without rounding"
             )
+    if not traits_of(job.sync).rounds and (job.replicas or job.read_ahead):
+        flag = "--read-ahead" if job.read_ahead else "--replicas"
+        raise UsageError(
+            f"--sync {job.sync} --kind {job.kind} is for comparison only, and has no {flag}: use --sync"
+            " fsp or --sync bsp"
+        )
     if job.on_nan == "skip":
         raise UsageError(
             "--on-nan skip goes with --kind gradient or local: a difference of statistics that is left"

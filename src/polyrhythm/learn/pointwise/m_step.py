@@ -32,9 +32,19 @@ CONVERGED, HALTED = "converged", "halted"
 
 
 class MStep:
-    def __init__(self, algorithm: Algorithm, first: Arrays, points: int, resumed: int) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        first: Arrays,
+        points: int,
+        resumed: int,
+        *,
+        rounds: bool = True,
+    ) -> None:
         """`first`: the first parameters. `points`: how many the source has. `resumed`: the number of
-        the checkpoint from which the job has resumed; 0: it has not."""
+        the checkpoint from which the job has resumed; 0: it has not. `rounds`: whether all workers
+        read the same versions."""
+        self._rounds = rounds
         self._algorithm = algorithm
         self._points = points
         self._resumed = resumed
@@ -135,7 +145,7 @@ class MStep:
         state = self.tensors[-1].numpy()
         ours = int(state[_RESUMED]) == self._resumed
         theirs = int(state[_VERSION]) if ours else _NO_VERSION
-        if not anew and theirs < self._version:
+        if not anew and (theirs < self._version or not self._rounds):
             return
         flat = self._layout.flat(self._published(), what="the parameters of the servers")
         if not anew and theirs == self._version and not np.array_equal(flat, self._own):

@@ -63,6 +63,11 @@ def run_pointwise(
         raise UsageError(
             f"a point-wise algorithm needs --kind statistics, and the job has --kind {job.kind}"
         )
+    if not traits_of(job.sync).rounds:
+        worker.say(
+            f"--sync {job.sync} --kind {job.kind} is for comparison only: workers compute parameters"
+            " from sums of different moments, so the job may diverge; use --sync fsp or --sync bsp"
+        )
     if parameter is None:
         parameter = first_parameter(algorithm, source, job.seed)
     return _Loop(worker, algorithm, source, parameter, batch, after_pass).run()
@@ -104,7 +109,8 @@ class _Loop:
         self._cadence = choose_cadence(job)
         self._timed = traits_of(job.sync).timed
         self._cadence.begin(self._batch, least_of(min(job.min_batch, self._batch), self._batch))
-        self._m_step = MStep(algorithm, parameter, len(source), job.resume_number)
+        rounds = traits_of(job.sync).rounds
+        self._m_step = MStep(algorithm, parameter, len(source), job.resume_number, rounds=rounds)
         self._chunks = Chunks(algorithm, source, self._m_step.row_size, BLOCK)
         self._visits = Visits()
         self._fit = Fit(parameter, 0, terminated=False)

@@ -17,6 +17,7 @@ from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
 from polyrhythm.runtime.server.rows_primary import RowsPrimary
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.rows import ABSENT, Incoming
+from polyrhythm.tensors.statistics import KeepsRows
 from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import Contribution, JobSpec, Row, SliceStep
 
@@ -130,7 +131,24 @@ class OnArrivalSliceStore(SliceStore):
             return self.primary.slots.free(latest.surplus())
 
 
-class RowsSliceStore(RoundsSliceStore):
+class WithoutRows(SliceStore):
+    """Kind statistics: checkpoints have no rows."""
+
+    def copied(self) -> tuple[dict[int, SliceState], int]:
+        """Copy the slices without their rows: a job that resumes begins without rows."""
+        copies, torn = super().copied()
+        return {id_: {PARAMETERS: state[PARAMETERS]} for id_, state in copies.items()}, torn
+
+    def restore(self, slice_: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Begin a slice with the parameters of a checkpoint. Statistics begin with zero, because no
+        worker remembers its points."""
+        parameters = state[PARAMETERS]
+        if self._layout.slices[slice_].group != BUFFERS:
+            parameters = torch.zeros_like(parameters)
+        super().restore(slice_, {PARAMETERS: parameters})
+
+
+class RowsSliceStore(WithoutRows, RoundsSliceStore):
     """Kind statistics: contributions wait until a fold names them; a version is the sum of the rows
     that the fold names."""
 
@@ -160,22 +178,33 @@ class RowsSliceStore(RoundsSliceStore):
             primary.fold(slot, fill, steps)
         return max((step.weight for step in steps.values()), default=0.0)
 
-    def copied(self) -> tuple[dict[int, SliceState], int]:
-        """Copy the slices without their rows: a job that resumes begins without rows."""
-        copies, torn = super().copied()
-        return {id_: {PARAMETERS: state[PARAMETERS]} for id_, state in copies.items()}, torn
 
-    def restore(self, slice_: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Begin a slice with the parameters of a checkpoint. Statistics begin with zero, because no
-        worker remembers its points."""
-        parameters = state[PARAMETERS]
-        if self._layout.slices[slice_].group != BUFFERS:
-            parameters = torch.zeros_like(parameters)
-        super().restore(slice_, {PARAMETERS: parameters})
+class RowsOnArrivalSliceStore(WithoutRows, OnArrivalSliceStore):
+    """Kind statistics without rounds: a difference is added to its row when it arrives. The row of a
+    worker that has left is deleted with the next contribution. *Servers add contributions in
+    different orders, so this is for comparison only.*"""
+
+    def _add_slice(
+        self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
+    ) -> None:
+        assert isinstance(incoming, torch.Tensor) and isinstance(part.updater, KeepsRows)
+        primary = self.primary
+        if message.pulled >= 0:
+            primary.latest.release(message.worker, message.pulled)
+        if not len(incoming):
+            return
+        with self._ledger_lock:
+            live = self.ledger.members
+        whose = Row(message.worker, message.incarnation, message.sequence)
+        part.updater.enter(part.held, live, [(whose, incoming.clone())])
+        if part.held.slice.group == BUFFERS:
+            primary.changed[message.slice].update(range(len(part.held.slice.parts)))
+        part.held.weight = 1.0
+        primary.fold_slice(part, SliceStep(1.0))
 
 
 def choose_slice_store(job: JobSpec) -> type[SliceStore]:
     """The class of a server's slice store, which depends on the job's sync policy and kind."""
     if not traits_of(job.sync).rounds:
-        return OnArrivalSliceStore
+        return RowsOnArrivalSliceStore if keeps_rows(job.kind) else OnArrivalSliceStore
     return RowsSliceStore if keeps_rows(job.kind) else RoundsSliceStore
