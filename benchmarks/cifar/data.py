@@ -66,13 +66,21 @@ def _decoder() -> Callable[[Bytes], Bytes]:
     try:
         from PIL import Image
     except ImportError:
-        raise SystemExit("the JPEG copy needs Pillow to read it: pip install pillow") from None
+        return _torchvision_decoder()
 
     def decode(jpeg: Bytes) -> Bytes:
         pixels: Any = np.asarray(Image.open(io.BytesIO(jpeg.tobytes())).convert("RGB"))
         return pixels.transpose(2, 0, 1)  # type: ignore[no-any-return]
 
     return decode
+
+
+def _torchvision_decoder() -> Callable[[Bytes], Bytes]:
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg
+    except ImportError:
+        raise SystemExit("the JPEG copy needs Pillow to read it: pip install pillow") from None
+    return lambda jpeg: decode_jpeg(torch.from_numpy(jpeg.copy()), ImageReadMode.RGB).numpy()
 
 
 def load(folder: Path) -> Images:
