@@ -1,9 +1,9 @@
 """The memory that workers use on a device, and what is left of it when they die."""
 
+import gc
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +18,12 @@ from tests.gpu.conftest import Place
 
 MB = 1 << 20
 SIZE = 64 * MB
+SLACK = 2 * MB
+"""The device's own accounting may change by this much."""
 CHUNKS = 2 * 8 * MB
 """With kind local, changes are computed in pieces of 8 MB."""
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("options", "more"),
     [
@@ -36,25 +37,31 @@ CHUNKS = 2 * 8 * MB
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_a_device_holds_parameters_gradients_and_one_more_model(
-    options: dict[str, str], more: int
+    place: Place, options: dict[str, str], more: int
 ) -> None:
-    before = torch.cuda.memory_allocated()
+    """On the processor, only the jobs are tested: there the memory of the servers would count."""
+    on_gpu = place.device != "cpu"
     peaks: list[int] = []
 
     def main(worker: Worker) -> None:
-        parameter = torch.nn.Parameter(torch.zeros(SIZE // 4, device="cuda"))
+        gc.collect()  # models of earlier tests
+        before = torch.cuda.memory_allocated() if on_gpu else 0
+        size = SIZE if on_gpu else MB
+        parameter = torch.nn.Parameter(torch.zeros(size // 4, device=place.device))
         model = torch.nn.ParameterList([parameter])
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        torch.cuda.reset_peak_memory_stats()
-        gradient = torch.ones_like(parameter)
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        gradient = torch.ones_like(parameter, requires_grad=False)
         while not worker.stopped:
             parameter.grad = gradient
             optimizer.step(points=1)
-        peaks.append(torch.cuda.max_memory_allocated() - before)
+        if on_gpu:
+            peaks.append(torch.cuda.max_memory_allocated() - before)
 
     run_inline(JobSpec(**{"job": "memory", "rounds": 6, **options}), main, timeout_s=100)
-    assert peaks[0] <= 3 * SIZE + more
-    assert peaks[0] >= 2 * SIZE
+    for peak in peaks:
+        assert 2 * SIZE <= peak <= 3 * SIZE + more, f"{peak / SIZE:.2f} models"
 
 
 TRAINING = """
@@ -71,50 +78,49 @@ def main(worker):
 """
 
 
-def free_memory(place: Place) -> int:
-    """The free memory of the device, as a process of its own sees it: this one must not initialise
-    CUDA."""
+def used_memory(place: Place) -> int:
+    """How much memory of the device all processes use. This process must not initialise CUDA."""
     if place.device == "cpu":
         return 0
-    code = "import torch; print(torch.cuda.mem_get_info()[0])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    done = subprocess.run(query, capture_output=True, text=True, check=True)
+    return int(done.stdout) * MB
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(400)
 def test_workers_that_are_killed_and_started_again_leave_no_memory_on_the_device(
     tmp_path: Path, place: Place
 ) -> None:
-    """On a GPU, 50 workers are killed with SIGKILL: ten times five at once, while another one
-    trains on."""
-    waves, together = (10, 5) if place.device != "cpu" else (2, 2)
+    """On a GPU, 50 workers are killed with SIGKILL: five times ten at once, while another one
+    trains on. No other process may use the GPU meanwhile."""
+    waves, together = (5, 10) if place.device != "cpu" else (2, 2)
     job = tmp_path / "training.py"
     job.write_text(TRAINING)
-    before = free_memory(place)
+    before = used_memory(place)
     flags = ("--rounds", 1_000_000, "--timer", "off", "--set", f"device={place.device}")
     with Command(
         job.name, *flags, "--workers", 1, "--servers", 1, cwd=tmp_path, trace=False
     ) as command:
         command.await_round(3)
-        with_one = free_memory(place)
+        with_one = used_memory(place)
         for wave in range(waves):
             names = [f"guest-{wave}-{number}" for number in range(together)]
             joiners = [command.join(job.name, "--name", name) for name in names]
             for name in names:
                 wait_until(_has_joined(command, name), f"{name} joins", 120)
             command.await_round(command.journal("rounds")[-1]["round"] + 2)
+            with_all = used_memory(place)
             for joiner in joiners:
                 os.kill(joiner.pid, signal.SIGKILL)
             for name in names:
                 wait_until(_has_left(command, name), f"the lead removes {name}", 60)
-            if wave == 0:
-                after_first = free_memory(place)
-        after_all = free_memory(place)
+            assert with_all > with_one or place.device == "cpu"
+            wait_until(
+                lambda: used_memory(place) <= with_one + SLACK, f"wave {wave} leaves no memory", 60
+            )
         command.await_round(command.journal("rounds")[-1]["round"] + 2)
-    assert after_all >= after_first - 2 * MB
-    assert after_all >= with_one - 2 * MB
-    wait_until(lambda: free_memory(place) >= before - 2 * MB, "all memory is free again", 60)
+    wait_until(lambda: used_memory(place) <= before + SLACK, "all memory is free again", 60)
 
 
 def _has_joined(command: Command, name: str) -> Callable[[], bool]:

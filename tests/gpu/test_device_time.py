@@ -64,6 +64,7 @@ def test_the_host_waits_once_per_step(
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_a_step_makes_no_hidden_synchronisation(kind: str) -> None:
     """Torch raises an error at an operation that makes the host wait, such as `item()`. The first

@@ -98,6 +98,7 @@ def test_a_model_of_half_precision_learns_on_a_device(place: Place, dtype: str) 
 def test_checkpoints_have_float32_copies_and_the_model_its_own_dtype(
     tmp_path: Path, place: Place
 ) -> None:
+    pytest.importorskip("obstore")
     options = ("--set", f"device={place.device}", "--set", "dtype=bfloat16")
     flags = ("--workers", 1, "--servers", 2, "--quiet", "--max-seconds", 60)
     job, env = Path(half_job.__file__), dict(os.environ)
