@@ -73,6 +73,7 @@ class DeviceModel(FlatModel):
         self._parameters = [i for i, s in enumerate(layout.spaces) if s.length and not s.buffers]
         self._buffer_spaces = [i for i, s in enumerate(layout.spaces) if s.length and s.buffers]
         self._outgoing: dict[int, torch.Tensor] = {}
+        self._outgoing_views: dict[int, torch.Tensor] = {}
         self._bounce: list[torch.Tensor] | None = None
         super().__init__(layout, tensors, wire, aside=aside, models=models)
         self.aside = True  # versions never arrive in the memory of the parameters
@@ -227,41 +228,44 @@ class DeviceModel(FlatModel):
 
     def fill_gradients(self, push: Sequence[torch.Tensor], model: int | None = None) -> None:
         if not self._outgoing:
-            self._outgoing = {
-                index: torch.full(
-                    (self.layout.spaces[index].length,),
-                    NO_GRADIENT,
-                    dtype=self._wires[index],
-                    device=self.copies.device,
-                )
-                for index in self._parameters
-            }
+            self._allocate_outgoing()
         self._send(push, partial(self._pack, model=model), model)
         self._others = {} if model is None else self._slices_without(model)
         self._rows.fill(push)
         self._buffers.fill(push)
 
+    def _allocate_outgoing(self) -> None:
+        """Allocate the memory on the device in which contributions of gradients are put
+        together."""
+        for index in self._parameters:
+            space, dtype = self.layout.spaces[index], self._wires[index]
+            self._outgoing[index] = torch.full(
+                (space.length,), NO_GRADIENT, dtype=dtype, device=self.copies.device
+            )
+        self._outgoing_views = {
+            number: view_of(self._outgoing[place.space], place)
+            for number, _, place, _ in self._trained
+        }
+
     def _pack(self, targets: Sequence[torch.Tensor], model: int | None) -> list[torch.Tensor]:
         views: list[torch.Tensor] = []
-        present: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
-        for _, tensor, place, _ in self._of_model(model):
-            view = view_of(self._outgoing[place.space], place)
-            views.append(view)
+        trained = self._of_model(model)
+        for number, tensor, _, _ in trained:
             if tensor.grad is None:
-                view.fill_(NO_GRADIENT)
+                self._outgoing_views[number].fill_(NO_GRADIENT)
             else:
-                present.append(view)
+                views.append(self._outgoing_views[number])
                 gradients.append(tensor.grad.detach())
-        if present:
-            torch._foreach_copy_(present, gradients)
-        if model is not None:
-            largest = magnitudes([view for view in views if view.numel()])
-        else:
-            largest = [largest_of(self._outgoing[s][first:end]) for s, first, end in self._dense]
-        for space, first, end in self._dense:
-            targets[space][first:end].copy_(self._outgoing[space][first:end], non_blocking=True)
-        return largest
+        if views:
+            torch._foreach_copy_(views, gradients)
+        parts = [(space, first, end, self._outgoing[space]) for space, first, end in self._dense]
+        for space, first, end, outgoing in parts:
+            targets[space][first:end].copy_(outgoing[first:end], non_blocking=True)
+        # the check is ordered after the copy, so that the host orders it while the copy runs
+        if model is None:
+            return [largest_of(outgoing[first:end]) for _, first, end, outgoing in parts]
+        return magnitudes([view for view in views if view.numel()])
 
     def fill_gathered(self, push: Sequence[torch.Tensor], points: float) -> None:
         assert self._sums is not None
@@ -277,8 +281,8 @@ class DeviceModel(FlatModel):
         largest = []
         for space, first, end in self._dense:
             mean = sums[space][first:end].div_(points)
-            largest.append(largest_of(mean))
             self._download(targets[space][first:end], mean)
+            largest.append(largest_of(mean))
             mean.fill_(NO_GRADIENT)
         return largest
 
@@ -294,8 +298,8 @@ class DeviceModel(FlatModel):
             pieces = []
             for begin, end in _chunks(flat):
                 change = flat[begin:end] - base[begin:end]
-                pieces.append(largest_of(change))
                 self._download(targets[index][begin:end], change)
+                pieces.append(largest_of(change))
             largest.append(torch.stack(pieces).amax())
         return largest
 
