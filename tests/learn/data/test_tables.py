@@ -187,3 +187,18 @@ def test_row_groups_are_permuted_and_rows_shuffled_inside_a_buffer(tmp_path: Pat
     windows = [place[point] // 50 for point in shuffled]
     assert [windows[at] for at in range(0, 250, 50)] != sorted(set(windows))
     assert all(len(set(windows[at : at + 50])) == 1 for at in range(0, 250, 50))
+
+
+def test_ratings_become_a_sparse_matrix(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    from polyrhythm.learn.data.ratings import open_ratings
+
+    lines = ["userId,movieId,rating,timestamp", "1,50,4.0,7", "1,10,3.5,8", "9,10,0.5,9"]
+    path = bad_csv(tmp_path, "\r\n".join(lines) + "\r\n")
+    found = open_ratings(path)
+    assert found.people.tolist() == [1, 9]
+    assert found.things.tolist() == [10, 50]
+    assert found.matrix.toarray().tolist() == [[3.5, 4.0], [0.5, 0.0]]
+    path = bad_csv(tmp_path, "\n".join([*lines, "9,10,1.0,1"]))
+    with pytest.raises(DataError, match="twice for one person"):
+        open_ratings(path)

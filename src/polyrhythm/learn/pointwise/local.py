@@ -2,6 +2,7 @@
 compute the parameters, check the end. It is used for first parameters, and as the reference with
 which the results of jobs are compared."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +22,9 @@ class LocalFit:
     terminated: bool
     """False: the number of passes has ended the loop."""
     objectives: list[float] = field(default_factory=list)
+    """The objective after each pass."""
+    ended_s: list[float] = field(default_factory=list)
+    """The time at the end of each pass, by the clock of `time.perf_counter`."""
 
 
 def fit_local(
@@ -49,6 +53,7 @@ def fit_local(
         new = parameters.views(parameters.flat(new, what="the parameters"))
         objective = algorithm.objective(statistics, new)
         found.parameter, found.passes = new, number
+        found.ended_s.append(time.perf_counter())
         if objective is not None:
             found.objectives.append(objective)
         if after_pass is not None:
