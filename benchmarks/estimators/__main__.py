@@ -10,7 +10,7 @@
 - *digits*: a whole fit of the 1,797 digits in this process, the median of `--repeat` fits.
 - *quality*: objectives and scores on digits, HIGGS and MovieLens, where the files are found.
 
-Without `--workers`, our side computes in this process with as many threads as there are cores.
+Without `--workers`, our side computes in this process, with a worker for each core.
 `--check` fails if a target is missed.
 """
 
@@ -33,7 +33,7 @@ import polyrhythm.linear_model
 import polyrhythm.mixture
 from benchmarks import report
 from benchmarks.estimators import quality
-from polyrhythm.estimators.fitting import Place, fit_points, threads_for
+from polyrhythm.estimators.fitting import Place, fit_points
 from polyrhythm.learn.pointwise import kmeans
 from polyrhythm.learn.pointwise import mixture as mixtures
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
@@ -59,8 +59,7 @@ def our_pass_s(
     algorithm: Algorithm, x: np.ndarray, first: Arrays, workers: int | None, passes: int = 12
 ) -> float:
     points = Batch(x)
-    place = Place(workers, "bsp", None)
-    algorithm.threads = threads_for(points, place)  # type: ignore[attr-defined]
+    place = Place(workers)
     found = fit_points(
         algorithm,
         points,

@@ -216,7 +216,7 @@ def _await_end(
     threads: list[threading.Thread],
     run: InlineRun,
     timeout_s: float,
-    tick: Callable[[], None],
+    tick: Callable[[], None] | None,
 ) -> None:
     """Wait until the job ends. Stop the job after a signal, or if no worker is left and the lead does
     not end the job."""
@@ -227,7 +227,7 @@ def _await_end(
         if run.interrupted and not stopping:
             stopping = True
             lead.stop()
-        if not _in_debugger(threads):
+        if tick is not None and not _in_debugger(threads):
             tick()
         now_s = time.monotonic()
         if now_s > until_s:

@@ -14,10 +14,9 @@ from polyrhythm.estimators.conventions import (
     check_sample_weight,
     validate_data,
 )
-from polyrhythm.estimators.fitting import Place, fit_points
+from polyrhythm.estimators.fitting import Fitted, Place, fit_points
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.layout import Arrays
-from polyrhythm.learn.pointwise.local import LocalFit
 
 FLOATS = [np.float64, np.float32]
 
@@ -63,7 +62,7 @@ class Estimator(BaseEstimator):
         rng: np.random.Generator,
         max_passes: int,
         parameter: Arrays | None = None,
-    ) -> LocalFit:
+    ) -> Fitted:
         """Run an algorithm on the points. Errors are those that users of scikit-learn expect."""
         try:
             return fit_points(

@@ -43,7 +43,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
         verbose: int = 0,
         observed_only: bool = False,
         workers: int | None = None,
-        sync: str = "bsp",
+        sync: str = "bspb",
         address: str | None = None,
     ) -> None:
         self.n_components = n_components

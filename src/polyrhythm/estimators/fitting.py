@@ -1,14 +1,38 @@
-"""How an estimator fits: the seam between estimators and the ways to run an algorithm."""
+"""How an estimator fits: a job of kind statistics, in this process, in processes of its own, or as a
+worker of a job that runs already. *All three run the same machines and the same loop of a worker.*"""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.blocks import one_blas_thread
 from polyrhythm.learn.pointwise.layout import Arrays
-from polyrhythm.learn.pointwise.local import LocalFit, fit_local
+from polyrhythm.learn.pointwise.local import sample_of
+from polyrhythm.learn.pointwise.runner import run_pointwise
+from polyrhythm.learn.pointwise.source import ArraySource
+from polyrhythm.learn.worker import Worker
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.wire.messages import JobSpec
+
+AfterPass = Callable[[int, float | None], None]
+_FEW_POINTS = 20_000
+"""So few points do not repay a second worker in this process."""
+_CHUNK_POINTS = 8_192
+"""The fewest points of a chunk in this process: a chunk is visited by one call of the algorithm."""
+_HEARTBEAT_S = 20.0
+_LONGEST_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +40,23 @@ class Place:
     """Where a fit runs. `workers`: None for this process, otherwise the number of worker processes.
     `address`: the job that this process joins as a worker."""
 
-    workers: int | None
-    sync: str
-    address: str | None
+    workers: int | None = None
+    sync: str = "bspb"
+    address: str | None = None
+
+
+@dataclass(slots=True)
+class Fitted:
+    """The result of a fit."""
+
+    parameter: Arrays
+    passes: int
+    terminated: bool
+    """False: the number of passes has ended the fit."""
+    objectives: list[float]
+    """The objective after each pass."""
+    ended_s: list[float] = field(default_factory=list)
+    """The time at the end of each pass, by the clock of `time.perf_counter`."""
 
 
 def fit_points(
@@ -29,24 +67,159 @@ def fit_points(
     rng: np.random.Generator,
     max_passes: int,
     parameter: Arrays | None = None,
-    after_pass: Callable[[int, float | None], None] | None = None,
-) -> LocalFit:
-    return fit_local(
-        algorithm,
-        points,
-        rng=rng,
-        max_passes=max_passes,
-        parameter=parameter,
-        after_pass=after_pass,
+    after_pass: AfterPass | None = None,
+) -> Fitted:
+    """Run an algorithm on these points. `parameter`: the first parameters, if not those of
+    `init_parameter`."""
+    with one_blas_thread():
+        if parameter is None:
+            sample = sample_of(points, algorithm.sample_points, rng)
+            parameter = algorithm.init_parameter(sample, rng)
+        fit = _Fit(algorithm, points, parameter, after_pass)
+        if place.address is not None:
+            return _joined(fit, place)
+        if place.workers is None:
+            return _inline(fit, place, max_passes)
+    return _processes(fit, place.workers, place.sync, max_passes, quiet=after_pass is None)
+
+
+@dataclass(slots=True)
+class _Fit:
+    """What a worker of the job runs."""
+
+    algorithm: Algorithm
+    points: Batch
+    parameter: Arrays
+    after_pass: AfterPass | None
+
+    def on(self, worker: Worker) -> Fitted:
+        ended_s: list[float] = []
+
+        def after_pass(passes: int, objective: float | None) -> None:
+            ended_s.append(time.perf_counter())
+            if self.after_pass is not None and worker.name == "worker-0":
+                self.after_pass(passes, objective)
+
+        source = ArraySource(self.points)
+        with one_blas_thread():
+            found = run_pointwise(
+                worker, self.algorithm, source, parameter=self.parameter, after_pass=after_pass
+            )
+        return Fitted(found.parameter, found.passes, found.terminated, found.objectives, ended_s)
+
+
+def _inline(fit: _Fit, place: Place, max_passes: int) -> Fitted:
+    """In this process: one worker, or one per core if there are many points. numpy releases the lock
+    of the interpreter while it computes."""
+    workers = usable_cores() if len(fit.points) >= _FEW_POINTS else 1
+    results: dict[str, Fitted] = {}
+
+    def main(worker: Worker) -> None:
+        results[worker.name] = fit.on(worker)
+
+    job = JobSpec(
+        job=fit.algorithm.name,
+        kind="statistics",
+        sync=place.sync,
+        workers=workers,
+        epochs=max_passes,
+        min_batch=max(1, min(_CHUNK_POINTS, len(fit.points) // workers)),
+        timer="off",
+        heartbeat_s=_HEARTBEAT_S,
     )
+    with _own_interval():
+        run_inline(job, main, options=NodeOptions(check=False), timeout_s=_LONGEST_S)
+    return results["worker-0"]
 
 
-def threads_for(points: Batch, place: Place) -> int:
-    """How many threads compute in one worker. A worker process has one. Few points do not repay the
-    handing over to a second thread."""
-    if place.workers is not None or len(points) < _FEW_POINTS:
-        return 1
-    return usable_cores()
+@contextmanager
+def _own_interval() -> Iterator[None]:
+    """Nodes let Python switch threads more often. Afterwards it is as before."""
+    before = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
-_FEW_POINTS = 20_000
+def _joined(fit: _Fit, place: Place) -> Fitted:
+    """As a worker of the job at this address. Every worker of the job needs the same points."""
+    from polyrhythm.api.connecting import connect
+
+    assert place.address is not None
+    with connect(place.address, quiet=fit.after_pass is None) as worker:
+        if worker.inside[1].kind != "statistics":
+            raise UsageError(
+                f"the job at {place.address} has another kind: serve it with --kind statistics"
+            )
+        return fit.on(worker)
+
+
+def _processes(fit: _Fit, workers: int, sync: str, max_passes: int, *, quiet: bool) -> Fitted:
+    """With worker processes on this machine. They map the points from a file."""
+    from polyrhythm.api.training import train
+
+    with tempfile.TemporaryDirectory(prefix="polyrhythm-fit-") as name:
+        folder = Path(name)
+        kept = _keep(fit.points, folder)
+        algorithm, parameter = fit.algorithm, fit.parameter
+
+        def main(worker: Worker) -> None:
+            from polyrhythm.estimators.fitting import _Fit, _load, _save
+
+            found = _Fit(algorithm, _load(kept), parameter, None).on(worker)
+            _save(found, folder / worker.name)
+
+        train(
+            main,
+            kind="statistics",
+            sync=sync,
+            workers=workers,
+            epochs=max_passes,
+            threads=1,
+            runs_dir=str(folder / "runs"),
+            quiet=quiet,
+        )
+        for path in sorted(folder.glob("worker-*.npz")):
+            return _saved(path)
+    raise JobFailed("no worker has left a result")
+
+
+def _keep(points: Batch, folder: Path) -> dict[str, Any]:
+    """Where the arrays of the points are. An array that is mapped from a file already stays there."""
+    kept: dict[str, Any] = {}
+    x = points.x
+    arrays = {"y": points.y, "weight": points.weight}
+    if isinstance(x, np.ndarray):
+        arrays["x"] = x
+    else:
+        arrays |= {"data": x.data, "indices": x.indices, "indptr": x.indptr}
+        kept["shape"] = x.shape
+    for name, array in arrays.items():
+        if array is not None:
+            kept[name] = str(folder / f"{name}.npy")
+            np.save(kept[name], array)
+    return kept
+
+
+def _load(kept: dict[str, Any]) -> Batch:
+    arrays = {name: np.load(path, mmap_mode="r") for name, path in kept.items() if name != "shape"}
+    x: Any = arrays.get("x")
+    if x is None:
+        from scipy import sparse
+
+        parts = (np.asarray(arrays[name]) for name in ("data", "indices", "indptr"))
+        x = sparse.csr_matrix(tuple(parts), shape=kept["shape"])
+    return Batch(x, arrays.get("y"), arrays.get("weight"))
+
+
+def _save(found: Fitted, path: Path) -> None:
+    numbers = json.dumps([found.passes, found.terminated, found.objectives, found.ended_s])
+    np.savez(path, numbers=np.array(numbers), **found.parameter)  # type: ignore[arg-type]
+
+
+def _saved(path: Path) -> Fitted:
+    with np.load(path) as arrays:
+        passes, terminated, objectives, ended_s = json.loads(str(arrays["numbers"]))
+        parameter = {name: arrays[name] for name in arrays.files if name != "numbers"}
+    return Fitted(parameter, passes, terminated, objectives, ended_s)

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from polyrhythm.estimators.base import check_positive, check_weights
 from polyrhythm.estimators.conventions import check_is_fitted
-from polyrhythm.estimators.fitting import threads_for
 from polyrhythm.estimators.kmeans import Clusterer
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans as Algorithm
@@ -33,7 +32,7 @@ class FuzzyCMeans(Clusterer):
         verbose: int = 0,
         random_state: Any = None,
         workers: int | None = None,
-        sync: str = "bsp",
+        sync: str = "bspb",
         address: str | None = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -55,8 +54,7 @@ class FuzzyCMeans(Clusterer):
         if self.m == 1:
             raise ValueError("m is 1: the fuzzifier must be above 1; for m = 1 use KMeans")
         points = Batch(x, None, check_weights(sample_weight, x))
-        threads = threads_for(points, self._place())
-        algorithm = Algorithm(self.n_clusters, m=self.m, tol=self.tol, threads=threads)
+        algorithm = Algorithm(self.n_clusters, m=self.m, tol=self.tol)
         found, offset = self._best(algorithm, points)
         self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
         self.objective_ = found.objectives[-1]

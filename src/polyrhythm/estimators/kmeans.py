@@ -14,12 +14,13 @@ from polyrhythm.estimators.conventions import (
     TransformerMixin,
     check_is_fitted,
 )
-from polyrhythm.estimators.fitting import threads_for
+from polyrhythm.estimators.fitting import Fitted
+from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import KMeans as Algorithm
 from polyrhythm.learn.pointwise.kmeans import labels_of
 from polyrhythm.learn.pointwise.layout import Array, Arrays
-from polyrhythm.learn.pointwise.local import LocalFit, sample_of
+from polyrhythm.learn.pointwise.local import sample_of
 
 
 class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):
@@ -74,13 +75,13 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             raise ValueError(f"init has the shape {centers.shape} and needs {wanted}")
         return {**first, "centers": centers - offset}
 
-    def _best(self, algorithm: Any, points: Batch) -> tuple[LocalFit, Array]:
+    def _best(self, algorithm: Any, points: Batch) -> tuple[Fitted, Array]:
         """The best of several fits, and the offset that was subtracted from the points."""
         rng = self._rng()
         offset = _offset(points.x)
         if offset.any():
             points = Batch(points.x - offset.astype(points.x.dtype), None, points.weight)
-        best: LocalFit | None = None
+        best: Fitted | None = None
         for _ in range(self._starts()):
             first = self._first(algorithm, points, offset, rng)
             found = self._run(algorithm, points, rng=rng, max_passes=self.max_iter, parameter=first)
@@ -120,7 +121,7 @@ class KMeans(Clusterer):
         copy_x: bool = True,
         algorithm: str = "lloyd",
         workers: int | None = None,
-        sync: str = "bsp",
+        sync: str = "bspb",
         address: str | None = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -140,12 +141,11 @@ class KMeans(Clusterer):
         x = self._points(X, reset=True)
         self._check_options(x)
         points = Batch(x, None, check_weights(sample_weight, x))
-        threads = threads_for(points, self._place())
-        algorithm = Algorithm(self.n_clusters, tol=self.tol, threads=threads)
+        algorithm = Algorithm(self.n_clusters, tol=self.tol)
         found, offset = self._best(algorithm, points)
         self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
         self.n_iter_ = found.passes
-        self._finish(points, threads)
+        self._finish(points)
         distinct = len(np.unique(self.labels_))
         if distinct < self.n_clusters:
             warnings.warn(
@@ -156,8 +156,8 @@ class KMeans(Clusterer):
             )
         return self
 
-    def _finish(self, points: Batch, threads: int) -> None:
-        self.labels_, squared = labels_of(points.x, self.cluster_centers_, threads)
+    def _finish(self, points: Batch) -> None:
+        self.labels_, squared = labels_of(points.x, self.cluster_centers_, usable_cores())
         self.inertia_ = float(squared.sum() if points.weight is None else squared @ points.weight)
         self._n_features_out = len(self.cluster_centers_)
 
@@ -194,7 +194,7 @@ class KMeans(Clusterer):
         self._counts = seen
         self.n_steps_ = getattr(self, "n_steps_", 0) + 1
         self.n_iter_ = getattr(self, "n_iter_", 0) + 1
-        self._finish(points, 1)
+        self._finish(points)
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.int32]:  # noqa: N803

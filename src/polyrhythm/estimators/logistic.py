@@ -22,19 +22,16 @@ from polyrhythm.estimators.conventions import (
     compute_class_weight,
     validate_data,
 )
-from polyrhythm.estimators.fitting import threads_for
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.logistic import LogisticRegression as Algorithm
-
-_POLICIES = ("bsp", "bspb")
 
 
 class LogisticRegression(ClassifierMixin, Estimator):
     """Logistic regression for two classes or several (multinomial). The parameters and attributes
     are those of scikit-learn's LogisticRegression with its solver "lbfgs" and an L2 penalty.
 
-    `workers`: the number of worker processes, or None to compute in this process. `sync`: "bsp",
+    `workers`: the number of worker processes, or None to compute in this process. `sync`: "bspb",
     because the search needs gradients of all points at one place. `address`: the address of a job,
     which this process joins as a worker."""
 
@@ -52,7 +49,7 @@ class LogisticRegression(ClassifierMixin, Estimator):
         verbose: int = 0,
         warm_start: bool = False,
         workers: int | None = None,
-        sync: str = "bsp",
+        sync: str = "bspb",
         address: str | None = None,
     ) -> None:
         self.C = C
@@ -81,10 +78,10 @@ class LogisticRegression(ClassifierMixin, Estimator):
         check_positive("max_iter", self.max_iter)
         if self.solver != "lbfgs" or self.l1_ratio not in (0, None):
             raise ValueError("this estimator has the solver 'lbfgs' and an L2 penalty (l1_ratio=0)")
-        if self.sync not in _POLICIES:
+        if self.sync != "bspb":
             raise ValueError(
                 f"sync is {self.sync!r}: LogisticRegression needs gradients of all points at one"
-                f" place, so give one of {_POLICIES}; the job 'lr' trains with any policy"
+                " place, so give 'bspb'"
             )
 
     def _labelled(self, x: Any, y: Any, *, reset: bool) -> tuple[Any, npt.NDArray[Any]]:
@@ -120,7 +117,6 @@ class LogisticRegression(ClassifierMixin, Estimator):
             intercept=self.fit_intercept,
             tol=self.tol,
             steps=self.max_iter,
-            threads=threads_for(points, self._place()),
         )
         found = self._run(
             algorithm,

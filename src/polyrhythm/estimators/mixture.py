@@ -14,11 +14,11 @@ from polyrhythm.estimators.conventions import (
     check_is_fitted,
     check_random_state,
 )
-from polyrhythm.estimators.fitting import threads_for
+from polyrhythm.estimators.fitting import Fitted
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import plus_plus
 from polyrhythm.learn.pointwise.layout import Array, Arrays
-from polyrhythm.learn.pointwise.local import LocalFit, sample_of
+from polyrhythm.learn.pointwise.local import sample_of
 from polyrhythm.learn.pointwise.mixture import Density, root_of_precision, shares
 from polyrhythm.learn.pointwise.mixture import GaussianMixture as Algorithm
 
@@ -50,7 +50,7 @@ class GaussianMixture(DensityMixin, Estimator):
         verbose: int = 0,
         verbose_interval: int = 10,
         workers: int | None = None,
-        sync: str = "bsp",
+        sync: str = "bspb",
         address: str | None = None,
     ) -> None:
         self.n_components = n_components
@@ -80,10 +80,9 @@ class GaussianMixture(DensityMixin, Estimator):
             covariance=self.covariance_type,  # type: ignore[arg-type]
             tol=self.tol,
             regularisation=self.reg_covar,
-            threads=threads_for(points, self._place()),
         )
         rng = self._rng()
-        best: LocalFit | None = None
+        best: Fitted | None = None
         warm = self.warm_start and hasattr(self, "means_")
         for _ in range(1 if warm else self.n_init):
             first = self._first(algorithm, points, rng, warm=warm)
@@ -158,7 +157,7 @@ class GaussianMixture(DensityMixin, Estimator):
             share = (chosen[:, None, :] == x[None, :, :]).all(2).astype(np.float64)
         return algorithm.from_shares(x - offset, share, offset)
 
-    def _keep(self, found: LocalFit) -> None:
+    def _keep(self, found: Fitted) -> None:
         parameter = found.parameter
         self.weights_ = parameter["weights"].copy()
         self.means_ = parameter["means"].copy()

@@ -5,9 +5,10 @@ thread takes one contiguous range of rows. *The results are added in the order o
 repetition with the same number of threads computes the same bits.*
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -65,11 +66,21 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-def one_blas_thread() -> AbstractContextManager[object]:
+_limited = threading.local()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
     """Let each of our threads multiply matrices alone: the threads of BLAS would compete with them.
-    Without threadpoolctl (it comes with scikit-learn), BLAS keeps its own threads."""
+    Without threadpoolctl (it comes with scikit-learn), BLAS keeps its own threads. The limit holds
+    for the process; a thread that is inside already sets no other, because setting it takes time."""
     controller = _controller()
-    limited: AbstractContextManager[object] = (
-        nullcontext() if controller is None else controller.limit(limits=1, user_api="blas")
-    )
-    return limited
+    if controller is None or getattr(_limited, "inside", False):
+        yield
+        return
+    _limited.inside = True
+    try:
+        with controller.limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limited.inside = False

@@ -1,0 +1,77 @@
+"""Fits with real worker processes, and as a worker of a job that runs already."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("sklearn", minversion="1.6")
+
+from scipy import sparse
+from sklearn.base import clone
+
+import polyrhythm as pr
+from polyrhythm.cluster import FuzzyCMeans, KMeans
+from polyrhythm.decomposition import NMF
+from polyrhythm.linear_model import LogisticRegression
+from polyrhythm.mixture import GaussianMixture
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3, 5))[RNG.integers(0, 3, 900)] * 5 + RNG.normal(size=(900, 5))
+Y = (X @ RNG.normal(size=5) + RNG.normal(size=900) > 0).astype(int)
+WEIGHT = RNG.random(900)
+Points = npt.NDArray[Any]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("estimator", "given", "found"),
+    [
+        (KMeans(3), {"sample_weight": WEIGHT}, "cluster_centers_"),
+        (FuzzyCMeans(3), {}, "cluster_centers_"),
+        (GaussianMixture(3), {}, "means_"),
+        (LogisticRegression(), {"y": Y}, "coef_"),
+        (NMF(3, max_iter=20, tol=0.0), {"X": sparse.csr_matrix(np.abs(X))}, "components_"),
+    ],
+    ids=["kmeans", "fuzzy", "mixture", "logistic", "nmf"],
+)
+def test_two_processes_find_what_this_process_finds(
+    estimator: Any, given: dict[str, Any], found: str
+) -> None:
+    given = {"X": X, **given}
+    here = clone(estimator).set_params(random_state=0).fit(**given)
+    there = clone(estimator).set_params(random_state=0, workers=2).fit(**given)
+    assert np.allclose(getattr(there, found), getattr(here, found), rtol=1e-6, atol=1e-8)
+    assert there.n_iter_ == here.n_iter_
+
+
+@pytest.mark.cluster
+def test_this_process_joins_a_job_that_runs_already() -> None:
+    here = KMeans(3, random_state=0).fit(X)
+    with pr.serve(workers=1, epochs=300, kind="statistics", sync="bspb", quiet=True) as job:
+        there = KMeans(3, random_state=0, address=job.address).fit(X)
+    assert np.allclose(there.cluster_centers_, here.cluster_centers_)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "bspv", "fsp"])
+def test_other_policies_find_as_good_clusters(sync: str) -> None:
+    here = KMeans(3, random_state=0).fit(X)
+    other = KMeans(3, random_state=0, sync=sync).fit(X)
+    assert other.inertia_ == pytest.approx(here.inertia_, rel=0.01)
+
+
+def test_fits_in_several_threads_do_not_disturb_each_other() -> None:
+    alone = [KMeans(3, random_state=seed).fit(X).inertia_ for seed in range(4)]
+    found: dict[int, float] = {}
+
+    def fit(seed: int) -> None:
+        found[seed] = KMeans(3, random_state=seed).fit(X).inertia_
+
+    threads = [threading.Thread(target=fit, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[seed] for seed in range(4)] == alone
