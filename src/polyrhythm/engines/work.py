@@ -44,6 +44,7 @@ from polyrhythm.wire.messages.reasons import (
     not_finite,
 )
 
+_OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 SWITCH_INTERVAL_S = 1e-4
 """How often Python switches threads. With the default of 5 ms, a thread that reads a link can wait
 10 ms for a thread that computes."""
@@ -156,12 +157,19 @@ def call(main: Callable[[Worker], None], worker: Worker) -> None:
     except SystemExit as error:
         if error.code:
             raise
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory(error) from error
+    except RuntimeError as error:
+        if (shorter := out_of_memory(error)) is None:
+            raise
+        raise shorter from error
 
 
-def out_of_memory(error: torch.OutOfMemoryError) -> OutOfMemory:
-    """The error in one line. The text of torch has several sentences about its allocator."""
+def out_of_memory(error: RuntimeError) -> OutOfMemory | None:
+    """The error in one line if the device has no memory left. The text of torch has several
+    sentences about its allocator, and other errors of the driver have only a text."""
+    if not isinstance(error, torch.OutOfMemoryError) and not any(
+        words in str(error) for words in _OUT_OF_MEMORY
+    ):
+        return None
     tried = re.search(r"Tried to allocate (\d+(?:\.\d+)? \w+)", str(error))
     needed = f", which has no {tried[1]} left" if tried else ""
     return OutOfMemory(
