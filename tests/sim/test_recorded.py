@@ -131,6 +131,19 @@ def test_without_measured_round_trip_times_the_shortest_mean_wait_is_used() -> N
     assert delays_ns(state, known.simulation.job) == pytest.approx([least_s / 2 * 1e9] * 4, abs=1)
 
 
+def test_the_rate_of_a_link_is_found_from_quantised_pushes_too() -> None:
+    """A quantised push takes a quarter of the time. Without its real size, the link would seem to be
+    faster than it is."""
+    found = {}
+    for push in ("exact", "int8"):
+        text = scenario_under("bsp").replace("[job]", f'[job]\npush = "{push}"')
+        known = Run(text, check=False)
+        scenario = scenario_of(fold(known.journal.lines), known.simulation.job, "asp")
+        assert scenario.job.push == push
+        found[push] = [group.link.bandwidth for group in scenario.workers if group.link]
+    assert found["int8"] == pytest.approx(found["exact"], rel=0.15)
+
+
 def test_over_local_links_a_transfer_counts_as_work_of_the_worker() -> None:
     known = Run(scenario_under("ssp:2"), check=False)
     state = fold(known.journal.lines)
