@@ -20,6 +20,8 @@ MB = 1 << 20
 SIZE = 64 * MB
 SLACK = 2 * MB
 """The device's own accounting may change by this much."""
+ROUNDED = 8 * MB
+"""Torch's allocator may give each of a few tensors up to 1 MB more than it needs."""
 CHUNKS = 2 * 8 * MB
 """With kind local, changes are computed in pieces of 8 MB."""
 
@@ -27,10 +29,10 @@ CHUNKS = 2 * 8 * MB
 @pytest.mark.parametrize(
     ("options", "more"),
     [
-        ({}, MB),
-        ({"wire_dtype": "bf16"}, MB),
-        ({"sync": "asp"}, MB),
-        ({"sync": "fsp"}, MB),
+        ({}, 0),
+        ({"wire_dtype": "bf16"}, 0),
+        ({"sync": "asp"}, 0),
+        ({"sync": "fsp"}, 0),
         ({"kind": "local"}, CHUNKS),
         ({"kind": "local", "sync": "psp"}, 2 * CHUNKS),
     ],
@@ -61,7 +63,7 @@ def test_a_device_holds_parameters_gradients_and_one_more_model(
 
     run_inline(JobSpec(**{"job": "memory", "rounds": 6, **options}), main, timeout_s=100)
     for peak in peaks:
-        assert 2 * SIZE <= peak <= 3 * SIZE + more, f"{peak / SIZE:.2f} models"
+        assert 2 * SIZE <= peak <= 3 * SIZE + more + ROUNDED, f"{peak / SIZE:.2f} models"
 
 
 TRAINING = """
