@@ -54,3 +54,20 @@ def test_a_server_that_other_machines_cannot_reach_is_reported(machines: Machine
         assert f"could not reach s1 at 127.0.0.1:{port}: Connection refused" in line
         assert "--host" in line
         assert machines.alive("train") and machines.alive("server"), "others may still come"
+
+
+def test_quantised_pushes_cross_the_network_with_a_quarter_of_the_bytes(machines: Machines) -> None:
+    """The worker also sends its initial parameters, the heads of frames, and acknowledgements of
+    TCP."""
+    with network(2) as (first, second):
+        counts = ("--servers", 1, "--local-workers", 0, "--workers", 1, "--rounds", ROUNDS)
+        open_to_all = ("--host", first.address, "--port", 7000, "--insecure", "--name", "run")
+        machines.start("train", first, "train", "job.py", *counts, *open_to_all, "--push", "int8")
+        wait_until(lambda: machines.noted("server-joined"), "the lead is there")
+        machines.start("worker", second, "worker", "job.py", "--connect", f"{first.address}:7000")
+        for name in ("train", "worker"):
+            assert machines.end_of(name) == 0, machines.said(name)
+        assert second.sent_nbytes() < (0.25 * ROUNDS + 1) * MODEL_NBYTES * 1.25
+    result = json.loads((machines.cwd / "runs" / "run" / "result.json").read_text())
+    assert 0.25 < result["bytes_pushed"] / (ROUNDS * MODEL_NBYTES) <= 0.27
+    assert "stay exact" not in machines.said("worker")
