@@ -108,16 +108,16 @@ def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
 def test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum(
     tmp_path: Path,
 ) -> None:
-    """Every worker has 16 chunks and visits two of them in a step, so a pass has 8 rounds. A job that
-    begins anew makes an M-step in every round; a job that resumes waits for a pass."""
-    more = ("--sync", "bsp", "--workers", 2, "--servers", 2, "--rounds", 60)
+    """Every worker visits one of its four chunks in a step, so a pass has 4 rounds. A job that begins
+    anew makes an M-step in every round; a job that resumes waits for a pass."""
+    more = ("--sync", "bsp", "--workers", 2, "--servers", 2, "--rounds", 60, "--set", "batch=75")
     with Command(JOB, *KIND, *more, "--checkpoint-every", "10rounds", cwd=tmp_path) as command:
         assert command.wait(90) == 0, command.stderr()
     before = {name: number for name, (number, _, _) in numbers(tmp_path).items()}
     assert before == {"worker-0": 61.0, "worker-1": 61.0}
     listed = listing(open_store(str(command.run_dir)))
     cut = max(each.checkpoint.manifest.round for each in listed if each.checkpoint is not None)
-    for more_rounds, m_steps in ((5, 0), (12, 5)):
+    for more_rounds, m_steps in ((3, 0), (8, 5)):
         goal = ("--name", f"more-{more_rounds}", "--rounds", cut + more_rounds)
         # the command reads the store before it starts the job
         done = run("resume", "run", *goal, cwd=tmp_path, timeout_s=90, spares=1)

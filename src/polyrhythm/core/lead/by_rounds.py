@@ -8,6 +8,7 @@ the same round.*
 from collections.abc import Mapping
 from typing import ClassVar
 
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.contributions import Complete
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.parts import Parts
@@ -33,6 +34,7 @@ class ByRounds:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
+        self._keeps_rows = keeps_rows(parts.job.kind)
         self._noted_share = 1.0
         """The smallest share of a step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -114,7 +116,7 @@ class ByRounds:
     def _note_share(self, share: float) -> None:
         """Write to the journal that the share of a step has become smaller: more workers have
         visited all of their points."""
-        if share >= self._noted_share:
+        if share >= self._noted_share or self._keeps_rows:
             return
         self._noted_share = share
         members = len(self._rounds.members)

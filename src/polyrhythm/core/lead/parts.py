@@ -61,12 +61,13 @@ def connect(job: JobSpec) -> Parts:
     routing = Routing(job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume))
     grace_s = job.start_timeout_s if job.respawn else 0.0
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
-    sharing = Sharing(job.seed, job.epochs, job.min_batch)
+    rows = keeps_rows(job.kind)
+    sharing = Sharing(job.seed, job.epochs, job.min_batch, whole_chunks=rows)
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
     contributions = Contributions()
-    named = contributions if keeps_rows(job.kind) and policy.traits.rounds else None
+    named = contributions if rows and policy.traits.rounds else None
     saving, best = Saving(routing, outbox), KeepBest(job, routing, rounds, outbox)
     return Parts(
         job=job,

@@ -10,6 +10,10 @@ from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.text import name_order
 from polyrhythm.wire.messages import Leased, Trailer
 
+_FEWEST_CHUNKS = 4
+_CHUNK_POINTS = 4096
+"""Kind statistics: a member has at least 4 chunks, and more if these have at least so many points."""
+
 
 class Sharing:
     """The data plan of the job. It changes when members join, announce their data set, or leave.
@@ -19,8 +23,12 @@ class Sharing:
     every server knows that it left, because its contributions may count until then.*
     """
 
-    def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
+    def __init__(
+        self, seed: int, epochs: int | None, min_batch: int = 1, *, whole_chunks: bool = False
+    ) -> None:
+        """`whole_chunks`: see `_least_of`."""
         self._min_batch = min_batch
+        self._whole_chunks = whole_chunks
         self._seed = seed
         self._epochs = epochs
         self._plan: DataPlan | None = None
@@ -74,6 +82,8 @@ class Sharing:
         elif self._plan is None:
             self._members = _entered(view.members())
             least = min(self._min_batch, batch or self._min_batch)
+            if self._whole_chunks:
+                least = max(least, _least_of(points, len(self._members)))
             self._plan = DataPlan(points, len(self._members), self._seed, self._epochs, least)
             self.moving = self._plan.moving
             self._plan.share(self._members)
@@ -140,6 +150,14 @@ class Sharing:
     def check(self) -> None:
         if self._plan is not None:
             self._plan.check()
+
+
+def _least_of(points: int, members: int) -> int:
+    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole chunks:
+    for small chunks the calls would take longer than the computing. Every member still gets some
+    chunks, so that a worker that joins can take its share."""
+    count = max(_FEWEST_CHUNKS * members, points // _CHUNK_POINTS)
+    return max(1, points // max(1, count))
 
 
 def _entered(members: Iterable[Member]) -> list[Holder]:

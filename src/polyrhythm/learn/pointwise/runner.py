@@ -111,7 +111,7 @@ class _Loop:
         self._cadence.begin(self._batch, least_of(min(job.min_batch, self._batch), self._batch))
         rounds = traits_of(job.sync).rounds
         self._m_step = MStep(algorithm, parameter, len(source), job.resume_number, rounds=rounds)
-        self._chunks = Chunks(algorithm, source, self._m_step.row_size, BLOCK)
+        self._chunks = Chunks(algorithm, source, self._m_step.row_size, min(BLOCK, self._batch))
         self._visits = Visits()
         self._fit = Fit(parameter, 0, terminated=False)
         self._steps = 0

@@ -1,0 +1,146 @@
+"""The points of a worker's chunks: what they add to its row, and what is subtracted when chunks go."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks
+from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.source import ArraySource
+from polyrhythm.wire.messages import ChunkLease, Leased
+
+COUNT = 50
+PARAMETER: Arrays = {"factor": np.asarray(1.0)}
+
+
+class Total(Algorithm):
+    """The sum of all points, multiplied by the parameter; without memory."""
+
+    def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
+        return PARAMETER
+
+    def statistics(self, parameter: Arrays) -> dict[str, tuple[int, ...]]:
+        return {"total": ()}
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
+        return {"total": batch.x.sum() * parameter["factor"]}
+
+    def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
+        return old
+
+
+class Remembering(Total):
+    """The same with memory: what each point has added."""
+
+    def memory(self, count: int) -> dict[str, Any]:
+        return {"added": np.zeros(count)}
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
+        now = batch.x[:, 0] * parameter["factor"]
+        change = (now - memory["added"]).sum()
+        memory["added"][:] = now
+        return {"total": change}
+
+
+def lease(*chunks: ChunkLease, number: int = 1, incarnation: int = 1) -> Leased:
+    return Leased(
+        points=COUNT, seed=0, chunks=chunks, epochs=3, number=number, incarnation=incarnation
+    )
+
+
+FIRST, SECOND = ChunkLease(0, 0, 25, 0, 0), ChunkLease(1, 25, 50, 0, 0)
+both = pytest.mark.parametrize("algorithm", [Total(), Remembering()])
+
+
+def make(algorithm: Algorithm, *chunks: ChunkLease) -> Chunks:
+    source = ArraySource(Batch(np.arange(COUNT, dtype=float).reshape(-1, 1)))
+    made = Chunks(algorithm, source, 1, 10)
+    made.take(lease(*chunks))
+    return made
+
+
+def collect(chunks: Chunks) -> list[float]:
+    return [float(number) for number in chunks.remembered.collect()]
+
+
+@both
+def test_a_step_visits_whole_blocks_of_one_pass(algorithm: Algorithm) -> None:
+    chunks = make(algorithm, FIRST, SECOND)
+    visited, progress = chunks.visit(12, PARAMETER)
+    assert visited == 20, "a block, and another one for the two points that were missing"
+    assert [(each.chunk, each.passes, each.cursor) for each in progress] == [(0, 0, 10), (1, 0, 10)]
+    visited, _ = chunks.visit(1000, PARAMETER)
+    assert visited == 30, "the rest of the pass"
+    assert chunks.passes == 1
+    assert collect(chunks) == [50.0, 0.0, sum(range(50))]
+
+
+@both
+def test_a_visit_with_other_parameters_contributes_the_difference(algorithm: Algorithm) -> None:
+    chunks = make(algorithm, FIRST)
+    chunks.visit(100, PARAMETER)
+    collect(chunks)
+    chunks.visit(100, {"factor": np.asarray(3.0)})
+    assert collect(chunks) == [0.0, 0.0, 2.0 * sum(range(25))]
+
+
+@both
+def test_a_chunk_that_is_given_up_is_subtracted(algorithm: Algorithm) -> None:
+    chunks = make(algorithm, FIRST, SECOND)
+    chunks.visit(1000, PARAMETER)
+    collect(chunks)
+    chunks.take(lease(FIRST, number=2))
+    assert chunks.remembered.pending, "a worker without points to visit contributes too"
+    assert collect(chunks) == [-25.0, 0.0, -float(sum(range(25, 50)))]
+    chunks.take(lease(FIRST, SECOND, number=3))
+    chunks.visit(1000, PARAMETER)
+    assert collect(chunks)[0] == 25.0, "the points of the second chunk begin without memory"
+
+
+@both
+def test_a_worker_that_joins_again_begins_with_an_empty_row(algorithm: Algorithm) -> None:
+    chunks = make(algorithm, FIRST)
+    chunks.visit(1000, PARAMETER)
+    assert chunks.take(lease(FIRST, incarnation=7))
+    assert not chunks.remembered.pending
+    chunks.visit(1000, PARAMETER)
+    assert collect(chunks) == [25.0, 0.0, sum(range(25))]
+
+
+@both
+def test_no_point_is_visited_after_the_last_pass(algorithm: Algorithm) -> None:
+    chunks = make(algorithm, ChunkLease(0, 0, 25, 3, 0))
+    assert chunks.visit(10, PARAMETER) == (0, ())
+
+
+@both
+def test_a_chunk_that_comes_in_the_middle_of_a_pass_is_visited_from_there(
+    algorithm: Algorithm,
+) -> None:
+    chunks = make(algorithm, ChunkLease(0, 0, 25, 1, 14))
+    visited, progress = chunks.visit(1000, PARAMETER)
+    assert visited == 11, "the points before its block are visited in the next pass"
+    assert [(each.passes, each.cursor) for each in progress] == [(2, 0)]
+    assert collect(chunks)[0] == 15.0, "its block is visited as a whole"
+
+
+def test_blocks_whose_points_have_voted_are_not_computed_again() -> None:
+    class Voting(Remembering):
+        computed = 0
+
+        def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
+            self.computed += len(batch)
+            return super().update_points(batch, parameter, memory)
+
+        def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Any) -> Any:
+            return batch.x[:, 0] < 15
+
+    algorithm = Voting()
+    chunks = make(algorithm, FIRST)
+    chunks.visit(1000, PARAMETER)
+    assert algorithm.computed == 25
+    assert collect(chunks)[:COUNTS] == [25.0, 10.0], "the first block has voted as a whole"
+    visited, _ = chunks.visit(1000, PARAMETER)
+    assert (visited, algorithm.computed) == (25, 40)
