@@ -100,6 +100,14 @@ SENTENCES = {
     "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
     " per second",
     "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
+    # whether points move between workers
+    "balance-alike": "all {count:worker} are alike",
+    "balance-even": "no worker will be more than {bound:g} passes from the mean ({apart:.2f})",
+    "balance-uncertain": "the workers do not differ by more than their measurements do",
+    "balance-passes": "{workers} would fall behind: {passes:.1f} passes against {target_passes:.1f} of"
+    " {targets}, and {times:.1f} times the time per point",
+    "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}, at {times:.1f} times"
+    " the time per point",
     "target-unreported": "no worker has reported {target} yet, which --target names; workers have"
     " reported {names}",
     # why a worker left, or a link or server was lost
@@ -236,7 +244,7 @@ _GOALS = {
     "terminated": "the algorithm has ended ({why})",
 }
 LINK_ENDED = "link-ended"
-_WORKERS = ("workers", "held", "missing")
+_WORKERS = ("workers", "held", "missing", "targets")
 _SERVERS = ("servers",)
 NOTICED = {
     "link-ended": "the end of its link",

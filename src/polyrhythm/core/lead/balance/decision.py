@@ -1,0 +1,129 @@
+"""Decides which super-workers give points to which others, and gives the reason.
+
+*Points move only where the difference is larger than the tolerance, larger than the noise of the
+measured speeds, and larger than a chunk. So nothing moves between equal machines.*
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyrhythm.core.lead.balance.pairs import (
+    ALIKE,
+    EPSILON,
+    Key,
+    Pace,
+    SuperWorker,
+    group,
+    pair,
+    points_by_passes,
+    visits_by_finish,
+)
+from polyrhythm.core.machine import Reason
+from polyrhythm.wire.messages.reasons import Field
+
+PARTS = 4
+"""The number of parts (d in FSP) of the remaining time; passes are balanced for one part."""
+_CERTAIN = 3.0
+"""How many standard errors a difference must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Each of `sources` gives about `points` points away; `targets` share them evenly. `ends`: the
+    number is one of visits that are left, instead of points."""
+
+    sources: tuple[Key, ...]
+    targets: tuple[Key, ...]
+    points: float
+    ends: bool
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """`reason`: why points move, or why none do."""
+
+    moves: tuple[Move, ...]
+    reason: Reason
+
+
+def decide(
+    paces: Sequence[Pace], remaining_s: float | None, chunk: float, round_s: float
+) -> Balance:
+    """`remaining_s`: the time until the job ends; None if it is not known. `chunk`: the mean points
+    of a chunk. `round_s`: the time of a round; a move takes about two."""
+    groups = group(pace for pace in paces if pace.points)
+    if len(groups) < 2:
+        return Balance((), Reason("balance-alike", {"count": len(paces)}))
+    pass_s = sum(pace.points for pace in paces) / sum(1 / pace.seconds for pace in paces)
+    """The time of a full pass, if it is balanced."""
+    ends = all(pace.left is not None for pace in paces)
+    if ends:
+        left_s = sum(pace.left or 0.0 for pace in paces) / sum(1 / pace.seconds for pace in paces)
+        if left_s <= pass_s:
+            return _by_finish(groups, left_s, chunk, round_s)
+        remaining_s = min(left_s, math.inf if remaining_s is None else remaining_s)
+    most_s = PARTS * pass_s
+    total_s = most_s if remaining_s is None else min(most_s, remaining_s)
+    return _by_passes(groups, max(total_s, round_s), chunk)
+
+
+def _by_passes(groups: Sequence[SuperWorker], total_s: float, chunk: float) -> Balance:
+    """Balance the passes at the end of a part of the remaining time."""
+    tau_s = total_s / PARTS
+    mean = sum(each.predicted(total_s) for each in groups) / len(groups)
+    worst = max(abs(each.predicted(total_s) - mean) for each in groups)
+    if worst <= EPSILON:
+        return Balance((), Reason("balance-even", {"apart": worst, "bound": EPSILON}))
+    moves = []
+    for slow, fast in pair(sorted(groups, key=lambda each: (each.predicted(tau_s), each.keys))):
+        points = points_by_passes(slow, fast, tau_s)
+        if points * len(slow.keys) >= chunk and _passes_differ(slow, fast, total_s):
+            moves.append(_move("balance-passes", slow, fast, points, total_s))
+    return _decided(moves, worst)
+
+
+def _passes_differ(slow: SuperWorker, fast: SuperWorker, total_s: float) -> bool:
+    """Whether the passes of two super-workers differ already, or will, as far as is certain."""
+    if fast.passes - slow.passes > 2 * EPSILON:
+        return True
+    apart = fast.predicted(total_s) - slow.predicted(total_s)
+    noise = math.hypot(*(total_s * each.rate * each.error / each.seconds for each in (slow, fast)))
+    steady = slow.rate < (1 - ALIKE) * fast.rate
+    return steady and apart > max(2 * EPSILON, _CERTAIN * noise)
+
+
+def _by_finish(
+    groups: Sequence[SuperWorker], left_s: float, chunk: float, round_s: float
+) -> Balance:
+    """Less than a pass is left: let all workers finish at the same time."""
+    ranked = sorted(groups, key=lambda each: (-each.finish_s, each.keys))
+    worst = ranked[0].finish_s - ranked[-1].finish_s
+    moves = []
+    for slow, fast in pair(ranked):
+        apart_s = slow.finish_s - fast.finish_s
+        noise = math.hypot(slow.left * slow.error, fast.left * fast.error)
+        points = visits_by_finish(slow, fast)
+        bound_s = max(ALIKE * left_s, 2 * round_s, _CERTAIN * noise)
+        if points * len(slow.keys) >= chunk and apart_s > bound_s:
+            moves.append(_move("balance-finish", slow, fast, points, apart_s))
+    return _decided(moves, worst)
+
+
+def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, seconds: float) -> Move:
+    fields: dict[str, Field] = {
+        "workers": [worker for worker, _ in slow.keys],
+        "targets": [worker for worker, _ in fast.keys],
+        "passes": slow.passes,
+        "target_passes": fast.passes,
+        "times": slow.seconds / fast.seconds,
+        "seconds": seconds,
+    }
+    return Move(slow.keys, fast.keys, points, code == "balance-finish", Reason(code, fields))
+
+
+def _decided(moves: Sequence[Move], worst: float) -> Balance:
+    if moves:
+        return Balance(tuple(moves), moves[0].reason)
+    return Balance((), Reason("balance-uncertain", {"apart": worst}))

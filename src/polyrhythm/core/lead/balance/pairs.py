@@ -1,0 +1,121 @@
+"""Super-workers, their predicted passes, their pairs, and how many points move within a pair.
+
+The symbols are those of FSP §4.2: N points per worker, V seconds per point, P passes, beta slow
+workers per fast worker, tau the time for which passes are predicted.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Key: TypeAlias = tuple[int, int]
+"""A worker and its incarnation."""
+ALIKE = 0.1
+"""Workers whose numbers differ by at most this share form one super-worker."""
+EPSILON = 0.5
+"""How many passes a super-worker may differ from the mean (FSP Eq. 8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One worker: the points of its chunks, its seconds per point with their standard error, its
+    passes, and how many visits of its points are left until the last pass (None: no last pass)."""
+
+    key: Key
+    points: int
+    seconds: float
+    error: float
+    passes: float
+    left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuperWorker:
+    """Workers that are alike. Every number is a mean over them."""
+
+    keys: tuple[Key, ...]
+    points: float
+    seconds: float
+    error: float
+    passes: float
+    left: float
+
+    def predicted(self, tau_s: float) -> float:
+        """The passes after this time, if no points move."""
+        return self.passes + tau_s * self.rate
+
+    @property
+    def rate(self) -> float:
+        """Passes per second."""
+        return 1 / (self.seconds * self.points)
+
+    @property
+    def finish_s(self) -> float:
+        """How long its last visits take, if no points move."""
+        return self.left * self.seconds
+
+
+def alike(one: Pace, other: Pace) -> bool:
+    most = max(one.passes, other.passes)
+    return (
+        abs(one.points - other.points) <= ALIKE * max(one.points, other.points)
+        and abs(one.seconds - other.seconds) <= ALIKE * max(one.seconds, other.seconds)
+        and abs(one.passes - other.passes) <= min(EPSILON, max(ALIKE, ALIKE * most))
+    )
+
+
+def group(paces: Iterable[Pace]) -> list[SuperWorker]:
+    """Group workers that are alike. Every worker is compared with the fastest of a group, so the
+    result does not depend on the order in which workers are given."""
+    groups: list[list[Pace]] = []
+    for pace in sorted(paces, key=lambda pace: (pace.seconds, pace.key)):
+        for members in groups:
+            if alike(members[0], pace):
+                members.append(pace)
+                break
+        else:
+            groups.append([pace])
+    return [_merged(members) for members in groups]
+
+
+def _merged(members: Sequence[Pace]) -> SuperWorker:
+    count = len(members)
+    return SuperWorker(
+        keys=tuple(sorted(pace.key for pace in members)),
+        points=sum(pace.points for pace in members) / count,
+        seconds=sum(pace.seconds for pace in members) / count,
+        error=max(pace.error for pace in members),
+        passes=sum(pace.passes for pace in members) / count,
+        left=sum(pace.left or 0.0 for pace in members) / count,
+    )
+
+
+def pair(ranked: Sequence[SuperWorker]) -> list[tuple[SuperWorker, SuperWorker]]:
+    """Pair the first with the last, the second with the last but one, and so on. `ranked`: the
+    super-workers in ascending order of what is to be balanced."""
+    return [(ranked[at], ranked[-1 - at]) for at in range(len(ranked) // 2)]
+
+
+def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> float:
+    """How many points each slow worker gives away, so that both super-workers have the same passes
+    after `tau_s` (FSP Eq. 9, which is linear in the points). Moved points are visited first at the
+    target until they have as many passes as its own; where the time does not suffice for that, the
+    remaining points and the moved ones take equally long."""
+    beta = len(slow.keys) / len(fast.keys)
+    behind = fast.passes - slow.passes
+    reach_s = behind * fast.points * fast.seconds + tau_s
+    if reach_s <= 0:
+        return 0.0
+    numerator = reach_s * slow.points * slow.seconds - tau_s * fast.points * fast.seconds
+    found = numerator / (tau_s * beta * fast.seconds + reach_s * slow.seconds)
+    if tau_s < behind * beta * found * fast.seconds:
+        found = slow.points * slow.seconds / (slow.seconds + beta * fast.seconds)
+    return min(max(0.0, found), slow.points)
+
+
+def visits_by_finish(slow: SuperWorker, fast: SuperWorker) -> float:
+    """How many of its last visits each slow worker gives away, so that both super-workers finish at
+    the same time."""
+    beta = len(slow.keys) / len(fast.keys)
+    found = (slow.finish_s - fast.finish_s) / (slow.seconds + beta * fast.seconds)
+    return min(max(0.0, found), slow.left)
