@@ -309,3 +309,21 @@ def test_a_worker_without_memory_leaves_with_one_line_and_the_others_continue(
     words = r"out of memory on the device, which has no [\d.]+ [GT]iB left: use smaller batches"
     assert re.search(words, line)
     assert "Traceback" not in told
+
+
+@pytest.mark.cluster
+@pytest.mark.gpu
+def test_a_kernel_that_fails_is_reported_as_the_failure_of_its_worker(tmp_path: Path) -> None:
+    """After such an error, every call of CUDA in this process fails, also those that end its
+    copies."""
+    job = tmp_path / "failing.py"
+    job.write_text(
+        "import torch\n"
+        "def main(worker):\n"
+        "    model = torch.nn.Embedding(4, 2).to('cuda')\n"
+        "    worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "    model(torch.tensor([7], device='cuda')).sum().item()\n"
+    )
+    done = run("train", job, "--workers", 1, "--rounds", 3, "--quiet", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "device-side assert" in done.stderr and "failing.py" in done.stderr

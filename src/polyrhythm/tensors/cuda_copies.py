@@ -102,11 +102,14 @@ class CudaCopies:
         return max(0, uploaded_ns - self._joined_ns)
 
     def close(self) -> None:
-        self._down.synchronize()
-        self._up.synchronize()
-        with torch.cuda.device(self.device):
-            for address in self._pinned:
-                _runtime().cudaHostUnregister(address)
+        try:
+            self._down.synchronize()
+            self._up.synchronize()
+            with torch.cuda.device(self.device):
+                for address in self._pinned:
+                    _runtime().cudaHostUnregister(address)
+        except RuntimeError:
+            return  # a kernel has failed, and the device does nothing more for this process
         self._pinned.clear()
 
 
