@@ -24,6 +24,7 @@ from polyrhythm.engines.choice import LOCAL, check_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
+from polyrhythm.learn.jobs.point_options import check_point_options
 from polyrhythm.learn.load import JOBS
 from polyrhythm.wire.messages import JobSpec
 
@@ -274,8 +275,12 @@ def train(
     goals = (rounds, epochs, target_change, max_seconds)
     if not targets and all(goal is None for goal in goals):
         epochs = code.defaults.get("epochs")
+    if kind == AUTO:
+        kind = str(code.defaults.get("kind", AUTO))
     options = _own_options(set)
-    if code.name in JOBS:
+    if code.name in JOBS and "set" in code.defaults:
+        options = check_point_options(code.name, options, code.defaults["set"])
+    elif code.name in JOBS:
         check_numbers(options)
     if data_dir is not None:
         options[DATA_DIR] = str(Path(data_dir).expanduser().resolve())

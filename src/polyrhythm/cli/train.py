@@ -15,7 +15,8 @@ _Job = Annotated[
     str,
     typer.Argument(
         help="A FILE.py with main(worker), or a job's name: digits, mnist-lr, mnist-cnn,"
-        " fashion-mnist-lenet, cifar10-vgg11, char-transformer."
+        " fashion-mnist-lenet, cifar10-vgg11, char-transformer; kmeans, fcm, gmm, nmf and lr on your own"
+        " table (--set data=FILE)."
     ),
 ]
 Config = Annotated[
@@ -51,6 +52,8 @@ def train(
       polyrhythm train mnist-cnn --workers 4 --epochs 2 --data-dir ~/datasets
 
       polyrhythm train mine.py --workers 4 --kind local --local-steps 8 --epochs 5
+
+      polyrhythm train kmeans --set data=higgs.csv --set k=10 --sync fsp
 
       polyrhythm train char-transformer --kind local --local-steps 50 --outer nesterov
 

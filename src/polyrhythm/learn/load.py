@@ -18,6 +18,11 @@ JOBS = {
     "fashion-mnist-lenet": "polyrhythm.learn.jobs.fashion_mnist_lenet",
     "cifar10-vgg11": "polyrhythm.learn.jobs.cifar10_vgg11",
     "char-transformer": "polyrhythm.learn.jobs.char_transformer",
+    "kmeans": "polyrhythm.learn.jobs.kmeans",
+    "fcm": "polyrhythm.learn.jobs.fcm",
+    "gmm": "polyrhythm.learn.jobs.gmm",
+    "lr": "polyrhythm.learn.jobs.lr",
+    "nmf": "polyrhythm.learn.jobs.nmf",
     "exchange": "polyrhythm.learn.jobs.exchange",
 }
 HIDDEN = {"exchange"}

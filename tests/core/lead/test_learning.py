@@ -161,3 +161,15 @@ def test_a_finding_carries_numbers() -> None:
         "rises": 1,
         "workers": [],
     }
+
+
+def test_small_gains_of_statistics_count_as_convergence() -> None:
+    """The inertia of KMeans falls by a tenth and ends: that is no fault."""
+    losses = [15.4, 14.6, 14.3, *[14.1] * 8]
+    assert states(*losses)[-1] is STALLED
+    learning = Learning(small_gains=True)
+    learning.count(0, losses[0], 96.0)
+    learning.folded()
+    for number, loss in enumerate(losses, 1):
+        learning.passed(number, RunningMean(loss, 0.01, 1440.0))
+    assert learning.finding.state is SETTLED

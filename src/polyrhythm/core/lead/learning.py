@@ -100,7 +100,8 @@ class Finding:
 class Trend:
     """The values of one objective from pass to pass. All values are finite."""
 
-    def __init__(self) -> None:
+    def __init__(self, small_gains: bool = False) -> None:
+        self._learned = 0.0 if small_gains else _LEARNED
         self.state = LearningState.FALLING
         self.first: RunningMean | None = None
         self.last: RunningMean | None = None
@@ -151,7 +152,7 @@ class Trend:
 
     def _judge_fall(self, first: RunningMean, best: RunningMean, level: bool) -> LearningState:
         scale = abs(first.value)
-        learned = first.value - best.value >= _LEARNED * scale
+        learned = first.value - best.value >= self._learned * scale
         flat = LearningState.SETTLED if learned else LearningState.STALLED
         window = _SETTLES if learned else _STALLS
         if len(self._bests) <= window or not level:
@@ -168,10 +169,11 @@ class Learning:
     """Judges whether a job learns. An objective that is not finite is reported at once; that
     finding ends after a full pass in which all objectives were finite."""
 
-    def __init__(self, *, resumed: bool = False) -> None:
+    def __init__(self, *, resumed: bool = False, small_gains: bool = False) -> None:
         """`resumed`: the job continues from a checkpoint. The first round then does not show the
-        objective before training, so later passes are compared with the first pass."""
-        self._trend = Trend()
+        objective before training, so later passes are compared with the first pass. `small_gains`:
+        the objective of a healthy job may fall by a small share of its first value."""
+        self._trend = Trend(small_gains)
         self._passes = 0
         self._broken: dict[int, None] = {}
         """The workers that reported an objective that is not finite since the last check."""

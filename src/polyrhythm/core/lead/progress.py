@@ -1,5 +1,6 @@
 """How far the job has come: its goals, whether it learns, and whether it can reach a goal at all."""
 
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.core.lead.learning import Learning
 from polyrhythm.core.lead.members import Member
@@ -33,7 +34,7 @@ def stopped(by: str) -> Reason:
 class JobProgress:
     def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
         self.goals = Goals(job)
-        self.learning = Learning(resumed=bool(job.resume))
+        self.learning = Learning(resumed=bool(job.resume), small_gains=keeps_rows(job.kind))
         self.accounting = Accounting(job.resume_round)
         self._passes = Passes()
         self._job = job

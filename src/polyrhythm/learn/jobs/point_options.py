@@ -1,0 +1,76 @@
+"""Options of the jobs that read a table of points: `--set data=higgs.csv --set k=10`. A job's `DEFAULTS`
+lists the options that it knows. They are checked before any process starts."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+
+from polyrhythm.errors import UsageError
+
+_WHOLE = ("k", "batch")
+_POSITIVE = ("tol", "rate", "m")
+_CHOICES = {
+    "covariance": ("diag", "full"),
+    "form": ("ratings", "table"),
+    "observed": ("yes", "no"),
+}
+DATA = "data"
+
+
+def check_point_options(
+    job: str, options: Mapping[str, str], known: Sequence[str]
+) -> dict[str, str]:
+    """Return the options, with the absolute path of the data. Raises an error that says what is wrong
+    with one of them."""
+    for name in options:
+        if name not in known:
+            raise UsageError(
+                f"--set {name}={options[name]} is not known to the job {job}: it takes"
+                f" {', '.join(known)}"
+            )
+    if not options.get(DATA):
+        raise UsageError(
+            f"the job {job} needs its points: --set data=FILE (.csv, .parquet or .npy)"
+        )
+    path = Path(options[DATA]).expanduser().resolve()
+    if not path.exists():
+        raise UsageError(f"--set data={options[DATA]}: there is no such file")
+    for name in options:
+        if name in _WHOLE:
+            whole(options, name, 1)
+        if name in _POSITIVE:
+            number(options, name, 1.0)
+        if name in _CHOICES and options[name] not in _CHOICES[name]:
+            raise UsageError(
+                f"--set {name}={options[name]} is not understood: give"
+                f" {' or '.join(_CHOICES[name])}"
+            )
+    return {**options, DATA: str(path)}
+
+
+def whole(options: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number above 0."""
+    text = options.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--set {name}={text} is not understood: give a whole number above 0")
+    return int(text)
+
+
+def number(options: Mapping[str, str], name: str, default: float) -> float:
+    """A number above 0."""
+    text = options.get(name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value < inf:
+        raise UsageError(f"--set {name}={text} is not understood: give a number above 0")
+    return value
+
+
+def label(options: Mapping[str, str]) -> str | int | None:
+    """The column of the label: its name, or its number; None if it was not given."""
+    text = options.get("label")
+    if text is None:
+        return None
+    return int(text) if text.lstrip("-").isdigit() else text
