@@ -64,7 +64,14 @@ def test_a_device_the_host_and_plain_torch_agree(
 @pytest.mark.parametrize("wire", ["same", "bf16"])
 def test_local_steps_on_a_device_give_what_plain_torch_gives(place: Place, wire: str) -> None:
     job = JobSpec(
-        job="twin", workers=2, servers=1, rounds=8, kind="local", local_steps=3, wire_dtype=wire
+        job="twin",
+        workers=2,
+        servers=1,
+        rounds=8,
+        kind="local",
+        local_steps=3,
+        wire_dtype=wire,
+        heartbeat_s=20.0,
     )
     states = run_in_threads(job, place.device, "momentum", 3)
     limit = TOLERANCE if wire == "same" else 0.02
@@ -83,12 +90,11 @@ def test_local_steps_on_a_device_give_what_plain_torch_gives(place: Place, wire:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-def test_every_policy_ends_with_one_model_on_all_devices(
-    place: Place, options: Mapping[str, Any]
-) -> None:
-    job = JobSpec(**{"job": "twin", "workers": 2, "servers": 1, "rounds": 12, **options})
-    states = run_in_threads(job, place.device, "momentum")
-    assert tj.distance(states["worker-0"], states["worker-1"]) == 0.0
+def test_every_policy_trains_on_a_device(place: Place, options: Mapping[str, Any]) -> None:
+    fields = {"job": "twin", "workers": 2, "servers": 1, "rounds": 12, "heartbeat_s": 20.0}
+    states = run_in_threads(JobSpec(**{**fields, **options}), place.device, "momentum")
+    if options["sync"] not in ("asp", "ssp:1"):  # these have no common version
+        assert tj.distance(states["worker-0"], states["worker-1"]) == 0.0
     assert all(tensor.isfinite().all() for tensor in states["worker-0"].values())
 
 
@@ -126,7 +132,7 @@ def test_a_job_has_workers_on_a_device_and_in_host_memory(
         found[worker.name] = {name: t.cpu().clone() for name, t in model.state_dict().items()}
         on_device[worker.name] = isinstance(worker._node._model, DeviceModel)
 
-    job = JobSpec(job="twin", workers=2, servers=1, rounds=tj.ROUNDS)
+    job = JobSpec(job="twin", workers=2, servers=1, rounds=tj.ROUNDS, heartbeat_s=20.0)
     run_inline(job, main, timeout_s=60)
     assert on_device == {"worker-0": True, "worker-1": False}
     assert tj.distance(found["worker-0"], found["worker-1"]) == 0.0
@@ -148,7 +154,7 @@ def test_parameters_stay_in_flat_memory_on_the_device(place: Place) -> None:
             optimizer.step(points=len(labels))
         assert [parameter.data_ptr() for parameter in model.parameters()] == before
 
-    run_inline(JobSpec(job="flat", rounds=3), main, timeout_s=60)
+    run_inline(JobSpec(job="flat", rounds=3, heartbeat_s=20.0), main, timeout_s=60)
 
 
 def test_a_model_on_two_devices_is_refused(place: Place) -> None:
@@ -181,7 +187,7 @@ def test_the_loss_of_a_model_on_a_device_is_reported(
             optimizer.step(points=len(labels), objective=loss)
         assert [sent.trailer.objective for sent in exchanges.of(worker)] == expected
 
-    run_inline(JobSpec(job="loss", rounds=4), main, timeout_s=60)
+    run_inline(JobSpec(job="loss", rounds=4, heartbeat_s=20.0), main, timeout_s=60)
 
 
 def test_a_step_that_is_not_finite_is_left_out_on_a_device(place: Place) -> None:
@@ -200,9 +206,9 @@ def test_a_step_that_is_not_finite_is_left_out_on_a_device(place: Place) -> None
         assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
         assert step == 12
 
-    job = JobSpec(job="nan", rounds=12, on_nan="skip")
+    job = JobSpec(job="nan", rounds=12, on_nan="skip", heartbeat_s=20.0)
     run_inline(job, main, timeout_s=60)
-    refused = JobSpec(job="nan", rounds=12)
+    refused = JobSpec(job="nan", rounds=12, heartbeat_s=20.0)
     with pytest.raises(NotFinite, match=r"^worker-0, step 2: the gradient of 'first.weight' holds"):
         run_inline(refused, main, timeout_s=60)
 

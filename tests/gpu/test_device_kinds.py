@@ -73,7 +73,9 @@ def trained(train: Train, device: str, **options: object) -> tj.State:
         found[worker.name] = train(worker, device)
 
     run_inline(
-        JobSpec(**{"job": "kinds", "workers": 2, "rounds": ROUNDS, **options}), main, timeout_s=60
+        JobSpec(**{"job": "kinds", "workers": 2, "rounds": ROUNDS, "heartbeat_s": 20.0, **options}),
+        main,
+        timeout_s=60,
     )
     assert tj.distance(found["worker-0"], found["worker-1"]) == 0.0
     return found["worker-0"]

@@ -61,7 +61,11 @@ def test_a_device_holds_parameters_gradients_and_one_more_model(
         if on_gpu:
             peaks.append(torch.cuda.max_memory_allocated() - before)
 
-    run_inline(JobSpec(**{"job": "memory", "rounds": 6, **options}), main, timeout_s=100)
+    run_inline(
+        JobSpec(**{"job": "memory", "rounds": 6, "heartbeat_s": 20.0, **options}),
+        main,
+        timeout_s=100,
+    )
     for peak in peaks:
         assert 2 * SIZE <= peak <= 3 * SIZE + more + ROUNDED, f"{peak / SIZE:.2f} models"
 

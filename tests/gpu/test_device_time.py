@@ -58,7 +58,9 @@ def test_the_host_waits_once_per_step(
 
         train(worker, "cpu", lambda: None, counted)
 
-    run_inline(JobSpec(**{"job": "waits", "rounds": 5, **options}), main, timeout_s=60)
+    run_inline(
+        JobSpec(**{"job": "waits", "rounds": 5, "heartbeat_s": 20.0, **options}), main, timeout_s=60
+    )
     assert len(waits) >= 5 * options.get("local_steps", 1)
     assert set(waits) == {1}
 
@@ -85,7 +87,7 @@ def test_a_step_makes_no_hidden_synchronisation(kind: str) -> None:
 
         train(worker, "cuda:0", lambda: None, checked)
 
-    run_inline(JobSpec(job="quiet", rounds=15, kind=kind), main, timeout_s=60)
+    run_inline(JobSpec(job="quiet", rounds=15, kind=kind, heartbeat_s=20.0), main, timeout_s=60)
     assert sum(made) >= 5
 
 
@@ -114,7 +116,7 @@ def test_the_time_of_kernels_counts_as_computing(monkeypatch: pytest.MonkeyPatch
             assert each.trailer.compute_ns > 0.8 * SLOW_NS
             assert each.trailer.transfer_ns < 0.8 * SLOW_NS
 
-    run_inline(JobSpec(job="slow", rounds=10), main, timeout_s=60)
+    run_inline(JobSpec(job="slow", rounds=10, heartbeat_s=20.0), main, timeout_s=60)
     assert max(called_ns[4:]) < SLOW_NS / 2
 
 
@@ -132,7 +134,7 @@ def test_a_device_that_computes_after_the_call_of_step_counts_as_computing(
         train(worker, "cpu", lambda: None, lambda step: step())
         assert all(sent.trailer.compute_ns >= SLOW_NS - 1_000 for sent in exchanges.of(worker))
 
-    run_inline(JobSpec(job="slow", rounds=3), main, timeout_s=60)
+    run_inline(JobSpec(job="slow", rounds=3, heartbeat_s=20.0), main, timeout_s=60)
 
 
 def test_the_time_until_a_device_has_the_parameters_counts_as_transferring() -> None:

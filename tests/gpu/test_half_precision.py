@@ -52,7 +52,11 @@ def test_steps_that_half_precision_cannot_hold_are_not_lost(
         assert off <= torch.finfo(kind).eps, off
         assert model.weight[0].item() < 1.0
 
-    run_inline(JobSpec(**{"job": "half", "rounds": ROUNDS, **options}), main, timeout_s=60)
+    run_inline(
+        JobSpec(**{"job": "half", "rounds": ROUNDS, "heartbeat_s": 20.0, **options}),
+        main,
+        timeout_s=60,
+    )
 
 
 @dtypes
@@ -70,7 +74,7 @@ def test_local_steps_of_half_precision_are_averaged(place: Place, dtype: str) ->
         expected = torch.tensor(1.0 - 8 / 256).to(kind)
         assert torch.equal(model.weight.detach().cpu(), expected.expand(300))
 
-    job = JobSpec(job="half", rounds=8, kind="local", workers=2)
+    job = JobSpec(job="half", rounds=8, kind="local", workers=2, heartbeat_s=20.0)
     run_inline(job, main, timeout_s=60)
 
 
