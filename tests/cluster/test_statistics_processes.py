@@ -10,7 +10,8 @@ import random
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from polyrhythm.store.listing import listing
 from polyrhythm.store.objects import open_store
@@ -103,6 +104,15 @@ def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
         "number": 6.0,
         "points": POINTS,
     }
+
+
+def test_a_job_begins_with_a_saved_model(tmp_path: Path) -> None:
+    saved = {name: torch.tensor(41.0, dtype=torch.float64) for name in ("number", "points")}
+    save_file(saved, tmp_path / "first.safetensors")
+    more = ("--sync", "bspb", "--workers", 2, "--epochs", 3, "--init", "first.safetensors")
+    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+        assert command.wait(90) == 0, command.stderr()
+    assert {number for number, _, _ in numbers(tmp_path).values()} == {44.0}
 
 
 def test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from polyrhythm.core.machine import Effect
+from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.wire import messages as m
 from tests.core.stage import Stage, sent
 
@@ -81,3 +81,30 @@ def test_a_worker_that_rejoins_has_another_row() -> None:
     folds = sent(made.contribute(0, 3, round_=3), m.Fold, "s0")
     again = made.incarnations[1]
     assert m.Row(1, again, 0) in folds[-1].rows
+
+
+def terminated(made: Stage, worker: int, sequence: int, why: str) -> list[Effect]:
+    made.tell(m.Trailer(**made.who(worker), sequence=sequence, weight=1.0, terminated=why))
+    return made.from_servers(m.Arrived, **made.who(worker), sequence=sequence, round=1)
+
+
+def test_the_job_ends_with_the_fold_of_the_final_parameters() -> None:
+    made = stage()
+    out = terminated(made, 0, 1, "converged")
+    assert {pause.worker for pause in sent(out, m.Pause)} == {0, 1}, (
+        "they contribute what they have"
+    )
+    made.contribute(1, 1)
+    out = made.folded(1)
+    releases = sent(out, m.Release)
+    assert {release.worker for release in releases} == {0, 1}
+    assert all(release.stop for release in releases)
+    ended = Reason("goal", {"goal": "terminated", "why": "converged"})
+    assert made.lead._ending.goal == ended
+
+
+def test_only_the_evaluator_ends_the_job() -> None:
+    made = stage()
+    assert not sent(terminated(made, 1, 1, "converged"), m.Pause)
+    made.contribute(0, 1)
+    assert not any(release.stop for release in sent(made.folded(1), m.Release))

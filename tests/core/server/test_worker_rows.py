@@ -1,6 +1,6 @@
 """Contributions to a row wait until a fold names them; a row that a fold does not name is deleted."""
 
-from polyrhythm.core.server.worker_rows import Waiting, WorkerRows
+from polyrhythm.core.server.worker_rows import MOST_WAITING, Waiting, WorkerRows
 from polyrhythm.wire.messages import Row
 
 ANNA, BERT = (0, 1), (1, 4)
@@ -56,3 +56,12 @@ def test_a_worker_that_rejoins_begins_with_an_empty_row() -> None:
     assert kept.rows == {}
     kept.fold([row(again, 1)], [(row(again, 1), 3)])
     assert kept.rows == {again: 3}
+
+
+def test_a_worker_cannot_fill_the_memory_of_a_server() -> None:
+    waiting: Waiting[int] = Waiting()
+    for sequence in range(1, 3 * MOST_WAITING):
+        waiting.hold(row(ANNA, sequence), sequence)
+    waiting.hold(row(BERT, 1), 7)
+    assert len(waiting) == MOST_WAITING + 1
+    assert waiting.take([row(BERT, 1)]) == [(row(BERT, 1), 7)]

@@ -22,6 +22,11 @@ def key_of(row: Row) -> Key:
     return row.worker, row.incarnation
 
 
+MOST_WAITING = 64
+"""The most contributions of a worker that wait for a fold. A correct worker has at most two without an
+acknowledgement; a faulty one must not fill the memory of a server."""
+
+
 class Waiting(Generic[Value]):
     """The contributions to a slice that no fold has named yet."""
 
@@ -32,8 +37,11 @@ class Waiting(Generic[Value]):
         return len(self._values)
 
     def hold(self, row: Row, value: Value) -> None:
-        """A contribution has arrived. `row` says whose it is, and its sequence."""
-        self._values[row] = value
+        """A contribution has arrived. `row` says whose it is, and its sequence. It is dropped if too
+        many of the same worker wait."""
+        key = key_of(row)
+        if sum(key_of(each) == key for each in self._values) < MOST_WAITING:
+            self._values[row] = value
 
     def take(self, live: Iterable[Row]) -> list[tuple[Row, Value]]:
         """A fold names these rows: remove and return the contributions that it contains, in the

@@ -7,11 +7,14 @@ sync policy wants it, and computes new parameters from the sum that the servers 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.errors import UsageError
@@ -23,6 +26,7 @@ from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
 from polyrhythm.learn.worker import Worker
+from polyrhythm.store.model_read import load_into
 
 BATCH = 32_768
 """How many points a worker visits at a time, unless the sync policy wants fewer."""
@@ -70,7 +74,18 @@ def run_pointwise(
         )
     if parameter is None:
         parameter = first_parameter(algorithm, source, job.seed)
+    if job.init:
+        parameter = _loaded(parameter, Path(job.init))
     return _Loop(worker, algorithm, source, parameter, batch, after_pass).run()
+
+
+def _loaded(parameter: Arrays, init: Path) -> Arrays:
+    """The parameters of `--init`, a model's file or the folder of a run."""
+    module = torch.nn.Module()
+    for name, array in parameter.items():
+        module.register_buffer(name, torch.from_numpy(np.array(array, np.float64)))
+    load_into(module, init / file_of("") if init.is_dir() else init)
+    return {name: buffer.numpy() for name, buffer in module.named_buffers()}
 
 
 def first_parameter(algorithm: Algorithm, source: Source, seed: int) -> Arrays:
