@@ -103,12 +103,13 @@ class DeviceModel(FlatModel):
         worker trains meanwhile."""
         self._mirrors = list(self._here)
         for index in self._buffer_spaces if self._through else ():
-            self._mirrors[index] = self._here[index].clone()
+            space = self.layout.spaces[index]
+            self._mirrors[index] = self._host_tensor(space.length, self._wires[index])
         return BufferChanges(self.layout, self._mirrors, self._here, aside=self._through)
 
     def _dense_ranges(self) -> Iterator[Range]:
-        """The parts of the parameters whose gradients are not contributed row by row. Tensors
-        that follow each other are one part."""
+        """The parts of the parameters whose gradients are not contributed row by row: whole spaces,
+        or single tensors of a space in which others contribute rows."""
         for index in self._parameters:
             if index not in self._rows.spaces:
                 yield index, 0, self.layout.spaces[index].length
