@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
+from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.fuzzy import add_up
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 
 _FIRST_SWEEPS = 5
@@ -38,11 +40,12 @@ class NMF(Algorithm):
         first: str = "nndsvda",
         observed_only: bool = False,
         tol: float = 1e-5,
+        threads: int = 1,
     ) -> None:
         if k < 1:
             raise UsageError(f"k is {k}: a positive number of components is needed")
         self.k, self.l1, self.l2, self.first = k, l1, l2, first
-        self.observed_only, self.tol = observed_only, tol
+        self.observed_only, self.tol, self.threads = observed_only, tol, threads
         self._pairs = np.tril_indices(k)
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
@@ -61,12 +64,20 @@ class NMF(Algorithm):
 
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x, h = batch.x, parameter["components"]
+        layout = self.layout(parameter)
+        rows = block_rows(8 * (x.shape[1] if isinstance(x, np.ndarray) else 8 * self.k))
+
+        def work(change: Arrays, block: slice) -> None:
+            inside = {name: array[block] for name, array in memory.items()}
+            self._update_block(x[block], h, inside, change)
+
+        return add_up(over_blocks(len(batch), rows, self.threads, layout.zeros, work))
+
+    def _update_block(self, x: Any, h: Array, memory: Memory, change: Arrays) -> None:
         old, fresh = memory["w"], ~memory["counted"]
         known = observed(x) if self.observed_only else None
         new = old.copy()
-        if len(new):
-            self._improve(new, x, h, known, _FIRST_SWEEPS if fresh.any() else 1)
-        change = self.layout(parameter).zeros()
+        self._improve(new, x, h, known, _FIRST_SWEEPS if fresh.any() else 1)
         if known is None:
             change["gram"] += new.T @ new - old.T @ old
         else:
@@ -80,7 +91,6 @@ class NMF(Algorithm):
         change["points"] += np.count_nonzero(fresh)
         old[...] = new
         memory["counted"][...] = True
-        return change
 
     def _outer(self, w: Array) -> Array:
         """The products of all pairs of components, for each point."""
