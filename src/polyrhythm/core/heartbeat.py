@@ -2,6 +2,8 @@
 
 
 class Heartbeat:
+    __slots__ = ("_every_ns", "next_ns")
+
     def __init__(self) -> None:
         self._every_ns = 0
         self.next_ns: int | None = None

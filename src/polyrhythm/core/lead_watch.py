@@ -37,6 +37,8 @@ class HeardThrottle:
     is enough for `LeadWatch`, because it suspects the lead after more than one heartbeat; a short
     lead timeout needs it more often."""
 
+    __slots__ = ("_every_ns", "_last_ns")
+
     def __init__(self, heartbeat_s: float = 0.0, lead_timeout_s: float = 0.0) -> None:
         self._last_ns = 0
         self._every_ns = 0
@@ -55,6 +57,8 @@ class HeardThrottle:
 
 
 class LeadWatch:
+    __slots__ = ("_pauses", "_pulse", "_suspected", "_timeout_ns", "beats", "wake_ns")
+
     def __init__(self) -> None:
         self._pulse: Pulse | None = None
         """The lead's heartbeats; None until there is a link to the lead."""

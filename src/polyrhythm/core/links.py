@@ -10,6 +10,8 @@ from polyrhythm.wire.messages import ServerSpec
 
 
 class Links:
+    __slots__ = ("_dialed", "_linked", "_wanted")
+
     def __init__(self) -> None:
         # server number -> incarnation
         self._wanted: dict[int, int] = {}

@@ -160,6 +160,8 @@ class PauseDetector:
     than it asked for. Messages that came during a pause may still be unread, so a pause must not
     count as silence of any peer."""
 
+    __slots__ = ("_beat_ns", "wake_ns")
+
     def __init__(self, heartbeat_s: float) -> None:
         self._beat_ns = round(heartbeat_s * 1e9)
         self.wake_ns: int | None = None

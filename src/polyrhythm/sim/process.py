@@ -15,10 +15,34 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.clock import Clock
 
 _TICK = Tick()
-_Handle: TypeAlias = Callable[[Any, int], Sequence[Effect]]
+Handle: TypeAlias = Callable[[Any, int], Sequence[Effect]]
+
+
+class _Sleep:
+    """When a machine is to be woken."""
+
+    __slots__ = ("name", "until_ns", "wake_at")
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        self.name = name
+        self.wake_at = machine.wake_at
+        self.until_ns: float = inf
+        """The earliest time for which a call of `wake` is scheduled."""
 
 
 class Process:
+    __slots__ = (  # Python stores more than 30 attributes in a slower way
+        "_queue",
+        "_running",
+        "_sleeps",
+        "alive",
+        "check",
+        "clock",
+        "frozen",
+        "handles",
+        "machines",
+        "unsettled",
+    )
     EFFECTS: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
 
     def __init__(self, clock: Clock, machines: dict[str, Machine], *, check: bool) -> None:
@@ -29,49 +53,49 @@ class Process:
         self.frozen = False
         """The process is stopped, as by SIGSTOP: it does nothing until it continues."""
         self.unsettled = False
-        self._queue: deque[tuple[str, Any]] = deque()
+        self._queue: deque[tuple[Handle, Any]] = deque()
+        """The events, each with the `handle` of the machine that it is for."""
         self._running = False
         handler = _checked if check else _unchecked
-        self._handles = {name: handler(machine) for name, machine in machines.items()}
-        self._wakes = [(name, machine.wake_at) for name, machine in machines.items()]
-        self._sleeps_until_ns: dict[str, float] = dict.fromkeys(machines, inf)
+        self.handles = {name: handler(machine) for name, machine in machines.items()}
+        self._sleeps = [_Sleep(name, machine) for name, machine in machines.items()]
 
     def put(self, machine: str, event: Any) -> None:
-        self._queue.append((machine, event))
+        self._queue.append((self.handles[machine], event))
 
     def post(self, machine: str, event: Any) -> None:
-        self._queue.append((machine, event))
+        self._queue.append((self.handles[machine], event))
         self.run()
 
     def run(self) -> None:
         if self._running or self.frozen:
             return
         self._running = True
-        queue, handles, perform = self._queue, self._handles, self.EFFECTS
+        queue, perform = self._queue, self.EFFECTS
         now_ns = self.clock.now_ns
         while True:
             while queue and self.alive:
-                name, event = queue.popleft()
-                for effect in handles[name](event, now_ns):
+                handle, event = queue.popleft()
+                for effect in handle(event, now_ns):
                     perform[type(effect)](self, effect)
             if not self.unsettled:
                 break
             self.settle()
         self._running = False
-        sleeps_until_ns = self._sleeps_until_ns
-        for name, wake_at in self._wakes:
+        for sleep in self._sleeps:
+            wake_at = sleep.wake_at
             wake_ns = wake_at()
-            if wake_ns is not None and wake_ns < sleeps_until_ns[name]:
-                self._wake_at(name, wake_ns)
+            if wake_ns is not None and wake_ns < sleep.until_ns:
+                self._wake_at(sleep, wake_ns)
 
     def rearm(self) -> None:
         """The process was stopped and continues: schedule again the times at which its machines
         want to be woken."""
-        for name, machine in self.machines.items():
-            self._sleeps_until_ns[name] = inf
-            wake_ns = machine.wake_at()
+        for sleep in self._sleeps:
+            sleep.until_ns = inf
+            wake_ns = sleep.wake_at()
             if wake_ns is not None:
-                self._wake_at(name, wake_ns)
+                self._wake_at(sleep, wake_ns)
 
     def settle(self) -> None:
         """Do the work that is not an event of a machine. This is called when all queued events are
@@ -79,34 +103,35 @@ class Process:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _wake_at(self, name: str, wake_ns: int) -> None:
+    def _wake_at(self, sleep: _Sleep, wake_ns: int) -> None:
         """Wake the machine at this time, which is earlier than all its scheduled times. If the
         machine wants a later time when it is woken, `wake` schedules that time."""
         wake_ns = max(wake_ns, self.clock.now_ns)
-        self._sleeps_until_ns[name] = wake_ns
-        self.clock.at(wake_ns, self.wake, name)
+        sleep.until_ns = wake_ns
+        self.clock.at(wake_ns, self.wake, sleep.name)
 
     def wake(self, name: str) -> None:
-        if self.frozen or not self.alive or self._sleeps_until_ns[name] != self.clock.now_ns:
+        (sleep,) = (sleep for sleep in self._sleeps if sleep.name == name)
+        if self.frozen or not self.alive or sleep.until_ns != self.clock.now_ns:
             return  # the process is stopped or dead, or an earlier call has woken the machine
-        self._sleeps_until_ns[name] = inf
+        sleep.until_ns = inf
         machine = self.machines[name]
         wake_ns = machine.wake_at()
         if wake_ns is None:
             return
         if wake_ns > self.clock.now_ns:
-            self._wake_at(name, wake_ns)
+            self._wake_at(sleep, wake_ns)
             return
         self.post(name, _TICK)
         if self.alive and machine.wake_at() == wake_ns:
             raise InvariantBroken(f"{name} asks again for the time at which it was just woken")
 
 
-def _unchecked(machine: Machine) -> _Handle:
+def _unchecked(machine: Machine) -> Handle:
     return machine.handle
 
 
-def _checked(machine: Machine) -> _Handle:
+def _checked(machine: Machine) -> Handle:
     def handle(event: Any, now_ns: int) -> Sequence[Effect]:
         effects = machine.handle(event, now_ns)
         machine.check()

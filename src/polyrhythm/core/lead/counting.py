@@ -34,7 +34,8 @@ class Counting:
 
     def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
         """A trailer has come; `member` is None if its sender was removed."""
-        trailer = in_range(trailer)
+        if trailer.objective is not None or trailer.probe is not None:
+            trailer = in_range(trailer)
         self._mode.sent(trailer, now_ns)
         complete = self._contributions.trailer(trailer, self._routing.primary_since)
         if complete is not None:
@@ -121,7 +122,7 @@ class Counting:
     def _visit(self, member: Member) -> None:
         """Count the points that a member has reported without a contribution, if all of its
         contributions are complete: the steps with these points are among them."""
-        if not self._contributions.incomplete(*member.key):
+        if self._reports and not self._contributions.incomplete(*member.key):
             message = self._reports.pop(member.key, None)
             if message is not None:
                 self._progress.visit(message, ahead=self._ahead(message))

@@ -190,7 +190,8 @@ class LeadMachine:
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
-            self._cuts.computed(message.compute_ns)
+            if self._has_store:
+                self._cuts.computed(message.compute_ns)
             self._counting.trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:

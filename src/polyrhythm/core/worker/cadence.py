@@ -138,6 +138,8 @@ def missing(standing: Standing, terms: Resume) -> float:
 class _Untimed:
     """The parts that all cadences without a clock have in common."""
 
+    __slots__ = ("_batch", "_least")
+
     def __init__(self) -> None:
         self._batch = self._least = 1
 
@@ -173,6 +175,8 @@ class _Untimed:
 
 
 class ByCount(_Untimed):
+    __slots__ = ("_looks", "_steps")
+
     def __init__(self, steps: int = 1, *, looks: bool = False) -> None:
         """`looks`: the worker reads its links between two local steps, so that it contributes early
         when the job stops."""

@@ -15,6 +15,8 @@ from polyrhythm.wire import messages as m
 
 
 class Entry:
+    __slots__ = ("_departure", "_state", "_training")
+
     def __init__(self, state: WorkerState, training: Training, departure: Departure) -> None:
         self._state = state
         self._training = training

@@ -28,6 +28,8 @@ class Parted:
 
 
 class Joining:
+    __slots__ = ("_attached", "_links", "_outbox", "_routes", "parted", "routed")
+
     def __init__(self, outbox: WorkerOutbox) -> None:
         self._outbox = outbox
         self._links = Links()

@@ -23,6 +23,8 @@ before."""
 
 
 class Departure:
+    __slots__ = ("_state",)
+
     def __init__(self, state: WorkerState) -> None:
         self._state = state
 

@@ -24,6 +24,17 @@ _LEAVING, _ENDED = Phase.LEAVING, Phase.ENDED
 
 
 class WorkerMachine:
+    __slots__ = (
+        "_before",
+        "_departure",
+        "_event",
+        "_lead",
+        "_parts",
+        "_state",
+        "_training",
+        "name",
+    )
+
     def __init__(self, name: str) -> None:
         self.name = name
         self._state = state = WorkerState(name)
@@ -36,7 +47,8 @@ class WorkerMachine:
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         state, kind = self._state, type(event)
-        effects = state.outbox.begin()
+        effects: list[Effect] = []
+        state.outbox.do = effects.append  # as `begin` does, without a call for every event
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]

@@ -29,6 +29,7 @@ that the servers then need costs less than a message that ends the lease."""
 
 
 class RoundsMode(Pulls):
+    __slots__ = ("_pulling", "_released")
     rests_in = Phase.WAITING
     """The phase in which a worker that has visited all of its points waits."""
     overlaps = False

@@ -15,6 +15,8 @@ from polyrhythm.wire import messages as m
 
 
 class WorkerOutbox:
+    __slots__ = ("do", "incarnation", "routing", "term", "view", "worker")
+
     def __init__(self) -> None:
         self.do: Callable[[Effect], None]
         """Add an effect."""

@@ -20,6 +20,8 @@ class Assembly:
     """Which version of each slice is in the worker's parameters. Without rounds the version of a
     slice is the ticket of the pull that it answers."""
 
+    __slots__ = ("_counts", "_versions", "newest", "routes", "slices", "version", "whole")
+
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
         self.slices = _by_primary(routes)
@@ -80,6 +82,8 @@ def _by_primary(routes: tuple[Route, ...]) -> Mapping[int, tuple[int, ...]]:
 
 
 class Pulls:
+    __slots__ = ("_first", "_outbox", "landing", "must_pull", "resumed", "stop", "terms", "ticket")
+
     def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
         """`ticket`: the last ticket of the incarnation before this one."""
         self._outbox = outbox

@@ -35,6 +35,8 @@ class SentContribution(msgspec.Struct, eq=False):
 
 
 class Outstanding:
+    __slots__ = ("_routes", "_whole", "sent")
+
     def __init__(self) -> None:
         self.sent: list[SentContribution] = []
         """The contributions that are not acknowledged, the oldest first."""
@@ -126,6 +128,8 @@ class BufferTurns:
     """Which push buffer the next contribution is written to. Servers may read a buffer until its
     contribution is acknowledged; meanwhile another buffer is filled."""
 
+    __slots__ = ("_lent", "last", "next")
+
     BUFFERS = m.WINDOW + 1
 
     def __init__(self) -> None:
@@ -154,6 +158,17 @@ class BufferTurns:
 
 
 class Pushes:
+    __slots__ = (
+        "_early",
+        "_outbox",
+        "held",
+        "outstanding",
+        "relinking",
+        "sequence",
+        "weights",
+        "withheld",
+    )
+
     def __init__(self, outbox: WorkerOutbox) -> None:
         self._outbox = outbox
         self.sequence = 0

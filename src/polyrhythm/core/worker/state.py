@@ -15,6 +15,35 @@ from polyrhythm.wire import messages as m
 
 
 class WorkerState:
+    __slots__ = (
+        "asked",
+        "batch",
+        "begun",
+        "evaluates",
+        "handled",
+        "heartbeat",
+        "job",
+        "job_over",
+        "joining",
+        "keeps",
+        "leased",
+        "leaves",
+        "leaves_by_ns",
+        "leaving",
+        "mode",
+        "name",
+        "outbox",
+        "over_because",
+        "phase",
+        "points",
+        "pushes",
+        "rejoins_because",
+        "restores",
+        "since_ns",
+        "spec",
+        "unreached",
+        "user_computes",
+    )
     phase: Phase
     handled: Mapping[type, object]
     """The events that are handled in this phase."""

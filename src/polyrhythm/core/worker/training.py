@@ -18,6 +18,8 @@ _LEAVING = Phase.LEAVING
 
 
 class Training:
+    __slots__ = ("_departure", "_state")
+
     def __init__(self, state: WorkerState, departure: Departure) -> None:
         self._state = state
         self._departure = departure

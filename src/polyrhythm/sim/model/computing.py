@@ -8,6 +8,17 @@ from polyrhythm.sim.process import Process
 
 
 class Computing:
+    __slots__ = (
+        "_call",
+        "_clock",
+        "_ended",
+        "_frozen_ns",
+        "_process",
+        "_returns_after",
+        "_stretch",
+        "on",
+    )
+
     def __init__(self, process: Process, ended: Callable[[int, int], None]) -> None:
         """`ended` is called with the number of steps taken and the time of one step."""
         self.on = False

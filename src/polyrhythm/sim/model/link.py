@@ -29,6 +29,28 @@ class Receiver(Protocol):
 class Channel:
     """One direction of a link: to `receiver`, which knows the sender as `peer`."""
 
+    __slots__ = (
+        "_batch",
+        "_clock",
+        "_delay_ns",
+        "_deliver_next",
+        "_free_ns",
+        "_head_ns",
+        "_in_flight",
+        "_last_ns",
+        "_loss",
+        "_open",
+        "_receiver",
+        "_rng",
+        "_timeout_ns",
+        "_until_ns",
+        "back",
+        "heard",
+        "incarnation",
+        "ns_per_byte",
+        "peer",
+    )
+
     back: "Channel"
     """The channel in the opposite direction of the same link."""
 

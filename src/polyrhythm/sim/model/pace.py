@@ -15,6 +15,8 @@ _LEAST = 0.1
 
 
 class Pace:
+    __slots__ = ("_began_ns", "_rng", "_table", "handling_ns", "slowness")
+
     def __init__(self, table: WorkersTable, began_ns: int, rng: Random) -> None:
         """`began_ns`: the simulated time at which the scenario begins."""
         self.slowness = 1.0

@@ -15,6 +15,21 @@ _NONE = -1
 
 
 class SimPoints:
+    __slots__ = (
+        "_at",
+        "_cursor",
+        "_lease",
+        "_left",
+        "_length",
+        "_lengths",
+        "_moved",
+        "_open",
+        "_passes",
+        "_told",
+        "everything",
+        "least",
+    )
+
     def __init__(self, least: int = 1) -> None:
         self.least = least
         """The fewest points of a batch."""

@@ -3,6 +3,17 @@ reports it."""
 
 
 class SimTimesheet:
+    __slots__ = (
+        "_came_ns",
+        "_landed_ns",
+        "_left_ns",
+        "busy_ns",
+        "resumed_ns",
+        "stopped_ns",
+        "transferred_ns",
+        "waited_ns",
+    )
+
     def __init__(self) -> None:
         self.resumed_ns = 0
         """When the user's code got the parameters, moved later by all time since then that does not

@@ -40,6 +40,29 @@ from polyrhythm.wire import messages as m
 
 
 class ServerProcess(Process):
+    __slots__ = (
+        "_adding",
+        "_checker",
+        "_cuts",
+        "_heard_throttle",
+        "_job",
+        "_journal",
+        "_kept_nbytes",
+        "_leads",
+        "_links",
+        "_missed",
+        "_objective",
+        "_placed",
+        "_publishing",
+        "_saver",
+        "_server",
+        "_slices",
+        "address",
+        "name",
+        "outcome",
+        "reports",
+    )
+
     def __init__(
         self,
         server: int,
@@ -177,7 +200,7 @@ class ServerProcess(Process):
         self.run()
 
     def _take_for_lead(self, channel: Channel, message: m.Message) -> None:
-        self._queue.append((LEAD, message))
+        self._queue.append((self.handles[LEAD], message))
         if self._checker is not None:
             self._checker.told_lead(message)
 
@@ -222,7 +245,7 @@ class ServerProcess(Process):
     def _add(self, message: m.Contribution) -> None:
         event = self._slices.add(message)
         if event is not None:
-            self._queue.append((self.name, event))
+            self._queue.append((self.handles[self.name], event))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
         channel = self._links.to(server_name(server))
@@ -249,8 +272,9 @@ class ServerProcess(Process):
                 self._checker.decided(message)
             if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
-        if to in self.machines:
-            self._queue.append((to, message))
+        handle = self.handles.get(to)
+        if handle is not None:
+            self._queue.append((handle, message))
             return
         channel = self._links.to(to)
         if channel is not None:

@@ -34,6 +34,31 @@ _LEAD_HEARD = ev.LeadHeard()
 
 
 class WorkerProcess(Process):
+    __slots__ = (
+        "_asked",
+        "_backlog",
+        "_channels",
+        "_computing",
+        "_dial",
+        "_expected",
+        "_handle",
+        "_heard_throttle",
+        "_incarnations",
+        "_job_id",
+        "_kept_nbytes",
+        "_lead_linked",
+        "_lead_unread",
+        "_loop",
+        "_model",
+        "_nbytes",
+        "_quantised",
+        "failure",
+        "machine",
+        "name",
+        "pace",
+        "reports",
+    )
+
     def __init__(
         self,
         name: str,
@@ -74,11 +99,12 @@ class WorkerProcess(Process):
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
+        self._handle = handle = self.handles[_ME]
         queue = self._queue
         self._loop = Loop(
             self,
             self.machine,
-            lambda event: queue.append((_ME, event)),
+            lambda event: queue.append((handle, event)),
             self._backlog,
             model,
             points,
@@ -147,19 +173,19 @@ class WorkerProcess(Process):
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
-            self._queue.append((_ME, _LEAD_HEARD))
+            self._queue.append((self._handle, _LEAD_HEARD))
         for message in batch:
             kind = type(message)
             if kind is m.Restored:
                 if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
-                    self._queue.append((_ME, ev.StateRestored()))
+                    self._queue.append((self._handle, ev.StateRestored()))
             elif kind is m.Parameters:
                 self._take_slice(channel, message)  # type: ignore[arg-type]
             elif kind is m.HelloReply:
                 incarnation = self._incarnations.get(message.server, 0)
                 self.put(_ME, ev.Linked(message.server, incarnation))
             else:
-                self._queue.append((_ME, message))
+                self._queue.append((self._handle, message))
 
     def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
@@ -168,7 +194,7 @@ class WorkerProcess(Process):
         now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         self._loop.time.landed(first_byte_ns, now_ns)
-        self._queue.append((_ME, builders.landed(message)))
+        self._queue.append((self._handle, builders.landed(message)))
 
     def wake(self, name: str) -> None:
         if self._lead_unread and not self.frozen and self.alive:
@@ -316,9 +342,11 @@ class WorkerProcess(Process):
 
     def _send_state(self) -> None:
         """Send the state if the lead has asked for it. Copying it takes no virtual time."""
+        if self._asked is None:
+            return
         asked, self._asked = self._asked, None
         channel = self._channels.get(SEAT.server)
-        if asked is None or channel is None:
+        if channel is None:
             return
         for first, end in parts_of(self._kept_nbytes):
             part = m.Kept(

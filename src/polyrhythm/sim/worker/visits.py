@@ -6,6 +6,17 @@ from polyrhythm.wire.messages import ChunkProgress, Leased
 
 
 class SimVisits:
+    __slots__ = (
+        "_cursor",
+        "ever",
+        "everything",
+        "lease",
+        "lease_number",
+        "memory",
+        "points",
+        "steps",
+    )
+
     def __init__(self) -> None:
         self.lease: Leased | None = None
         self.lease_number = 0
