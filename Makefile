@@ -12,7 +12,7 @@ STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
 
-.PHONY: setup run test retest check docs examples picture bench rolling newcomer mutants torture torture-cluster clean
+.PHONY: setup run test retest test-times check docs examples picture bench rolling newcomer mutants torture torture-cluster clean
 
 setup: $(READY)
 
@@ -36,6 +36,10 @@ test: $(READY)
 # Run the tests that failed in the last `make test` once more, one at a time.
 retest: $(READY)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none
+
+# Run all tests, and list the processor time and the wall time of folders, files and tests.
+test-times: $(READY)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -p tests.times
 
 check: $(READY)
 	$(BIN)/ruff check .

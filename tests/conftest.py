@@ -1,4 +1,4 @@
-"""The number of hypothesis examples, where tests find data sets, and a real S3 server.
+"""The number of hypothesis examples, where tests find data sets, warm fork servers, a real S3 server.
 
 POLYRHYTHM_TORTURE=N gives N times 60 examples in place of 30 and chooses them by a seed, so that every
 run tries others. Failed tests are listed at the end with the command that repeats them.
@@ -7,14 +7,17 @@ run tries others. Failed tests are listed at the end with the command that repea
 import gc
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.commands.start import WarmForkServers
 from tests.order import ordered
 from tools.s3_server import BUCKET, S3Server, binary, running
 
@@ -72,6 +75,15 @@ def own_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("POLYRHYTHM_SECRET", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_fork_servers() -> Iterator[None]:
+    """Let the warm server fork the fork servers of jobs whose engine runs in a test process."""
+    shim = SimpleNamespace(**{**vars(subprocess), "Popen": WarmForkServers})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyrhythm.engines.processes.subprocess", shim)
         yield
 
 

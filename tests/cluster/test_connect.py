@@ -19,7 +19,7 @@ import polyrhythm as pr
 from polyrhythm.api.connecting import names_of
 from polyrhythm.observe.journal import read_journal
 from tests.cluster.processes import Command, call, wait_until
-from tests.commands.start import start
+from tests.commands.start import start, start_script
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connect.py"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
@@ -180,16 +180,15 @@ def test_a_program_that_ends_without_close(
 ) -> None:
     """Without a `with` block an exception is reported too. A program that only ends is gone."""
     with served(tmp_path) as job:
-        done = subprocess.run(
-            [sys.executable, "-c", UNCAUGHT.format(end=end), job.address],
-            capture_output=True,
-            text=True,
-            timeout=LONG_S,
-        )
+        path, pipe = tmp_path / "program.py", subprocess.PIPE
+        path.write_text(UNCAUGHT.format(end=end))
+        program = start_script(path, job.address, cwd=tmp_path, stderr=pipe)
+        _, said = program.communicate(timeout=LONG_S)
         (left,) = wait_until(lambda: journal(job, "left"), "it has left", LONG_S)
-    assert done.returncode == status, done.stderr
+    assert program.returncode == status, said
+    assert said is not None
     assert left["reason"] == reason
-    assert ("KeyError: 'lost'" in done.stderr) == (status == 1)
+    assert ("KeyError: 'lost'" in said) == (status == 1)
 
 
 def test_a_worker_that_is_asked_to_leave_ends_its_loop(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 
 import polyrhythm as pr
 from tests.cluster.processes import wait_until
+from tests.commands.start import Process, start_script
 
 MAIN = """
 import os, time
@@ -71,25 +72,28 @@ else:
 
 
 @contextlib.contextmanager
-def started(code: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a script. It is killed at the end if it still runs, and its processes end with it."""
-    (folder / "mine.py").write_text(MAIN + code)
+def started(code: str, folder: Path, *, fresh: bool = False) -> Iterator[Process]:
+    """Run a script, forked from the warm server or (`fresh`) in a new Python process. It is killed
+    at the end if it still runs, and its processes end with it."""
+    path, pipe = folder / "mine.py", subprocess.PIPE
+    path.write_text(MAIN + code)
+    process: Process
     with (folder / "stderr.txt").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "mine.py"],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-    with process:
+        if fresh:
+            command = [sys.executable, "mine.py"]
+            process = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=stderr, text=True)
+        else:
+            process = start_script(path, cwd=folder, stdout=pipe, stderr=stderr)
+    assert process.stdout is not None
+    with process.stdout:
         try:
             yield process
         finally:
             process.kill()
+            process.wait(30)
 
 
-def output(process: subprocess.Popen[str], folder: Path) -> str:
+def output(process: Process, folder: Path) -> str:
     out, _ = process.communicate(timeout=90)
     assert process.returncode == 0, (folder / "stderr.txt").read_text()
     return out
@@ -101,7 +105,7 @@ def began(folder: Path) -> bool:
 
 
 def test_a_script_trains_a_function_of_its_own(tmp_path: Path) -> None:
-    with started(SCRIPT, tmp_path) as process:
+    with started(SCRIPT, tmp_path, fresh=True) as process:
         weight, metrics, history, run, stopped = json.loads(output(process, tmp_path))
     assert torch.allclose(torch.tensor(weight), torch.ones(1, 2), atol=0.05)
     assert metrics["error"] < 0.01

@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import polyrhythm
 from tests.cluster.processes import Command, wait_until
-from tests.commands.start import WarmCommand, run, start, warm_server
+from tests.commands.start import WarmCommand, WarmForkServers, run, start, warm_server
 from tests.commands.warm_server import MARK
 
 PACKAGE = Path(polyrhythm.__file__).parent
@@ -97,15 +98,47 @@ def test_a_worker_has_the_same_environment(tmp_path: Path, monkeypatch: pytest.M
     forked, executed = (
         described(tmp_path / name, fresh=name == "executed") for name in ("forked", "executed")
     )
+    check_same(forked, executed, tmp_path)
+
+
+def check_same(forked: dict[str, Any], executed: dict[str, Any], tmp_path: Path) -> None:
     for found in (forked, executed):
         assert found["environment"].pop("POLYRHYTHM_TEST_VARIABLE") == "late"
-        del found["environment"][MARK]
+        found["environment"].pop(MARK, None)
         found["environment"].pop("TORCHINDUCTOR_CACHE_DIR", None)
         folder = Path(found.pop("folder"))
         assert folder.parent == tmp_path
         found["path"].remove(str(folder))
         found["path"].remove(str(folder))
     assert forked == executed
+
+
+def test_a_worker_of_a_job_in_a_test_process_has_the_same_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine runs in this process. Its fork server is forked from the warm server, or executed
+    as a new program."""
+    start("--version", stdout=subprocess.DEVNULL).wait(60)
+    monkeypatch.setenv("POLYRHYTHM_TEST_VARIABLE", "late")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    found, made = [], []
+    for name, popen in (("forked", WarmForkServers), ("executed", subprocess.Popen)):
+
+        def start_fork_server(*args: Any, popen: Any = popen, **options: Any) -> Any:
+            made.append(popen(*args, **options))
+            return made[-1]
+
+        shim = SimpleNamespace(**{**vars(subprocess), "Popen": start_fork_server})
+        monkeypatch.setattr("polyrhythm.engines.processes.subprocess", shim)
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "job.py").write_text(DESCRIBED)
+        monkeypatch.chdir(folder)
+        polyrhythm.train("job.py", workers=1, servers=1, rounds=2, quiet=True)
+        found.append(json.loads((folder / "described.json").read_text()))
+    assert [type(process) for process in made] == [WarmCommand, subprocess.Popen]
+    assert [process.returncode for process in made] == [0, 0]
+    check_same(*found, tmp_path)
 
 
 @WAYS

@@ -28,12 +28,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from polyrhythm.engines.environment import environment
-from tests.commands.warm_server import MARK, MARK_LENGTH, MOST_NBYTES
+from tests.commands.warm_server import (
+    ENGINE_SOCKET,
+    FORK_SERVER,
+    MARK,
+    MARK_LENGTH,
+    MOST_NBYTES,
+)
 
 CLI = Path(sys.executable).with_name("polyrhythm")
 _PROGRAM = Path(__file__).with_name("warm_server.py")
 _READ_WHEN_LOADED = ("OMP_", "MKL_", "OPENBLAS_", "LD_", "GLIBC_", "MALLOC_", "PYTHON", "TORCH_")
 _MOST_TEST_PROCESSES = 64
+_UNBUFFERED = "PYTHONUNBUFFERED"
 _START_S = 60.0
 _LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
@@ -109,6 +116,15 @@ def _read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_READ_WHEN_LOADED)}
 
 
+_spent: list[float] = []
+"""The processor time of each command that was forked for this test process and has ended."""
+
+
+def processor_s() -> float:
+    """The processor time of all such commands and of the processes that they waited for."""
+    return sum(_spent)
+
+
 class WarmCommand:
     """A command that was forked. It has those methods of `subprocess.Popen` that tests use."""
 
@@ -122,9 +138,15 @@ class WarmCommand:
         stdout: Stream,
         stderr: Stream,
         start_new_session: bool,
-        network: str | None,
-        spares: int,
+        network: str | None = None,
+        spares: int = 0,
+        script: bool = False,
+        fork_server: list[str] | None = None,
+        engine_socket: int | None = None,
     ) -> None:
+        """`script`: `argv` begins with the path of a Python script, and not with the command.
+        `fork_server`: the arguments of a job's fork server, which the process becomes in place of a
+        command. `engine_socket`: the descriptor of its engine's socket."""
         self.args = argv
         self.returncode: int | None = None
         with contextlib.ExitStack() as opened:
@@ -142,14 +164,17 @@ class WarmCommand:
                 "new_session": start_new_session,
                 "network": network,
                 "spares": spares,
+                "script": script,
+                "fork_server": fork_server,
             }
             body = json.dumps(request).encode()
             assert len(body) < MOST_NBYTES
             fds = [theirs.fileno(), source, out, errors]
+            fds += [] if engine_socket is None else [engine_socket]
             socket.send_fds(warm_server().requests, [body], fds)
         self.pid: int = self._told()["pid"]
 
-    def _told(self) -> dict[str, int]:
+    def _told(self) -> dict[str, Any]:
         told = self._control.recv(MOST_NBYTES)
         assert told, "the process that commands are forked from has died"
         return json.loads(told)
@@ -173,7 +198,9 @@ class WarmCommand:
         return bool(ready.poll(None if timeout is None else timeout * 1000))
 
     def _end(self) -> None:
-        self.returncode = self._told()["returncode"]
+        told = self._told()
+        self.returncode = told["returncode"]
+        _spent.append(told["processor_s"])
         self._control.close()
 
     def send_signal(self, number: int) -> None:
@@ -236,6 +263,33 @@ def _descriptor(stream: int | IO[Any]) -> int:
 Process = subprocess.Popen[str] | WarmCommand
 
 
+class WarmForkServers(subprocess.Popen[bytes]):
+    """A `Popen` for the engine of a job that runs in a test process: the warm server forks the job's
+    fork server, which then imports nothing. Every other program is executed."""
+
+    def __new__(cls, args: Any, **options: Any) -> Any:
+        # what the engine of a job with one thread per worker sets, as `_start_server` does
+        usual = {**environment([1]), _UNBUFFERED: "1"}
+        if (
+            [str(arg) for arg in args[1:3]] != ["-m", FORK_SERVER]
+            or _read_when_loaded(options["env"]) != _read_when_loaded(usual)
+            or _read_when_loaded(os.environ) != warm_server().loaded
+        ):
+            return super().__new__(cls)
+        (engine_socket,) = options["pass_fds"]
+        return WarmCommand(
+            args,
+            cwd=None,
+            env=options["env"],
+            stdin=options["stdin"],
+            stdout=options["stdout"],
+            stderr=options["stderr"],
+            start_new_session=options["start_new_session"],
+            fork_server=[str(ENGINE_SOCKET), *args[4:]],
+            engine_socket=engine_socket,
+        )
+
+
 def start(
     *args: object,
     cwd: Path | None = None,
@@ -275,6 +329,22 @@ def start(
         start_new_session=start_new_session,
         network=network,
         spares=spares,
+    )
+
+
+def start_script(
+    path: Path, *args: str, cwd: Path, stdout: Stream = None, stderr: Stream = None
+) -> Process:
+    """Start `python PATH ARGS`, forked from the warm server."""
+    return WarmCommand(
+        [str(path), *args],
+        cwd=cwd,
+        env=os.environ,
+        stdin=None,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=False,
+        script=True,
     )
 
 

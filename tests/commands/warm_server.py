@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,11 @@ MARK = "POLYRHYTHM_TEST_MARK"
 MARK_LENGTH = 32
 FORK_SERVER = "polyrhythm.engines.fork_server"
 MOST_NBYTES = 1 << 20
-DESCRIPTORS = 4
-"""Descriptors of a request: the control socket, stdin, stdout and stderr."""
+DESCRIPTORS = 5
+"""The most descriptors of a request: the control socket, stdin, stdout, stderr and, for the fork
+server of a job, the socket of its engine."""
+ENGINE_SOCKET = 3
+"""The descriptor of the engine's socket in a fork server."""
 MOST_DESCRIPTORS = 16
 """The most descriptors that a spare child is given."""
 _CLONE_NEWNET = 0x40000000
@@ -177,9 +181,9 @@ def _become_fork_server(
         os._exit(1)
 
 
-def serve(listener: socket.socket, mark_address: int) -> None:
+def serve(listener: socket.socket, mark_address: int) -> dict[str, Any]:
     """Fork a child for every request of the test processes that connect. End when the last of them
-    has disconnected. Only the children return from this function."""
+    has disconnected. Only the children return from this function, with their request."""
     running: dict[int, Command] = {}
     clients: set[socket.socket] = set()
     woken, waker = os.pipe()
@@ -215,8 +219,11 @@ def serve(listener: socket.socket, mark_address: int) -> None:
                 continue
             pid = os.fork()
             if pid == 0:
-                _settle(json.loads(body), descriptors, mark_address)
-                return
+                request = json.loads(body)
+                _settle(request, descriptors, mark_address)
+                if request["fork_server"] is not None:
+                    _become_fork_server(request["fork_server"], request["env"], (ENGINE_SOCKET,))
+                return request
             control = socket.socket(fileno=descriptors[0])
             for fd in descriptors[1:]:
                 os.close(fd)
@@ -234,12 +241,16 @@ class Command:
 
 def _report_exits(running: dict[int, Command]) -> None:
     while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status, used = os.wait4(-1, os.WNOHANG)
         if pid == 0:
             return
+        told = {
+            "returncode": os.waitstatus_to_exitcode(status),
+            "processor_s": used.ru_utime + used.ru_stime,
+        }
         with running.pop(pid).control as control:
             try:
-                control.send(json.dumps({"returncode": os.waitstatus_to_exitcode(status)}).encode())
+                control.send(json.dumps(told).encode())
             except OSError:
                 pass  # the test no longer waits for the command
 
@@ -250,11 +261,10 @@ def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: i
     _reset_signals()
     if request["new_session"]:
         os.setsid()
-    for target, fd in enumerate(descriptors[1:]):
-        os.dup2(fd, target)
+    _place(descriptors[1:])
     if request["network"] is not None:
         _enter_network(request["network"])
-    _close_all_but(())
+    _close_all_but((ENGINE_SOCKET,) if request["fork_server"] is not None else ())
     for name, limits in request["limits"].items():
         resource.setrlimit(getattr(resource, name), limits)
     os.chdir(request["cwd"])
@@ -265,6 +275,15 @@ def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: i
     sys.argv = request["argv"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     _spares.extend(Spare() for _ in range(request["spares"]))
+
+
+def _place(given: Sequence[int]) -> None:
+    """Give these descriptors the numbers 0, 1, 2 and so on."""
+    above = 1 + max(*given, len(given))
+    for place, fd in enumerate(given, above):  # so that no target is still a source
+        os.dup2(fd, place)
+    for target in range(len(given)):
+        os.dup2(above + target, target)
 
 
 def _enter_network(name: str) -> None:
@@ -298,6 +317,21 @@ def _set_environment(env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None  # the folder was chosen by the environment of the warm server
+
+
+def _run_script(argv: Sequence[str]) -> None:
+    """Run `python ARGV` in this forked child."""
+    global _warm_main
+    _warm_main = sys.modules["__main__"]
+    path = Path(argv[0]).absolute()
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    main.__file__ = str(path)
+    sys.path[0] = str(path.parent)
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(main))
+
+
+_warm_main: types.ModuleType | None = None
+"""This module, while a script takes its place: Python would clear a module that nothing refers to."""
 
 
 def _warm_up() -> None:
@@ -359,10 +393,12 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     _use_huge_pages()
-    serve(socket.socket(fileno=int(sys.argv[1])), mark_at)
+    own_request = serve(socket.socket(fileno=int(sys.argv[1])), mark_at)
     from polyrhythm.cli.main import run
 
     try:
+        if own_request["script"]:
+            sys.exit(_run_script(own_request["argv"]))
         sys.exit(run())
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
