@@ -10,7 +10,7 @@ PUSHES: tuple[Mutant, ...] = (
         "rounding-errors-are-lost",
         "What quantising leaves out of a contribution is not added to the next one.",
         "tensors:Quantiser.quantise",
-        "values.sub_(sent)",
+        "_subtract(values, rounded, scales, wire)",
         "values.zero_()",
         f"{_MEMORY}::test_what_a_contribution_leaves_out_is_in_the_next_one",
     ),
