@@ -22,7 +22,7 @@ SLACK = 2 * MB
 """The device's own accounting may change by this much."""
 ROUNDED = 8 * MB
 """Torch's allocator may give each of a few tensors up to 1 MB more than it needs."""
-CHUNKS = 2 * 8 * MB
+CHUNKS = 3 * 8 * MB
 """With kind local, changes are computed in pieces of 8 MB."""
 
 

@@ -16,7 +16,7 @@ from tests.learn import twin_job as tj
 from tests.learn.exchanges import record_exchanges
 
 SLOW_NS = 40_000_000
-WAITS = ("synchronise", "await computing")
+WAITS = ("synchronise", "await computing", "await uploads")
 
 
 def train(

@@ -45,7 +45,7 @@ class Copies(Protocol):
         so far. The result is there after `synchronise`."""
 
     def synchronise(self) -> None:
-        """Wait for the downloads, and so for the user's code before them."""
+        """Wait for the downloads, and so for the user's code and the uploads before them."""
 
     def upload(self, work: Work) -> None:
         """Run `work`, which copies to the device, after everything that the user's code has ordered

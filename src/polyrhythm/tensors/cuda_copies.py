@@ -54,6 +54,7 @@ class CudaCopies:
     def download(self, work: Work) -> None:
         self._computed.record(self._computing)
         self._down.wait_event(self._computed)
+        self._down.wait_event(self._uploaded)
         with torch.cuda.stream(self._down), torch.no_grad():
             work()
         self._downloaded.record(self._down)

@@ -24,10 +24,8 @@ from polyrhythm.tensors.device_finite import check_all, largest_of, magnitudes
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.not_finite import not_finite
-from polyrhythm.tensors.spaces import view_of
+from polyrhythm.tensors.spaces import chunks_of, view_of
 
-_CHUNK_NBYTES = 8 << 20
-"""What has to be computed while it is copied is computed in pieces of this size."""
 _EARLY_NBYTES = 1 << 18
 """A slice of at least this size is copied to the device as soon as it has arrived."""
 Pack = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
@@ -194,7 +192,7 @@ class DeviceModel(FlatModel):
             if source.dtype == target.dtype:
                 target.copy_(source, non_blocking=True)
             else:
-                for begin, last in _chunks(target):
+                for begin, last in chunks_of(target):
                     target[begin:last].copy_(self._on_device(source[begin:last]))
 
     def _on_device(self, host: torch.Tensor) -> torch.Tensor:
@@ -207,7 +205,7 @@ class DeviceModel(FlatModel):
 
     def _rebase(self, sent: Sequence[torch.Tensor]) -> None:
         for index in self._parameters:
-            for begin, end in _chunks(self._flat[index]):
+            for begin, end in chunks_of(self._flat[index]):
                 here = self._on_device(self._here[index][begin:end])
                 base = self._base[index][begin:end]
                 contributed = self._on_device(sent[index][begin:end])
@@ -218,7 +216,7 @@ class DeviceModel(FlatModel):
     def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
         def add() -> None:
             for index in self._parameters:
-                for begin, end in _chunks(self._base[index]):
+                for begin, end in chunks_of(self._base[index]):
                     self._base[index][begin:end].add_(self._on_device(sent[index][begin:end]))
 
         self.copies.upload(add)
@@ -296,9 +294,10 @@ class DeviceModel(FlatModel):
         largest = []
         for index in self._parameters:
             flat, base = self._flat[index], self._base[index]
-            pieces = []
-            for begin, end in _chunks(flat):
-                change = flat[begin:end] - base[begin:end]
+            pieces, scratch = [], torch.empty_like(flat[: next(chunks_of(flat))[1]])
+            for begin, end in chunks_of(flat):
+                # the last piece was copied before, because all of this is in order
+                change = torch.sub(flat[begin:end], base[begin:end], out=scratch[: end - begin])
                 self._download(targets[index][begin:end], change)
                 pieces.append(largest_of(change))
             largest.append(torch.stack(pieces).amax())
@@ -308,7 +307,7 @@ class DeviceModel(FlatModel):
         if source.dtype == target.dtype:
             target.copy_(source, non_blocking=True)
             return
-        for begin, end in _chunks(source):
+        for begin, end in chunks_of(source):
             target[begin:end].copy_(source[begin:end].to(target.dtype), non_blocking=True)
 
     def _send(
@@ -335,6 +334,7 @@ class DeviceModel(FlatModel):
 
         self.copies.download(work)
         self.copies.synchronise()
+        self._uploading = False
         finite = bool(self._verdicts[:checked].all())
         if targets is not push:
             for space, first, end in self._dense:
@@ -390,10 +390,3 @@ class DeviceModel(FlatModel):
         super().restore_buffers(sums=sums)
         if self._buffer_spaces:
             self._begin_upload(partial(self._upload, self._whole_buffers()))
-
-
-def _chunks(values: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """Ranges of elements that cover a flat tensor."""
-    length = max(1, _CHUNK_NBYTES // values.element_size())
-    for begin in range(0, values.numel(), length):
-        yield begin, min(begin + length, values.numel())

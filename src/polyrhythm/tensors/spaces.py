@@ -1,5 +1,7 @@
 """The memory of a model's spaces, and the places of its tensors and of their gradients in it."""
 
+from collections.abc import Iterator
+
 import torch
 
 from polyrhythm.core.placement.slices import Layout, TensorPlace
@@ -11,6 +13,16 @@ from polyrhythm.tensors.not_finite import not_finite
 _HOT = 1 << 19
 """A large gradient is checked and copied in pieces of this many elements. A piece is still in the
 cache when it is copied after the check."""
+_CHUNK_NBYTES = 8 << 20
+"""What has to be computed while it is copied from or to a device is computed in chunks of this
+size."""
+
+
+def chunks_of(flat: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges (first, end) of elements that cover a flat tensor."""
+    length = max(1, _CHUNK_NBYTES // flat.element_size())
+    for first in range(0, flat.numel(), length):
+        yield first, min(first + length, flat.numel())
 
 
 def allocate_spaces(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
