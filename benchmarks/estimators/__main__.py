@@ -8,6 +8,7 @@
   between a long and a short fit, divided by the number of iterations between them. Then both sides
   fit KMeans from the same first centres until it converges.
 - *digits*: a whole fit of the 1,797 digits in this process, the median of `--repeat` fits.
+- *fits*: ten fits of each estimator with two worker processes find what a fit in this process finds.
 - *quality*: objectives and scores on digits, HIGGS and MovieLens, where the files are found.
 
 Without `--workers`, our side computes in this process, with a worker for each core.
@@ -177,6 +178,31 @@ def digits(repeat: int) -> list[dict[str, Any]]:
     return rows
 
 
+def fits(times: int = 10) -> list[str]:
+    """Fit each estimator several times with real processes. Returns what differed from a fit in this
+    process."""
+    x, y = load_digits(return_X_y=True)
+    cases = {
+        "cluster_centers_": (polyrhythm.cluster.KMeans(10), polyrhythm.cluster.FuzzyCMeans(5)),
+        "means_": (polyrhythm.mixture.GaussianMixture(5, reg_covar=0.1),),
+        "coef_": (polyrhythm.linear_model.LogisticRegression(),),
+        "components_": (polyrhythm.decomposition.NMF(5, max_iter=50),),
+    }
+    wrong = []
+    for attribute, estimators in cases.items():
+        for estimator in estimators:
+            for seed in range(times):
+                name = f"{type(estimator).__name__}, fit {seed + 1} of {times} with processes"
+                report.say(name)
+                if "random_state" in estimator.get_params():
+                    estimator.set_params(random_state=seed)
+                here = getattr(estimator.set_params(workers=None).fit(x, y), attribute)
+                there = getattr(estimator.set_params(workers=2).fit(x, y), attribute)
+                if not np.allclose(here, there, rtol=1e-3, atol=1e-3 * np.abs(here).max()):
+                    wrong.append(name)
+    return wrong
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -184,7 +210,7 @@ def main() -> None:
     parser.add_argument("--points", type=report.at_least_one, default=1_000_000)
     parser.add_argument("--repeat", type=report.at_least_one, default=3)
     parser.add_argument("--workers", type=report.at_least_one)
-    parser.add_argument("--only", choices=["speed", "digits", "quality"])
+    parser.add_argument("--only", choices=["speed", "digits", "fits", "quality"])
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -199,6 +225,8 @@ def main() -> None:
     missed = [row["name"] for row in rows if row["ours_s"] > row["limit_s"]]
     missed += [row["name"] for row in rows if row.get("inertia_worse", 0.0) > quality.ALLOWED]
     missed += [each.name for each in compared if each.worse > quality.ALLOWED]
+    if flags.only in (None, "fits"):
+        missed += fits()
     lines = [f"{report.machine()}; {flags.points:,} points", ""]
     if rows:
         lines += ["| | ours | scikit-learn | allowed |", "|---|---|---|---|"]

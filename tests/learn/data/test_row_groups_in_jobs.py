@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from polyrhythm import Worker
-from polyrhythm.data import RowGroups
+from polyrhythm.data import RowGroups, open_points
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError
+from polyrhythm.learn.pointwise.kmeans import KMeans, labels_of
+from polyrhythm.learn.pointwise.runner import run_pointwise
 from polyrhythm.wire.messages import JobSpec
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -83,3 +85,31 @@ def test_a_file_that_no_worker_can_read_is_named(path: Path) -> None:
 
     with pytest.raises(DataError, match=r"cannot read .*t.parquet"):
         run_inline(job(epochs=1), main, timeout_s=60)
+
+
+def test_a_point_wise_job_goes_on_without_a_worker_that_cannot_read(path: Path) -> None:
+    found = {}
+
+    def main(worker: Worker) -> None:
+        name = "elsewhere.parquet" if worker.name == "worker-1" else path.name
+        source = open_points(path.with_name(name), label="label")
+        found[worker.name] = run_pointwise(worker, KMeans(4), source)
+
+    statistics = JobSpec(
+        job="table",
+        timer="off",
+        heartbeat_s=20.0,
+        workers=2,
+        servers=1,
+        kind="statistics",
+        sync="bspb",
+        epochs=50,
+        start_timeout_s=1.0,
+    )
+    with pytest.raises(DataError, match=r"there is no file .*elsewhere.parquet"):
+        run_inline(statistics, main, timeout_s=60)
+    assert found.keys() == {"worker-0"}
+    assert found["worker-0"].terminated
+    x = np.arange(1_000.0)[:, None]
+    _, squared = labels_of(x, found["worker-0"].parameter["centers"])
+    assert squared.sum() == pytest.approx(4 * (250**3) / 12, rel=0.02)

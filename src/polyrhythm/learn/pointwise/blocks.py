@@ -24,8 +24,11 @@ def block_rows(row_nbytes: int, largest: int = 8192) -> int:
 
 
 def blocks(first: int, last: int, rows: int) -> Iterator[slice]:
-    for start in range(first, last, rows):
-        yield slice(start, min(last, start + rows))
+    """Blocks of at most this many rows, of about equal size."""
+    count = -(-(last - first) // rows)
+    for number in range(count):
+        start = first + (last - first) * number // count
+        yield slice(start, first + (last - first) * (number + 1) // count)
 
 
 def over_blocks(

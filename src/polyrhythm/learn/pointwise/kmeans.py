@@ -52,22 +52,22 @@ class KMeans(Algorithm):
         layout = self.layout(parameter)
         rows = block_rows(x.shape[1] * x.itemsize + 4 * self.k + 16)
 
-        def begin() -> tuple[Arrays, Scratch]:
-            return layout.zeros(), Scratch(self.k, rows, x.dtype)
+        def begin() -> tuple[Moves, Scratch]:
+            return Moves(layout.zeros()), Scratch(self.k, rows, x.dtype)
 
-        def work(state: tuple[Arrays, Scratch], block: slice) -> None:
-            change, scratch = state
+        def work(state: tuple[Moves, Scratch], block: slice) -> None:
+            moves, scratch = state
             points, old = x[block], known[block]
             moved, label = nearest.moved(points, old, scratch)
             if len(moved):
                 weight = None if batch.weight is None else batch.weight[block][moved]
-                _move(change, points[moved], old[moved], label, weight)
+                moves.add(points[moved], old[moved], label, weight)
                 old[moved] = label
 
         states = over_blocks(len(batch), rows, self.threads, begin, work)
-        total = states[0][0]
-        for change, _ in states[1:]:
-            for name, array in change.items():
+        total = states[0][0].total()
+        for moves, _ in states[1:]:
+            for name, array in moves.total().items():
                 total[name] += array
         return total
 
@@ -226,25 +226,53 @@ def spread(statistics: Arrays, centers: Array) -> Array:
     return found
 
 
-def _move(
-    change: Arrays,
-    points: npt.NDArray[Any],
-    old: Labels,
-    new: Labels,
-    weight: npt.NDArray[Any] | None,
-) -> None:
-    """Move points from their old clusters (-1: none) to their new ones."""
-    k = len(change["count"])
-    points = points.astype(np.float64)
-    one = np.ones(len(points)) if weight is None else weight.astype(np.float64)
-    at = np.arange(len(points))
-    signs = np.zeros((k, len(points)))
-    signs[new, at] = one
-    counted = np.flatnonzero(old >= 0)
-    signs[old[counted], at[counted]] -= one[counted]
-    change["sum"] += signs @ points
-    change["count"] += signs.sum(1)
-    change["square"] += signs @ np.einsum("nd,nd->n", points, points)
+class Moves:
+    """Points that move to other clusters, and how they change the statistics. The moves of several
+    blocks are added up together, because each time costs about as much as some hundred points."""
+
+    def __init__(self, change: Arrays) -> None:
+        self._change = change
+        self._waiting: list[tuple[Any, Labels, Labels, Any]] = []
+        self._count = 0
+
+    def add(
+        self,
+        points: npt.NDArray[Any],
+        old: Labels,
+        new: Labels,
+        weight: npt.NDArray[Any] | None,
+    ) -> None:
+        """Move points from their old clusters (-1: none) to their new ones."""
+        self._waiting.append((points, old, new, weight))
+        self._count += len(points)
+        if self._count >= _TOGETHER:
+            self._add_up()
+
+    def total(self) -> Arrays:
+        """The change of the statistics by all moves."""
+        self._add_up()
+        return self._change
+
+    def _add_up(self) -> None:
+        if not self._waiting:
+            return
+        parts, old, new, weights = zip(*self._waiting, strict=True)
+        points = np.concatenate(parts, dtype=np.float64)
+        from_, to = np.concatenate(old), np.concatenate(new)
+        one = np.ones(len(points)) if weights[0] is None else np.concatenate(weights, dtype=float)
+        self._waiting, self._count = [], 0
+        at = np.arange(len(points))
+        signs = np.zeros((len(self._change["count"]), len(points)))
+        signs[to, at] = one
+        counted = np.flatnonzero(from_ >= 0)
+        signs[from_[counted], at[counted]] -= one[counted]
+        self._change["sum"] += signs @ points
+        self._change["count"] += signs.sum(1)
+        self._change["square"] += signs @ np.einsum("nd,nd->n", points, points)
+
+
+_TOGETHER = 4_096
+"""So many moves are added up together."""
 
 
 def _fill(centers: Array, statistics: Arrays) -> None:
