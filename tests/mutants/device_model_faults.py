@@ -55,6 +55,14 @@ DEVICE_MODELS: tuple[Mutant, ...] = (
         _SAME,
     ),
     mutant(
+        "a-version-arrives-over-an-upload",
+        "A version is written to memory from which the last one is still copied to the device.",
+        "tensors:DeviceModel._claim",
+        "self.copies.await_uploads()",
+        "pass",
+        f"{_MODEL}::test_the_host_waits_once_for_a_contribution_and_not_for_a_version",
+    ),
+    mutant(
         "the-loss-is-read-too-early",
         "The loss of a step is read before it has been copied to the host.",
         "learn:ObjectiveReport.add",
