@@ -74,6 +74,16 @@ STATISTICS: tuple[Mutant, ...] = (
         "tests/runtime/server/test_rows_store.py::test_a_checkpoint_has_the_parameters_and_no_rows",
     ),
     mutant(
+        "ended-without-the-last-parameters",
+        "The servers lack the parameters of the last version when the job reaches a goal.",
+        "core:ByRounds.closed",
+        "goal is not None and self._keeps_rows and (not self._stopping.asked)",
+        "False",
+        "tests/cluster/test_statistics_processes.py"
+        "::test_parameters_that_differ_do_not_drift_apart",
+        slow=True,
+    ),
+    mutant(
         "terminated-is-ignored",
         "The job goes on when the algorithm has found its parameters to be final.",
         "core:Counting.count",

@@ -35,6 +35,9 @@ class ByRounds:
         self._stopping = parts.stopping
         self._folds = parts.folds
         self._keeps_rows = keeps_rows(parts.job.kind)
+        self._closing: Reason | None = None
+        """Kind statistics: the goal that was reached. *One more fold follows, with the parameters
+        that the evaluator has computed from the version that reached the goal.*"""
         self._noted_share = 1.0
         """The smallest share of a step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -132,10 +135,17 @@ class ByRounds:
             return
         round_, why = self._rounds.round, self._rounds.reason
         goal = self._progress.folded(self.done, why, now_ns)
-        if goal is not None:
-            self._ending.goal = goal
+        if goal is not None and self._keeps_rows and not self._stopping.asked:
+            self._closing = goal
+        elif goal is not None:
+            self._ending.goal = self._closing or goal
         elif (trouble := self._progress.stuck(round_, why)) is not None:
             self._ending.finish(trouble, self.done, now_ns, failed=True)
+
+    def released(self, now_ns: int) -> None:
+        if self._closing is not None and not self._stopping.asked and not self._ending.begun:
+            self._stopping.reason = self._closing
+            self.stop(now_ns)
 
     def recount(self, versions: Mapping[int, int]) -> bool:
         rounds, primaries = self._rounds, self._routing.primaries

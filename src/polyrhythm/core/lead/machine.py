@@ -239,6 +239,7 @@ class LeadMachine:
         if opened == 0:
             self._lifecycle.enter_attached(now_ns)
         self._mode.end_if_idle(now_ns)
+        self._mode.released(now_ns)
         self._promote(now_ns)
 
     # -- servers -------------------------------------------------------------------------------

@@ -79,6 +79,9 @@ class Mode(Protocol):
     def closed(self, now_ns: int) -> None:
         """A fold is over: check the goals of the job, and order the last fold if one is reached."""
 
+    def released(self, now_ns: int) -> None:
+        """The members were released after a fold."""
+
     def recount(self, versions: Mapping[int, int]) -> bool:
         """The primaries have changed; `versions` gives the version of each. Returns True if the
         fold under way is over with that."""

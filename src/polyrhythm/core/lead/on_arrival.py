@@ -150,6 +150,9 @@ class OnArrival:
             # the goal was reached during the view change that is over now
             self._fold_last(self._ending.goal, now_ns)
 
+    def released(self, now_ns: int) -> None:
+        """Nothing to do: a goal ends the job with its own fold."""
+
     def recount(self, versions: Mapping[int, int]) -> bool:
         rounds, primaries = self._rounds, self._routing.primaries
         if not rounds.folding:

@@ -55,6 +55,8 @@ class MStep:
         """The parameters with which points are visited."""
         self._own = own
         self._version = _NO_VERSION
+        self._sent = _NO_VERSION
+        """The version of the parameters that this worker has sent last."""
         self._begun = self._final = False
         self.objective: float | None = None
         """The objective per point at the last M-step; None while some points are not in the sum."""
@@ -77,6 +79,11 @@ class MStep:
         """Whether the algorithm has found the parameters to be final, on this worker or on the one
         that sends the parameters for all."""
         return self._final or self.terminated != ""
+
+    @property
+    def unsent(self) -> bool:
+        """Whether this worker has computed parameters that it has not sent."""
+        return self._version > self._sent
 
     @property
     def row_size(self) -> int:
@@ -106,6 +113,7 @@ class MStep:
         the parameters for all."""
         found = {0: torch.from_numpy(difference)}
         if sends:
+            self._sent = self._version
             for index, array in enumerate(self.parameter.values()):
                 found[1 + index] = torch.from_numpy(array)
             state = (self._resumed, self._version, self._begun, self.terminated != "")
@@ -118,8 +126,8 @@ class MStep:
         it has just joined. `final`: the job has ended."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
-        if self._final or (final and self.terminated):
-            return
+        if self._final or (final and self._rounds):
+            return  # the parameters of the servers are those of the last M-step
         counted = float(row[0])
         held = self._resumed > 0 and not self._begun and counted < self._points
         if counted < 1 or held:

@@ -156,7 +156,7 @@ class _Loop:
             if self._visit():
                 if self._due():
                     self._contribute()
-            elif self._visits.pending or self._chunks.remembered.pending:
+            elif self._visits.pending or self._chunks.remembered.pending or self._owes:
                 self._contribute()
             else:
                 node.abstain(lease.number)
@@ -165,6 +165,11 @@ class _Loop:
         self._fit.passes = self._chunks.passes
         self._fit.terminated = self._m_step.final
         return self._fit
+
+    @property
+    def _owes(self) -> bool:
+        """Whether this worker must send parameters, although it has no points to visit."""
+        return self._node.evaluates and self._m_step.unsent
 
     def _visit(self) -> bool:
         """Visit the points of one step. Returns False if no points are left."""
