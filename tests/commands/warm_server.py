@@ -9,9 +9,11 @@ listed in docs/decisions/046-tests-fork-their-commands.md.
 """
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
+import importlib
 import io
 import json
 import os
@@ -339,12 +341,15 @@ def _warm_up() -> None:
     thread."""
     import torch
 
+    import polyrhythm.api.running
     import polyrhythm.engines.child
     import polyrhythm.engines.standalone_server
     import polyrhythm.engines.standalone_worker  # noqa: F401
     from polyrhythm.cli.main import make_app
 
     make_app()  # imports the modules of all commands
+    with contextlib.suppress(ImportError):
+        importlib.import_module("typer._adapters")  # typer imports it to read the first flag
     # The first optimizer of a process imports a large part of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
