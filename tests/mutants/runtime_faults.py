@@ -47,7 +47,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "mean-divided-twice",
         "With replicas, a sum that is a mean already is divided by its weight again.",
-        "tensors:Optimizer.settle",
+        "tensors:Averaging.settle",
         "held.weight = 1.0",
         "pass",
         "tests/learn/test_replicated.py::test_replicas_do_not_change_the_result_and_equal_their_primaries[1-momentum]",

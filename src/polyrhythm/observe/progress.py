@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -91,12 +90,7 @@ class ProgressDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -5,28 +5,21 @@ Every slice has an optimizer of its own, whose only parameter is the slice as a 
 of a slice without rows still counts: torch counts the steps of the whole tensor.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 import torch
 
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.tensors.buffers import Parts
 from polyrhythm.tensors.held import Held, State
 from polyrhythm.tensors.optimizers import options_of
-from polyrhythm.tensors.rows import Incoming, in_rows, sent_rows
-from polyrhythm.tensors.updaters import add_weighted, carry_over
+from polyrhythm.tensors.rows import in_rows, sent_rows
+from polyrhythm.tensors.updaters import Averaging, carry_over
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 _COUNT = "step"
 
 
-class SparseAdam:
-    takes_parts: ClassVar[bool] = False
-    takes_rows: ClassVar[bool] = True
-    writes_on_aggregate: ClassVar[bool] = True
-    most_tensors: ClassVar[int] = 15
-
+class SparseAdam(Averaging):
     def __init__(self, spec: OptimizerSpec, slices: Sequence[Held]) -> None:
         self._params: dict[int, torch.nn.Parameter] = {}
         self._optimizers: dict[int, torch.optim.SparseAdam] = {}
@@ -36,23 +29,11 @@ class SparseAdam:
             options = options_of(spec, held.slice.group)
             self._optimizers[id_] = torch.optim.SparseAdam([self._params[id_]], **options)
 
-    def add(self, held: Held, incoming: Incoming, weight: float, parts: Parts = None) -> None:
-        add_weighted(held, incoming, weight)
-
-    def settle(
-        self,
-        held: Held,
-        scales: Mapping[int, float] | None = None,
-        *,
-        forwarded: bool = False,
-    ) -> None:
+    def _complete(self, held: Held) -> None:
         """If no worker had a gradient for the tensor, the step has no weight, and the slice stays
-        as it is. If replicas read the aggregate, divide it by its weight now."""
+        as it is."""
         if not held.present:
             held.weight = 0.0
-        elif forwarded and held.weight:
-            held.aggregate.div_(held.weight)
-            held.weight = 1.0
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]

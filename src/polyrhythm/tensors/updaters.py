@@ -191,14 +191,39 @@ class Sum(Stateless):
                 place.copy_(held.parameters)
 
 
-class Optimizer:
-    """Makes a `torch.optim` step with the mean gradient over all points (kind *gradient*), or with
-    the mean change as a negative gradient (the outer optimizer of kind *local*)."""
+class Averaging:
+    """An updater that makes steps of an optimizer with the weighted mean of all contributions."""
 
     takes_parts: ClassVar[bool] = False
     takes_rows: ClassVar[bool] = True
     writes_on_aggregate: ClassVar[bool] = True
     most_tensors: ClassVar[int] = 15
+
+    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
+        add_weighted(held, incoming, weight)
+
+    def settle(
+        self,
+        held: Held,
+        scales: Mapping[int, float] | None = None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        """If replicas read the aggregate, divide it by its weight now. A fold would do it in place
+        later, while replicas read."""
+        self._complete(held)
+        if forwarded and held.weight:
+            held.aggregate.div_(held.weight)
+            held.weight = 1.0
+
+    def _complete(self, held: Held) -> None:
+        """All contributions of the round are added: prepare the slice for its step."""
+        raise NotImplementedError
+
+
+class Optimizer(Averaging):
+    """Makes a `torch.optim` step with the mean gradient over all points (kind *gradient*), or with
+    the mean change as a negative gradient (the outer optimizer of kind *local*)."""
 
     def __init__(
         self,
@@ -229,23 +254,6 @@ class Optimizer:
         self._settle = settle_for(self._optimizer)
         self._scale = torch.ones((), dtype=torch.float32)
         self._scale_number = self._scale.numpy()
-
-    def add(self, held: Held, incoming: Incoming, weight: float, parts: PartNumbers = None) -> None:
-        add_weighted(held, incoming, weight)
-
-    def settle(
-        self,
-        held: Held,
-        scales: Mapping[int, float] | None = None,
-        *,
-        forwarded: bool = False,
-    ) -> None:
-        """If replicas read the aggregate, divide it by its weight now. A fold would do it in place
-        later, while replicas read."""
-        self._complete(held)
-        if forwarded and held.weight:
-            held.aggregate.div_(held.weight)
-            held.weight = 1.0
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]

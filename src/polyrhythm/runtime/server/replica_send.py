@@ -46,18 +46,7 @@ class ReplicaSender:
     ) -> None:
         """With rounds: send the step that this server is about to make, and the aggregate, to every
         replica of the slice."""
-        with self._ledger_lock:
-            stamp = self._ledger.stamp(slice_)
-            rows = self._ledger.folded_rows(slice_)
-            copy_targets = sorted(self._ledger.copy_targets(slice_))
-        copy = Copy(
-            routing=routing,
-            server=self._server,
-            slice=slice_,
-            stamp=stamp,
-            step=step,
-            rows=rows,
-        )
+        copy, copy_targets = self._copy_of_fold(slice_, step, routing)
         apart: Piece | None = None
         for peer in copy_targets:
             if not step.weight:
@@ -78,6 +67,24 @@ class ReplicaSender:
     ) -> None:
         """Kind statistics: send the contributions that the fold names, and the rows of its version,
         to every replica of the slice. Replicas keep rows too, and not their sum."""
+        differences = tuple(row for row, _ in named)
+        copy, copy_targets = self._copy_of_fold(slice_, step, routing, live, differences)
+        payload: tuple[Sendable, ...] = ()
+        if named and copy_targets:
+            values = torch.cat([value for _, value in named]).view(torch.uint8)
+            payload = (piece_for_many(memoryview(bytes(values.numpy()))),)
+        for peer in copy_targets:
+            self._tell(peer, copy, payload)
+
+    def _copy_of_fold(
+        self,
+        slice_: int,
+        step: SliceStep,
+        routing: int,
+        live: tuple[Row, ...] = (),
+        differences: tuple[Row, ...] = (),
+    ) -> tuple[Copy, list[int]]:
+        """The message about the fold of a slice, and the servers to which it is sent."""
         with self._ledger_lock:
             stamp = self._ledger.stamp(slice_)
             rows = self._ledger.folded_rows(slice_)
@@ -90,14 +97,9 @@ class ReplicaSender:
             step=step,
             rows=rows,
             live=live,
-            differences=tuple(row for row, _ in named),
+            differences=differences,
         )
-        payload: tuple[Sendable, ...] = ()
-        if named and copy_targets:
-            values = torch.cat([value for _, value in named]).view(torch.uint8)
-            payload = (piece_for_many(memoryview(bytes(values.numpy()))),)
-        for peer in copy_targets:
-            self._tell(peer, copy, payload)
+        return copy, copy_targets
 
     def forward(
         self, message: Contribution, data: memoryview, step: SliceStep, stamp: Stamp, routing: int
