@@ -59,7 +59,7 @@ def refused(tmp_path: Path, *args: object) -> str:
         (["--servers", "99999999"], ["--servers is 99999999", "--local-servers"]),
         (["--set", "rats=3"], ["--set rats=3", "rate and batch"]),
         (["--kind", "gradients"], ["--kind 'gradients'", "gradient, local"]),
-        (["--kind", "statistics"], ["statistics"]),
+        (["--kind", "statistic"], ["--kind 'statistic'", "local, statistics"]),
         (
             ["--sync", "psp", "--kind", "gradient"],
             ["--sync psp cannot fold kind 'gradient'", "local"],

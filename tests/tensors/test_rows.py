@@ -255,7 +255,7 @@ def test_a_round_folds_the_weighted_mean_of_rows_as_torch_does(
 
 @optimizers
 def test_without_rounds_every_contribution_is_a_step_as_torch_makes_it(name: str) -> None:
-    stores = Stores(name, sync="asp", async_momentum="contribution")
+    stores = Stores(name, sync="asp", async_momentum="contribution", async_scale="members")
     parameter = torch.nn.Parameter(stores.start.clone())
     optimizer = torch_optimizer(name, parameter, scale=0.5)  # two members
     for step in range(1, 7):
