@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import polyrhythm as pr
 
@@ -23,6 +24,11 @@ def main(worker: pr.Worker) -> None:
         ({"set": 3}, "set is 3: it must be of type list or Mapping"),
         ({"workers": 0}, "--workers is 0: it must be at least 1"),
         ({"devices": 0}, "devices is 0: it must be of type str or list"),
+        (
+            {"devices": [torch.device("cuda:0"), 1]},
+            "'1' in --devices 'cuda:0,1' is not understood: give auto, cpu, cuda, or a list such as"
+            " cuda:0,cuda:1 or cuda:0,cpu,cpu",
+        ),
         (
             {"devices": ["cuda:0", "gpu"]},
             "'gpu' in --devices 'cuda:0,gpu' is not understood: give auto, cpu, cuda, or a list such as"

@@ -46,6 +46,13 @@ def test_every_flag_can_be_in_the_file_under_its_own_name(call: Call, tmp_path: 
     assert found["set"] == (["a=1", "b=x y"], str(path))
 
 
+def test_the_devices_can_be_a_list_in_the_file(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "polyrhythm.toml").write_text('devices = ["cuda:0", "cpu"]\ntarget = "loss=1"\n')
+    found = shown(call)
+    assert found["devices"] == ("cuda:0,cpu", "polyrhythm.toml")
+    assert found["target"] == (["loss=1"], "polyrhythm.toml")
+
+
 def test_lists_and_switches_can_be_set_in_the_environment(call: Call, tmp_path: Path) -> None:
     (tmp_path / "polyrhythm.toml").write_text("in-place = true\n")
     found = shown(call, POLYRHYTHM_SET="a=1 b=2", POLYRHYTHM_IN_PLACE="0")

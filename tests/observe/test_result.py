@@ -120,6 +120,21 @@ def test_bf16_travels_at_half_size() -> None:
     assert summarise(LINES, job(wire_dtype="bf16"))["bytes_pushed"] == 10 * 2_000
 
 
+@pytest.mark.parametrize(
+    ("links", "shown"),
+    [
+        (["local", "local"], "  pushed 40.0 kB (--push int8, exact within this host)"),
+        (["local", "tcp"], "  pushed 40.0 kB (--push int8)"),
+    ],
+)
+def test_the_summary_says_where_pushes_stayed_exact(links: list[str], shown: str) -> None:
+    linked = [line(0.1, "linked", peer=f"w{n}", link=link) for n, link in enumerate(links)]
+    others = [each for each in LINES if each["what"] != "linked"]
+    run = job(push="int8")
+    result = {**described(run), **summarise([*linked, *others], run)}
+    assert shown in summary_text(result, Path("runs/mine")).splitlines()
+
+
 def test_a_run_that_never_opened_has_a_result() -> None:
     result = summarise([])
     assert (result["rounds"], result["seconds_per_pass"], result["ended"]) == (0, None, None)

@@ -340,7 +340,7 @@ def train(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
-    devices = devices if isinstance(devices, str) else ",".join(devices)
+    devices = devices if isinstance(devices, str) else ",".join(map(str, devices))
     parse_devices(devices)
     check_engine(engine)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)

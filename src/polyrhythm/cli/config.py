@@ -69,8 +69,11 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     ctx.default_map = defaults_from(applied, _known(ctx), path)
     for param in ctx.command.params:
         value = ctx.default_map.get(str(param.name))
-        if getattr(param, "multiple", False) and isinstance(value, str):
+        multiple = getattr(param, "multiple", False)
+        if multiple and isinstance(value, str):
             ctx.default_map[str(param.name)] = [value]
+        elif not multiple and isinstance(value, list):  # such as --devices cuda:0,cpu
+            ctx.default_map[str(param.name)] = ",".join(value)
     return path
 
 

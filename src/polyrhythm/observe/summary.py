@@ -184,7 +184,7 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     if result["seconds_to_target"] is not None:
         rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
     if "push" in result:
-        rows.append(f"  pushed {size(result['bytes_pushed'])} (--push {result['push']})")
+        rows.append(_push_row(result))
     if (usage := result["resource_usage"]["overall"]) is not None:
         rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
     if (spread_ms := result["arrival_spread_ms"]) is not None:
@@ -265,6 +265,11 @@ def _lost_in_words(losses: list[dict[str, Any]]) -> str:
         f"{loss['server']} was lost after {loss['at_s']:.1f} s ({loss['detail']})"
         for loss in losses
     )
+
+
+def _push_row(result: dict[str, Any]) -> str:
+    exact = ", exact within this host" if result["link"] in ("local", "memory") else ""
+    return f"  pushed {size(result['bytes_pushed'])} (--push {result['push']}{exact})"
 
 
 def _time_row(time: dict[str, float], overall: float, per_round: float | None) -> str:
