@@ -118,6 +118,7 @@ def test_outer_goes_with_rounds_of_local_steps(sync: str, kind: str) -> None:
         ({"sync": "asp", "kind": "gradient"}, "--outer goes with --sync bsp or psp or fsp"),
         ({"sync": "fsp", "abandon": "50ms"}, "--outer goes with --kind local"),
         ({"kind": "local", "updater": "addition"}, "--outer goes with --updater optimizer"),
+        ({"updater": "addition"}, "--outer goes with --updater optimizer"),
         ({"outer": "lbfgs:lr=1"}, "LBFGS cannot run on servers"),
     ],
 )

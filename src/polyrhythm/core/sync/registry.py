@@ -136,13 +136,13 @@ def _check_outer(job: JobSpec, traits: Traits) -> None:
             f"--outer goes with --sync {_names(_averages)}: it makes a step with the averaged change"
             f" of a round of local steps, which {job.sync} does not have"
         )
+    if job.updater == "addition":
+        raise UsageError("--outer goes with --updater optimizer: plain addition has no average")
     if not steps_on_workers(job.kind):
         raise UsageError(
             f"--outer goes with --kind local: with --kind {job.kind} the servers run the job's own"
             " optimizer"
         )
-    if job.updater == "addition":
-        raise UsageError("--outer goes with --updater optimizer: plain addition has no average")
 
 
 def _check_rows(job: JobSpec) -> None:
