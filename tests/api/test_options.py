@@ -73,3 +73,18 @@ def test_dir_shows_only_the_public_names() -> None:
     assert dir(pr) == sorted(pr.__all__)
     for name in dir(pr):
         assert getattr(pr, name).__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("devices", "shown"),
+    [
+        (None, "--devices 'None'"),
+        ([torch.device("cpu"), 1], "'1' in --devices 'cpu,1'"),
+        (("cpu", "gpu"), "'gpu' in --devices 'cpu,gpu'"),
+        (torch.device("meta"), "--devices 'meta'"),
+    ],
+)
+def test_connect_names_wrong_devices_in_one_line(devices: object, shown: str) -> None:
+    with pytest.raises(pr.errors.UsageError) as caught:
+        pr.connect("127.0.0.1:1", devices=devices)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(f"{shown} is not understood: give auto, cpu, cuda")

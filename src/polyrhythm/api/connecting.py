@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from polyrhythm.api.checks import check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import Known, find_secret
-from polyrhythm.core.devices import parse_devices
+from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.text import MOST_NAME, name_fault
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import VARIABLE
@@ -33,7 +33,7 @@ def connect(
     job_id: str = "",
     link: str = "auto",
     digest: str = "auto",
-    devices: str = "auto",
+    devices: str | list[str] = "auto",
     quiet: bool = False,
 ) -> "ConnectedWorker":
     """Make this process a worker of the job that listens at HOST:PORT, and return the worker. The
@@ -57,6 +57,7 @@ def connect(
     host, port = check_way_in(address, link, digest)
     if name is not None and (fault := name_fault(name)) is not None:
         raise UsageError(f"name cannot be used: {in_words(fault)}")
+    devices = as_text(devices)
     parse_devices(devices)
     known = _secret(host, port, secret_file)
     if not quiet:

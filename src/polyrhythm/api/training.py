@@ -17,7 +17,7 @@ from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
 from polyrhythm.api.saying import say_starting
 from polyrhythm.api.targets import targets_of
-from polyrhythm.core.devices import parse_devices
+from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.model_files import MODEL, named
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
 from polyrhythm.engines.choice import LOCAL, check_engine
@@ -340,7 +340,7 @@ def train(
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
-    devices = devices if isinstance(devices, str) else ",".join(map(str, devices))
+    devices = as_text(devices)
     parse_devices(devices)
     check_engine(engine)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)

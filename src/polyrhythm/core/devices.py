@@ -37,6 +37,11 @@ class Assignment:
     notes: tuple[Reason, ...] = ()
 
 
+def as_text(devices: object) -> str:
+    """The text of `--devices`, if Python code may have given a `torch.device` or a list."""
+    return ",".join(map(str, devices)) if isinstance(devices, list | tuple) else str(devices)
+
+
 def parse_devices(text: str) -> tuple[str, ...]:
     """The items of `--devices`. Raises UsageError if one of them is not understood."""
     items = tuple(item.strip() for item in text.split(","))
