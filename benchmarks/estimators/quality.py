@@ -45,7 +45,7 @@ def file_of(name: str, data_dir: Path | None = None) -> Path | None:
     return None if found is None else found.folder / found.form.files[0].name
 
 
-def compare(data_dir: Path | None = None, *, fits: int = 3) -> Iterator[Compared]:
+def compare(data_dir: Path | None = None, *, fits: int = 4) -> Iterator[Compared]:
     """Compare all estimators. Clusterings and mixtures end in local optima, so both sides take the
     best of some fits."""
     digits = load_digits()

@@ -14,6 +14,6 @@ from benchmarks.estimators.quality import ALLOWED, compare, file_of
 def test_objectives_and_scores_are_within_one_percent() -> None:
     if file_of("higgs") is None or file_of("movielens-latest-small") is None:
         pytest.skip("HIGGS or MovieLens is in none of its places")
-    found = list(compare(fits=2))
+    found = list(compare())
     assert len(found) == 11
     assert not [f"{each.name}: {each.worse:+.2%}" for each in found if each.worse > ALLOWED]

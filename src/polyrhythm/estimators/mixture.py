@@ -175,8 +175,10 @@ class GaussianMixture(DensityMixin, Estimator):
             self.precisions_ = roots @ roots.transpose(0, 2, 1)
         self.converged_ = found.terminated
         self.n_iter_ = found.passes
-        self.lower_bound_ = -found.objectives[-1]
-        self.lower_bounds_ = [-objective for objective in found.objectives]
+        points = float(parameter["points"])
+        self.lower_bounds_ = [-objective / points for objective in found.objectives]
+        self.lower_bound_ = self.lower_bounds_[-1]
+        self._seen = points
 
     def _parameter(self) -> Arrays:
         return {
@@ -184,6 +186,7 @@ class GaussianMixture(DensityMixin, Estimator):
             "means": self.means_,
             "covariances": self.covariances_,
             "offset": self._offset,
+            "points": np.asarray(self._seen),
         }
 
     def _joint(self, x: Any) -> npt.NDArray[Any]:

@@ -63,7 +63,7 @@ def test_a_pass_is_one_step_of_expectation_maximisation(kind: Kind, dtype: npt.D
         wanted = full if kind == "full" else np.diag(full)
         assert np.allclose(new["covariances"][k], wanted, rtol=10 * near, atol=10 * near)
     statistics = algorithm.update_points(Batch(x.astype(dtype)), old, {})
-    assert algorithm.objective(statistics, new) == pytest.approx(-loglik.mean(), rel=1e-4)
+    assert algorithm.objective(statistics, new) == pytest.approx(-loglik.sum(), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
@@ -75,7 +75,7 @@ def test_the_likelihood_grows_with_every_pass(kind: Kind) -> None:
         max_passes=200,
     )
     assert found.terminated
-    assert (np.diff(found.objectives) <= 1e-9).all()
+    assert (np.diff(found.objectives) <= 1e-6).all()
 
 
 def test_a_component_without_points_keeps_its_place() -> None:
@@ -130,5 +130,5 @@ def test_the_result_is_scikit_learns_from_the_same_start(kind: Kind) -> None:
         means_init=first["means"],
         precisions_init=precisions,
     ).fit(x)
-    assert -ours.objectives[-1] == pytest.approx(theirs.score(x), rel=1e-4)
+    assert -ours.objectives[-1] / len(x) == pytest.approx(theirs.score(x), rel=1e-4)
     assert np.allclose(ours.parameter["means"], theirs.means_, rtol=1e-2, atol=1e-2)

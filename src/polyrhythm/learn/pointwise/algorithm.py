@@ -106,8 +106,9 @@ class Algorithm(ABC):
         return {}
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
-        """Return what the algorithm minimises, from the sum over all points and the parameters that
-        `update_parameter` made of it. None: the algorithm has no objective."""
+        """Return what the algorithm minimises, as a sum over points (a job shows it per point), from
+        the statistics and the parameters that `update_parameter` made of them. None: the algorithm
+        has no objective."""
         return None
 
     def terminated(self, check: Check) -> bool:

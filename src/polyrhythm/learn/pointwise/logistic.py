@@ -134,7 +134,8 @@ class LogisticRegression(Algorithm):
         return _try(new, search)
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
-        return float(Search(parameter["search"]).loss)
+        """The loss of all points with its penalty, at the last accepted place."""
+        return float(Search(parameter["search"]).loss) * float(statistics["weight"])
 
     def terminated(self, check: Check) -> bool:
         return bool(Search(check.new["search"]).done)

@@ -69,6 +69,7 @@ class GaussianMixture(Algorithm):
             "means": np.zeros((self.k, d)),
             "covariances": np.broadcast_to(np.ones(d) if shape[1:] == (d,) else np.eye(d), shape),
             "offset": offset,
+            "points": np.zeros(()),
         }
         return self.update_parameter(statistics, old)
 
@@ -133,17 +134,19 @@ class GaussianMixture(Algorithm):
             "means": means,
             "covariances": covariances,
             "offset": old["offset"],
+            "points": np.asarray(count.sum()),
         }
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
-        """The mean negative log-likelihood of a point, under the parameters with which the
-        statistics were computed."""
-        return -float(statistics["loglik"]) / max(1e-300, float(statistics["count"].sum()))
+        """The negative log-likelihood of all points, under the parameters with which the statistics
+        were computed."""
+        return -float(statistics["loglik"])
 
     def terminated(self, check: Check) -> bool:
         if check.objective is None or check.last_objective is None:
             return False
-        return abs(check.last_objective - check.objective) < self.tol
+        change = abs(check.last_objective - check.objective)
+        return change < self.tol * float(check.new["points"])
 
 
 class Density:
