@@ -136,14 +136,15 @@ def test_chunks_silence_refusals_and_the_end() -> None:
     state = fold(
         [
             *opened(0, 1),
-            line(2.0, "chunks", moved=3, **{"from": 0, "to": 1}),
-            line(2.0, "chunks", moved=[4, 5], **{"from": 0, "to": 1}),
+            line(2.0, "chunks", moved=3, points=60),
+            line(2.0, "chunks", moved=2, points=40),
             line(3.0, "silent", server=0),
             line(3.0, "refused", reason="refused", fields={"detail": "x was refused"}),
             ended(4.0, failed=True),
         ]
     )
-    assert state.moved_chunks == 5 and state.silent == {0: 3.0}
+    assert (state.moved_chunks, state.moved_points) == (5, 100)
+    assert state.silent == {0: 3.0}
     assert state.refused == [refused("x was refused")]
     assert state.ended is not None and state.ended.failed
     assert (state.round, state.folds) == (9, {0: 9})

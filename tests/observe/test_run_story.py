@@ -174,14 +174,22 @@ def test_a_short_wait_is_not_told() -> None:
 def test_chunks_silence_refusals_and_the_end() -> None:
     assert after_opening(
         line(1.5, "listening", host="10.0.0.7", port=4040),
-        line(2.0, "chunks", moved=1, **{"from": 0, "to": 3}),
+        line(
+            2.0,
+            "chunks",
+            moved=1,
+            points=50,
+            reason="balance-finish",
+            fields={"workers": [0], "targets": [3], "seconds": 9.0, "times": 4.0},
+        ),
         line(3.0, "silent", server=1, silent_s=2.0),
         line(3.0, "refused", reason="refused", fields={"detail": "eve was refused: another job"}),
         line(3.5, "from-the-future", x=1),
         ended(4.0),
     ) == [
         "   1.5 s  others may join: polyrhythm worker --connect 10.0.0.7:4040",
-        "   2.0 s  1 chunk moved from worker-0 to worker-3",
+        "   2.0 s  50 points (1 chunk) move from worker-0 to worker-3: worker-0 would finish 9.0 s after"
+        " worker-3, at 4.0 times the time per point",
         "   3.0 s  server s1 has been silent for 2.0 s",
         "   3.0 s  eve was refused: another job",
         "   4.0 s  the job reached its goal: 9 rounds",

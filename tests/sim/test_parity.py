@@ -133,6 +133,7 @@ class Case(msgspec.Struct, frozen=True):
             weights=self.weights,
             coordination=self.coordination,
             interval=self.interval,
+            migrate="auto",
             rounds=self.rounds,
             min_batch=1,
             timer=f"{TIMER_S}s",

@@ -25,6 +25,14 @@ Abandon = Annotated[
         " one is left out, and its points are visited again. off: wait for all."
     ),
 ]
+Migrate = Annotated[
+    str,
+    typer.Option(
+        help="Policies with rounds: lease (chunks of data move from slow workers to fast ones, so that"
+        " all points are visited equally often), off, or auto: lease under fsp, off otherwise and"
+        " with kind statistics."
+    ),
+]
 MostSteps = Annotated[
     int, typer.Option(help="psp: the most steps that a worker makes between two barriers.")
 ]

@@ -66,6 +66,7 @@ def train(
     interval: policies.Interval = "auto",
     coordination: policies.Coordination = "semi",
     abandon: policies.Abandon = "off",
+    migrate: policies.Migrate = "auto",
     most_steps: policies.MostSteps = 64,
     probe_points: policies.ProbePoints = 2048,
     min_batch: Annotated[
@@ -313,6 +314,7 @@ def train(
         interval=interval,
         coordination=coordination,
         abandon=abandon,
+        migrate=migrate,
         most_steps=most_steps,
         probe_points=probe_points,
         min_batch=min_batch,

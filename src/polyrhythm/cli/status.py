@@ -145,6 +145,7 @@ def status_of(run: Run) -> dict[str, Any]:
                 "points_per_s": worker.points_per_s,
                 "shares": worker.recent.shares or worker.totals.shares,
                 "skipped": worker.totals.skipped,
+                "passes": worker.passes,
                 "reports": worker.reports,
                 "left_s": worker.left_s,
                 "left": None if worker.left is None else in_words(worker.left, state.name_of),

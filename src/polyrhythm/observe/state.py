@@ -76,6 +76,8 @@ class RunState:
     timers: int = 0
     """The number of rounds that a timer closed."""
     moved_chunks: int = 0
+    moved_points: int = 0
+    """What moved from slow workers to fast ones."""
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     saving: bool = False
@@ -320,8 +322,8 @@ class RunState:
             self.workers[line["worker"]].no_points = True
 
     def _chunks(self, line: dict[str, Any]) -> None:
-        moved = line.get("moved", 0)
-        self.moved_chunks += moved if isinstance(moved, int) else len(moved)
+        self.moved_chunks += line.get("moved", 0)
+        self.moved_points += line.get("points", 0)
 
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)

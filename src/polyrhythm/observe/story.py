@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
-from polyrhythm.observe.reasons import LINK_ENDED, in_words, limit_derivation, noticed_by, parting
+from polyrhythm.observe.reasons import (
+    LINK_ENDED,
+    few,
+    in_words,
+    limit_derivation,
+    noticed_by,
+    parting,
+)
 from polyrhythm.observe.sentence import NO_WORKERS, Sentence
 from polyrhythm.observe.state import RunState, reason_of
 from polyrhythm.observe.words import counted, listed, measure, number, percent, size
@@ -239,11 +246,15 @@ class Teller:
         return [self._say(said + more, {line["worker"]})]
 
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
-        moved = line.get("moved", 0)
-        chunks = counted(moved if isinstance(moved, int) else len(moved), "chunk")
-        source, target = line.get("from"), line.get("to")
-        text = f"{chunks} moved from {self.state.name_of(source)} to {self.state.name_of(target)}"
-        return [self._say(text, (w for w in (source, target) if isinstance(w, int)))]
+        chunks = counted(line.get("moved", 0), "chunk")
+        reason = reason_of(line)
+        sources, targets = (reason.fields.get(key) or [] for key in ("workers", "targets"))
+        assert isinstance(sources, list) and isinstance(targets, list)
+        names = [few([self.state.name_of(each) for each in side]) for side in (sources, targets)]
+        points = counted(line.get("points", 0), "point")
+        why = in_words(reason, self.state.name_of)
+        text = f"{points} ({chunks}) move from {names[0]} to {names[1]}: {why}"
+        return [self._say(text, [*sources, *targets])]
 
     def _away(self, line: dict[str, Any]) -> list[Sentence]:
         away = f"the lead was paused for {line['seconds']:.1f} s"

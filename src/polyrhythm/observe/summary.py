@@ -70,6 +70,8 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "time": _time(state),
         "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
         "abandoned_rounds": state.abandoned,
+        "moved_points": state.moved_points,
+        "moved_chunks": state.moved_chunks,
         "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker, state) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
@@ -117,6 +119,7 @@ def _of_worker(worker: WorkerState, state: RunState) -> dict[str, Any]:
         "transfer_s": totals.transfer_s,
         "redone_s": totals.redone_s,
         "skipped": totals.skipped,
+        "passes": worker.passes,
         "reported": dict(worker.reports),
     }
 
@@ -308,8 +311,10 @@ def _worker_row(name: str, worker: dict[str, Any]) -> str:
     computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
     skipped = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
     device = f"{worker['device']}, " if worker.get("device") else ""
+    passes = worker.get("passes")
+    passed = "" if passes is None else f" {passes:.1f} passes,"
     return (
         f"  {name}: {device}{worker.get('points_per_s', 0.0):.0f} points/s,"
-        f" {counted(worker['contributions'], 'contribution')}{skipped},"
+        f" {counted(worker['contributions'], 'contribution')}{skipped},{passed}"
         f" computing {computing}, waiting {waiting}, transferring {transferring}"
     )

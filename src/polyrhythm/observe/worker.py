@@ -91,6 +91,11 @@ class WorkerState:
         return Totals.of(self.measured)
 
     @property
+    def passes(self) -> float | None:
+        """The passes over its own points; None if passes are not balanced."""
+        return self.measured.get("passes")
+
+    @property
     def recent(self) -> Totals:
         """The work of the last `recent_s` seconds."""
         return self.totals.since(Totals.of(self.before))

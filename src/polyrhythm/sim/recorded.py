@@ -64,6 +64,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             interval=job.interval,
             coordination=job.coordination,
             abandon="off" if other else job.abandon,
+            migrate="auto" if other else job.migrate,
             most_steps=job.most_steps,
         ),
         workers=tuple(

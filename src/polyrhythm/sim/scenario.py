@@ -81,6 +81,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     own clock."""
     abandon: str = "off"
     """For fsp: how long a round waits for an unfinished micro-batch after the interval."""
+    migrate: str = "auto"
+    """Whether leases move from slow workers to fast ones (lease, off); auto: lease under fsp."""
     most_steps: int = 64
     """For psp: the most steps that the fastest worker may take between two barriers."""
     probe_points: int = 2048
@@ -342,6 +344,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             interval=job.interval,
             coordination=job.coordination,
             abandon=job.abandon,
+            migrate=job.migrate,
             most_steps=job.most_steps,
             probe_points=job.probe_points,
             min_batch=job.min_batch,

@@ -4,6 +4,8 @@
 it names is confirmed, and the policy is told of it.*
 """
 
+from collections.abc import Iterable
+
 from polyrhythm.core.lead.contributions import Complete, in_range
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
@@ -133,6 +135,20 @@ class Counting:
 
     def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
         self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)
+
+    def share(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
+        """A round is folded, and every server knows that the members in `removed` left: share the
+        chunks again, and balance the passes."""
+        self.send_leases(self._sharing.share_again(self._view, removed), now_ns)
+        round_s = self._sharing.round_s
+        if round_s is None or self._ending.begun:
+            return
+        remaining_s = self._progress.remaining_s(self._mode.done, round_s, now_ns)
+        leases, moves = self._sharing.balance(self._view, remaining_s, now_ns)
+        for moved in moves:
+            numbers = {"moved": moved.chunks, "points": moved.points}
+            self._outbox.note("chunks", **numbers, **moved.reason.noted())
+        self.send_leases(leases, now_ns)
 
     def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
         for member, lease in leases:

@@ -11,12 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from polyrhythm.core.lead.balance import chunks as giving
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 CHUNKS_PER_WORKER = 16
+CHUNKS_TO_BALANCE = 100
+"""The fewest chunks where passes are balanced: one chunk is at most 1% of a pass."""
 _MOST_PASSES = 10_000
 """The most passes over a chunk that one contribution may report."""
 Holder: TypeAlias = tuple[int, int]
@@ -33,6 +36,8 @@ class Chunk:
     asked: int = 0
     passes: int = 0
     cursor: int = 0
+    visited: int = 0
+    """The number of the last progress in this chunk, counted over all chunks."""
 
     @property
     def points(self) -> int:
@@ -44,17 +49,33 @@ class Chunk:
         return self.heir or self.holder
 
 
+@dataclass(slots=True)
+class HeldPoints:
+    """The points of all chunks of a member, how many visits they had, and how many are left until
+    the last pass (None: there is no last pass)."""
+
+    points: int = 0
+    visits: int = 0
+    left: int | None = None
+
+
 class DataPlan:
     def __init__(
-        self, points: int, workers: int, seed: int, epochs: int | None, least: int = 1
+        self,
+        points: int,
+        workers: int,
+        seed: int,
+        epochs: int | None,
+        least: int = 1,
+        fewest: int = 1,
     ) -> None:
-        """`least`: the fewest points of a chunk, so that each chunk has enough points for a
-        batch."""
+        """`least`: the fewest points of a chunk, so that each chunk has enough points for a batch.
+        `fewest`: the fewest chunks, if there are enough points for them."""
         self.points = points
         self._seed = seed
         self._epochs = epochs
         self._numbers: dict[Holder, int] = {}
-        count = max(1, min(points // least, CHUNKS_PER_WORKER * workers))
+        count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         self.chunks = [
             Chunk(points * index // count, points * (index + 1) // count) for index in range(count)
         ]
@@ -64,6 +85,8 @@ class DataPlan:
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(count):
             self._passes.put(index, 0)
+        self._progress = 0
+        """How often a contribution has reported progress in a chunk."""
         self._ahead: dict[int, tuple[int, int]] = {}
         """Per chunk with progress that belongs to the next fold, and not to the one under way: the
         passes and the cursor before that progress."""
@@ -112,12 +135,52 @@ class DataPlan:
         for member, quota in quotas.items():
             for _ in range(quota - len(held[member])):
                 changed.add(self._move(next(moves), member))
+        self._ask(changed)
+        return changed
+
+    def held(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
+        """The points of each member, in the chunks that it will hold when all moves are complete."""
+        none_left = None if self._epochs is None else 0
+        found = {member: HeldPoints(left=none_left) for member in members}
+        for chunk in self.chunks:
+            held = None if chunk.due is None else found.get(chunk.due)
+            if held is not None:
+                visits = chunk.passes * chunk.points + chunk.cursor
+                held.points += chunk.points
+                held.visits += visits
+                if held.left is not None and self._epochs is not None:
+                    held.left += max(0, self._epochs * chunk.points - visits)
+        return found
+
+    def give(
+        self, sources: Iterable[Holder], targets: Iterable[Holder], amount: float, *, ends: bool
+    ) -> tuple[set[Holder], int, int]:
+        """Begin to move about `amount` points from each of `sources`, evenly to `targets`. `ends`:
+        the amount is one of visits that are left. Returns the members whose leases changed, and how
+        many chunks and points move."""
+        received = dict.fromkeys(sorted(targets), 0)
+        changed, chunks = set(), 0
+        for source in sorted(sources):
+            held = [
+                giving.Held(index, chunk.points, chunk.passes, chunk.cursor, chunk.visited)
+                for index in sorted(self._held.get(source, ()))
+                if (chunk := self.chunks[index]).heir is None
+            ]
+            for index in giving.choose(held, amount, self._epochs, ends=ends):
+                target = min(received, key=lambda target: received[target])
+                received[target] += self.chunks[index].points
+                changed.add(self._move(index, target))
+                chunks += 1
+        self._ask(changed)
+        return changed, chunks, sum(received.values())
+
+    def _ask(self, changed: Iterable[Holder]) -> None:
+        """Number the leases that changed. The holders of chunks that move are asked to confirm."""
         self._number(changed)
         for index in self.moving:
             chunk = self.chunks[index]
             if not chunk.asked and chunk.holder is not None:
                 chunk.asked = self._numbers[chunk.holder]
-        return changed
 
     def _move(self, index: int, member: Holder) -> Holder:
         """Begin to move the chunk to `member`. Returns the member whose lease changes now."""
@@ -221,6 +284,8 @@ class DataPlan:
                 self._passes.put(index, passes)
                 chunk.passes = passes
             chunk.cursor = cursor
+            self._progress += 1
+            chunk.visited = self._progress
             visited += done
         return visited
 

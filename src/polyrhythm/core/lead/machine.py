@@ -232,7 +232,7 @@ class LeadMachine:
             self._lifecycle.send_stop(self._ending.goal, self._folds, now_ns)
             return
         self._cuts.after_fold(now_ns)
-        self._counting.send_leases(self._sharing.share_again(self.view, removed), now_ns)
+        self._counting.share(removed, now_ns)
         self._folds.release(self._rounds.release, self._rounds.readers)
         opened = self._rounds.round
         self._mode.ask(sync.Opened(opened), now_ns)

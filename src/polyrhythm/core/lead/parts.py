@@ -21,6 +21,7 @@ from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.steps import Steps
 from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.sync.migration import moves_leases
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec
@@ -62,7 +63,8 @@ def connect(job: JobSpec) -> Parts:
     grace_s = job.start_timeout_s if job.respawn else 0.0
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
     rows = keeps_rows(job.kind)
-    sharing = Sharing(job.seed, job.epochs, job.min_batch, whole_chunks=rows)
+    balances = moves_leases(job, policy.traits)
+    sharing = Sharing(job.seed, job.epochs, job.min_batch, whole_chunks=rows, balances=balances)
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)

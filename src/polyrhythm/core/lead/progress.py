@@ -1,5 +1,7 @@
 """How far the job has come: its goals, whether it learns, and whether it can reach a goal at all."""
 
+from typing import Any
+
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.core.lead.learning import Learning
@@ -129,6 +131,7 @@ class JobProgress:
         if line is None:
             self._note_learning()
             return None
+        self._add_passes(line)
         if why.code == "timer":
             line["missing"] = why.fields["missing"]
         self._outbox.note("rounds", **line)
@@ -137,6 +140,12 @@ class JobProgress:
         self._note_learning()
         goal = goal or self.goals.reached(now_ns)
         return None if goal is None else self._concluded(goal)
+
+    def _add_passes(self, line: dict[str, Any]) -> None:
+        """Add the passes of each worker over its own chunks, if they are balanced."""
+        for worker, passes in self._sharing.passes_of().items():
+            if worker in line["workers"]:
+                line["workers"][worker]["passes"] = passes
 
     def _concluded(self, goal: Reason) -> Reason:
         """The reason for the end at this goal, after a last check of whether the job learns."""
@@ -159,9 +168,20 @@ class JobProgress:
         if (finding := self.learning.news()) is not None:
             self._outbox.note("learning", **finding.fields())
 
+    def remaining_s(self, rounds: int, round_s: float, now_ns: int) -> float | None:
+        """The time until the job ends by its rounds or its seconds; None if it does not. `rounds`:
+        those that are folded; `round_s`: the time of a round."""
+        found = []
+        if self._job.rounds is not None:
+            found.append((self._job.rounds - rounds) * round_s)
+        if self._job.max_seconds is not None:
+            found.append(self._job.max_seconds - self.goals.open_ns(now_ns) / 1e9)
+        return max(0.0, min(found)) if found else None
+
     def break_off(self, rounds: int, why: str, now_ns: int) -> None:
         """The job ends in the middle of a round, without having reached a goal."""
         line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
+        self._add_passes(line)
         self._outbox.note("rounds", **line)
         self._conclude()
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable
 
 from polyrhythm.core.batches import too_few
-from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.balance.balancing import Balancing, Moved
+from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan, Holder
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
@@ -24,9 +25,17 @@ class Sharing:
     """
 
     def __init__(
-        self, seed: int, epochs: int | None, min_batch: int = 1, *, whole_chunks: bool = False
+        self,
+        seed: int,
+        epochs: int | None,
+        min_batch: int = 1,
+        *,
+        whole_chunks: bool = False,
+        balances: bool = False,
     ) -> None:
-        """`whole_chunks`: see `_least_of`."""
+        """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones
+        (`--migrate lease`)."""
+        self._balancing = Balancing() if balances else None
         self._min_batch = min_batch
         self._whole_chunks = whole_chunks
         self._seed = seed
@@ -84,7 +93,14 @@ class Sharing:
             least = min(self._min_batch, batch or self._min_batch)
             if self._whole_chunks:
                 least = max(least, _least_of(points, len(self._members)))
-            self._plan = DataPlan(points, len(self._members), self._seed, self._epochs, least)
+            self._plan = DataPlan(
+                points,
+                len(self._members),
+                self._seed,
+                self._epochs,
+                least,
+                1 if self._balancing is None else CHUNKS_TO_BALANCE,
+            )
             self.moving = self._plan.moving
             self._plan.share(self._members)
         elif points != self._plan.points:
@@ -111,7 +127,34 @@ class Sharing:
         if self._plan is None:
             return int(trailer.weight) if trailer.visited < 0 else trailer.visited
         holder = (trailer.worker, trailer.incarnation)
-        return self._plan.commit(holder, trailer.progress, ahead=ahead)
+        points = self._plan.commit(holder, trailer.progress, ahead=ahead)
+        if self._balancing is not None:
+            self._balancing.speeds.visited(holder, points)
+        return points
+
+    @property
+    def round_s(self) -> float | None:
+        """The time of a round; None if passes are not balanced."""
+        return None if self._balancing is None else self._balancing.speeds.round_s
+
+    def balance(
+        self, view: View, remaining_s: float | None, now_ns: int
+    ) -> tuple[list[tuple[Member, Leased]], list[Moved]]:
+        """A round is folded: move chunks from slow members to fast ones, if passes would differ.
+        Returns the leases that changed, and the moves. `remaining_s`: the time until the job ends;
+        None if it is not known."""
+        if self._plan is None or self._balancing is None:
+            return [], []
+        members = [(each.key, each.resting) for each in view.members() if each.entered]
+        changed, moved = self._balancing.folded(self._plan, members, remaining_s, now_ns)
+        return self._leases(view, changed), moved
+
+    def passes_of(self) -> dict[int, float]:
+        """The passes of each worker over the points of its chunks, if passes are balanced."""
+        if self._plan is None or self._balancing is None:
+            return {}
+        held = self._plan.held(self._members)
+        return {key[0]: each.visits / each.points for key, each in held.items() if each.points}
 
     def settle(self) -> None:
         """The fold is over: see `DataPlan.settle`."""

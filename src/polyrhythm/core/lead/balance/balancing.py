@@ -1,0 +1,73 @@
+"""Balances the passes of the members at folds: measures their speeds, and moves leases."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from polyrhythm.core.lead.balance.decision import Balance, Move, decide
+from polyrhythm.core.lead.balance.pairs import Pace
+from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
+from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.machine import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The chunks and points that a move has begun to move, and its reason."""
+
+    chunks: int
+    points: int
+    reason: Reason
+
+
+class Balancing:
+    """*A decision waits until the last moves are complete, and until every member was measured in a
+    few rounds since then.*"""
+
+    def __init__(self) -> None:
+        self.speeds = Speeds()
+        self._wait = ENOUGH
+        """How many folds to wait before the next decision."""
+
+    def folded(
+        self,
+        plan: DataPlan,
+        members: Iterable[tuple[Holder, bool]],
+        remaining_s: float | None,
+        now_ns: int,
+    ) -> tuple[set[Holder], list[Moved]]:
+        """A round is folded. `members`: every member, and whether it had no points to visit. Returns
+        the members whose leases changed, and the moves."""
+        present = dict(members)
+        self.speeds.folded(present.items(), now_ns)
+        self._wait -= 1
+        if self._wait > 0 or plan.moving:
+            return set(), []
+        self._wait = ENOUGH
+        paces = self._paces(plan, present)
+        if paces is None or len(paces) < 2:
+            return set(), []
+        chunk = plan.points / len(plan.chunks)
+        decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
+        changed: set[Holder] = set()
+        moved: list[Moved] = []
+        for move in decided.moves:
+            givers, chunks, points = self._begin(plan, move)
+            changed |= givers
+            if chunks:
+                moved.append(Moved(chunks, points, move.reason))
+        return changed, moved
+
+    def _paces(self, plan: DataPlan, members: Collection[Holder]) -> list[Pace] | None:
+        """The paces of the members with points; None if the speed of one is not known yet."""
+        paces = []
+        for key, held in plan.held(members).items():
+            speed = self.speeds.of(key)
+            if held.points and speed is None:
+                return None
+            if held.points and speed is not None:
+                passes = held.visits / held.points
+                paces.append(Pace(key, held.points, *speed, passes, held.left))
+        return paces
+
+    def _begin(self, plan: DataPlan, move: Move) -> tuple[set[Holder], int, int]:
+        return plan.give(move.sources, move.targets, move.points, ends=move.ends)

@@ -1,0 +1,37 @@
+"""Chooses the chunks that a slow worker gives away.
+
+*The chunks that the worker visited last in this pass go first: they are not due until the pass is
+over. Chunks that are not begun follow. The chunk that the worker is visiting stays, and so does at
+least one chunk.*
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A chunk of the worker. `visited`: grows with every contribution with points of a chunk."""
+
+    index: int
+    points: int
+    passes: int
+    cursor: int
+    visited: int
+
+
+def choose(held: Sequence[Held], amount: float, last_pass: int | None, *, ends: bool) -> list[int]:
+    """The chunks with about `amount` points. `last_pass`: the number of passes of the job; None if
+    there is none. `ends`: the amount is one of visits that are left."""
+    this_pass = min((chunk.passes for chunk in held), default=0)
+    chosen: list[int] = []
+    for chunk in sorted(held, key=lambda chunk: (chunk.passes == this_pass, -chunk.visited)):
+        left = None if last_pass is None else chunk.points * (last_pass - chunk.passes)
+        if chunk.cursor or (left is not None and left <= 0):
+            continue
+        size = left if ends and left is not None else chunk.points
+        if len(chosen) + 1 >= len(held) or amount < size / 2:
+            break
+        chosen.append(chunk.index)
+        amount -= size
+    return chosen

@@ -1,0 +1,60 @@
+"""Which chunks a slow worker gives away, and when `--migrate auto` moves leases."""
+
+import pytest
+
+from polyrhythm.core.lead.balance.chunks import Held, choose
+from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.sync.migration import moves_leases
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.wire.messages import JobSpec
+
+HELD = [
+    Held(0, 10, 3, 0, visited=7),
+    Held(1, 10, 3, 0, visited=9),
+    Held(2, 10, 2, 4, visited=10),
+    Held(3, 10, 2, 0, visited=2),
+    Held(4, 10, 2, 0, visited=3),
+]
+"""In pass 2, chunks 0 and 1 are visited, in this order, and chunk 2 is being visited."""
+
+
+def test_the_chunks_that_were_visited_last_go_first() -> None:
+    assert choose(HELD, 10, None, ends=False) == [1]
+    assert choose(HELD, 24, None, ends=False) == [1, 0]
+    assert choose(HELD, 26, None, ends=False) == [1, 0, 4]
+
+
+def test_the_open_chunk_stays() -> None:
+    assert choose(HELD, 1000, None, ends=False) == [1, 0, 4, 3]
+    assert choose(HELD[:2], 1000, None, ends=False) == [1]
+
+
+def test_chunks_that_are_done_stay() -> None:
+    assert choose(HELD, 15, 3, ends=True) == [4, 3]
+    assert choose(HELD, 40, 5, ends=True) == [1, 0]
+
+
+def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
+    slow, fast = (0, 1), (1, 2)
+    plan = DataPlan(1000, 2, 0, None, fewest=100)
+    plan.share([slow, fast])
+    assert len(plan.chunks) == 100
+    changed, chunks, points = plan.give([slow], [fast], 100, ends=False)
+    assert (changed, chunks, points) == ({slow}, 10, 100)
+    plan.check()
+    assert len(plan.lease(slow).chunks) == 40
+    assert len(plan.lease(fast).chunks) == 50
+    assert plan.held([slow, fast])[fast].points == 600
+    assert plan.confirm(slow, plan.lease(slow).number - 1) == set()
+    assert plan.confirm(slow, plan.lease(slow).number) == {fast}
+    assert len(plan.lease(fast).chunks) == 60
+    plan.check()
+
+
+@pytest.mark.parametrize(
+    ("sync", "kind", "moves"),
+    [("fsp", "local", True), ("fsp", "statistics", False), ("bsp", "gradient", False)],
+)
+def test_auto_moves_leases_under_fsp_only(sync: str, kind: str, moves: bool) -> None:
+    job = JobSpec(job="j", sync=sync, kind=kind, migrate="auto")
+    assert moves_leases(job, traits_of(sync)) == moves

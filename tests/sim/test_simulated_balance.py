@@ -1,0 +1,155 @@
+"""Balanced passes: every pass visits every point exactly once while leases move and workers fail, and
+fast workers do not wait for slow ones.
+
+The tests try 200 seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
+"""
+
+import os
+from collections import defaultdict
+
+import pytest
+
+from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.wire.messages import ChunkProgress, Trailer
+from tests.sim.ledger import scenario, storm
+from tests.sim.staged_run import Run
+
+TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
+SEEDS = range(200) if TORTURE == 1 else range(10_000)
+MODES = [
+    ("fsp", "local"),
+    ("fsp", "gradient"),
+    ("fsp abandon 2ms", "gradient"),
+    ("fsp", "statistics"),
+    ("psp", "local"),
+    ("bsp", "gradient"),
+]
+
+
+class Visits:
+    """Every visit of every point that counts, from the progress in contributions."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.visited: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        """Per chunk and pass, the points in the order of their visits."""
+        self.plan: DataPlan | None = None
+        self._commit, self._share = DataPlan.commit, Sharing.commit
+        monkeypatch.setattr(DataPlan, "commit", self._watch_plan(self._commit))
+        monkeypatch.setattr(Sharing, "commit", self._watch_sharing(self._share))
+
+    def _watch_plan(self, commit):  # type: ignore[no-untyped-def]
+        def watched(
+            plan: DataPlan, holder: Holder, progress: tuple[ChunkProgress, ...], *, ahead: bool
+        ) -> int:
+            self.plan = plan
+            before = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
+            points: int = commit(plan, holder, progress, ahead=ahead)
+            for index, (chunk, (passes, cursor)) in enumerate(
+                zip(plan.chunks, before, strict=True)
+            ):
+                while (passes, cursor) < (chunk.passes, chunk.cursor):
+                    end = chunk.cursor if passes == chunk.passes else chunk.points
+                    self.visited[index, passes].extend(range(cursor, end))
+                    passes, cursor = passes + 1, 0
+            return points
+
+        return watched
+
+    def _watch_sharing(self, commit):  # type: ignore[no-untyped-def]
+        def watched(sharing: Sharing, trailer: Trailer, *, ahead: bool = False) -> int:
+            points: int = commit(sharing, trailer, ahead=ahead)
+            computed = trailer.weight if trailer.visited < 0 else trailer.visited
+            # otherwise the parameters contain points that do not count, and are visited again
+            assert not trailer.progress or points == computed or not computed, (points, trailer)
+            return points
+
+        return watched
+
+    def check(self) -> None:
+        assert self.plan is not None
+        for index, chunk in enumerate(self.plan.chunks):
+            for number in range(chunk.passes):
+                assert self.visited[index, number] == list(range(chunk.points))
+
+
+def text_of(seed: int) -> str:
+    """In every second scenario with local steps, servers fail too."""
+    sync, kind = MODES[seed % len(MODES)]
+    if kind == "local" and seed // len(MODES) % 2:
+        text = storm(sync, seed, kind)
+    else:
+        text = scenario(sync, seed, kind=kind)
+        if sync != "bsp":
+            text = text.replace("epochs = 2\n", "epochs = 3\n")
+    return text.replace("[job]\n", '[job]\nmigrate = "lease"\n', 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_pass_visits_every_point_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    visits = Visits(monkeypatch)
+    run = Run(text_of(seed), seed=seed)
+    assert not run.end.failed, run.end.reason
+    visits.check()
+
+
+def job(migrate: str, goal: str, slow: str = "40ms") -> str:
+    return f"""
+        [job]
+        sync = "fsp"
+        migrate = "{migrate}"
+        interval = "100ms"
+        {goal}
+        points = 20000
+        batch = 32
+        model = "100kB"
+        [link]
+        delay = "1ms"
+        [[workers]]
+        count = 3
+        step = "10ms"
+        step_noise = 0.1
+        [[workers]]
+        step = "{slow}"
+        step_noise = 0.1
+    """
+
+
+def passes(visits: Visits) -> list[int]:
+    assert visits.plan is not None
+    return [chunk.passes for chunk in visits.plan.chunks]
+
+
+def test_the_chunks_of_slow_workers_are_visited_as_often_as_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits = Visits(monkeypatch)
+    run = Run(job("auto", 'max_time = "60s"'))
+    assert run.lines("chunks")
+    # one pass between the workers, and one between the chunks of a worker that is within a pass
+    assert max(passes(visits)) - min(passes(visits)) <= 2
+    Run(job("off", 'max_time = "60s"'))
+    assert max(passes(visits)) >= 3 * min(passes(visits))
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_fast_workers_do_not_wait_for_the_last_points_of_a_slow_one(epochs: int) -> None:
+    took_s = {
+        migrate: Run(job(migrate, f"epochs = {epochs}")).result["seconds"]
+        for migrate in ("off", "auto")
+    }
+    # with perfect balance, 3.25 workers share the work, of which the slow one had a quarter
+    assert took_s["off"] / took_s["auto"] > 2.5
+
+
+def test_nothing_moves_between_equal_workers() -> None:
+    for goal in ("epochs = 5", 'max_time = "60s"'):
+        assert not Run(job("auto", goal, slow="10ms")).lines("chunks")
+
+
+def test_a_worker_that_becomes_fast_again_gets_its_points_back() -> None:
+    back = '[[events]]\nat = "30s"\nwhat = "slow"\nworker = "worker-3"\nfactor = 0.25\n'
+    run = Run(job("auto", 'max_time = "90s"') + back)
+    moves = [(line["at_s"], line["fields"]["workers"]) for line in run.lines("chunks")]
+    assert moves[0][1] == [3]
+    assert any(at > 30 and 3 not in sources for at, sources in moves)
