@@ -30,9 +30,10 @@ def filled(module: nn.Module, seed: int) -> nn.Module:
 
 
 def with_rows(worker: Worker, device: str) -> tj.State:
-    """An embedding that contributes rows, beside a layer that does not."""
+    """An embedding that contributes rows, beside a layer that does not and an empty parameter."""
     number = int(worker.name.removeprefix("worker-"))
     table = nn.EmbeddingBag(ROWS, WIDTH, sparse=True)
+    table.register_parameter("empty", nn.Parameter(torch.zeros(0)))
     model = filled(nn.Sequential(table, nn.Linear(WIDTH, 1)), 5).to(device)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     while not worker.stopped:

@@ -113,7 +113,7 @@ class DeviceModel(FlatModel):
                 yield index, 0, self.layout.spaces[index].length
                 continue
             for number, _, place, _ in self._trained:
-                if place.space == index and number not in self._rows:
+                if place.length and place.space == index and number not in self._rows:
                     yield index, place.offset, place.offset + place.length
 
     # -- versions that arrive ------------------------------------------------------------------

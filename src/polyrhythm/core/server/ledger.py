@@ -21,7 +21,7 @@ _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
 """The most incomplete contributions that are kept per member. A member completes one contribution
 before it sends the next; a faulty one that completes none must not make the ledger grow."""
-_Rows = dict[int, tuple[int, int]]
+Rows = dict[int, tuple[int, int]]
 """Per worker, its incarnation and its last sequence that is in the slice."""
 
 
@@ -44,7 +44,8 @@ class _Arrival:
 
 class Ledger:
     """The rows of all slices of one server. Per contribution that is incomplete, it also counts the
-    slices that have come. A server has a `RoundsLedger` or an `OnArrivalLedger`."""
+    slices that have come. A server has a `RoundsLedger` or an `OnArrivalLedger`
+    (`ledger_modes.py`)."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
         """`mine`: the slices that this server is the primary of. `replicated`: the job has
@@ -53,7 +54,7 @@ class Ledger:
         self._replicated = replicated
         self._members: dict[int, int] = {}
         self._mine = frozenset(mine)
-        self._rows: dict[int, _Rows] = {}
+        self._rows: dict[int, Rows] = {}
         self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
         self._rerouted = False
         self._primary_since: dict[int, int] = {}
@@ -180,7 +181,7 @@ class Ledger:
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
         """Set the routes. `server`: the number of the server that this ledger belongs to."""
-        mine = _led_by(server, routes)
+        mine = led_by(server, routes)
         for slice_ in mine - self._mine:
             self._primary_since[slice_] = routes[slice_].since
         for slice_ in [s for s in self._stamps | self._rows if s not in routes]:
@@ -233,7 +234,7 @@ class Ledger:
 
     def folded_rows(self, slice_: int) -> tuple[Row, ...]:
         """The rows of the contributions that are folded into the slice."""
-        return _as_tuple(self._rows.get(slice_, {}))
+        return as_tuple(self._rows.get(slice_, {}))
 
     def may_copy(self, server: int, stamp: Stamp) -> bool:
         """Whether the step comes from the slice's primary and directly follows the last step of
@@ -335,79 +336,10 @@ class Ledger:
         return row >= (step.incarnation, step.sequence)
 
 
-class RoundsLedger(Ledger):
-    """The ledger of a policy with rounds. The number of a slice's last step is its round. The rows
-    as of the last fold are kept too, beside the current rows."""
-
-    def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
-        super().__init__(mine, replicated=replicated)
-        self._folded: dict[int, _Rows] = {}
-        self._torn = 0
-
-    def close(self, round_: int, named: Iterable[Row] | None = None) -> None:
-        """Round `round_` is folded; contributions that come later count in the next round. A slice
-        that its former primary had folded for this round already is not folded again. `named`: the
-        last contribution of each member that the fold contains; None: it contains all that have
-        come."""
-        self.round = round_ + 1
-        self._torn = len(self._arrivals) if named is None else 0
-        if self._replicated:
-            last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
-            for slice_ in [s for s in self._mine if self.number(s) < round_]:
-                self._folded[slice_] = _limited(self._rows.get(slice_, {}), last)
-                self._make_step(slice_, round_)
-
-    def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """Set the routes. Contributions to a slice that were not folded are discarded if the slice
-        gets another primary. If some slices are rounds behind, contributions count in the round of
-        the slice that is furthest ahead."""
-        mine = _led_by(server, routes)
-        for slice_ in mine - self._mine:
-            self._folded[slice_] = dict(self._rows.get(slice_, {}))
-        for slice_ in self._mine - mine:
-            self._rows[slice_] = self._folded.pop(slice_, {})
-        super().reroute(server, routes, routing)
-        self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
-
-    @property
-    def torn(self) -> int:
-        return self._torn
-
-    def _drop(self, slice_: int) -> None:
-        super()._drop(slice_)
-        self._folded.pop(slice_, None)
-
-    def folded_rows(self, slice_: int) -> tuple[Row, ...]:
-        if slice_ in self._mine:
-            return _as_tuple(self._folded.get(slice_, {}))
-        return super().folded_rows(slice_)
-
-
-class OnArrivalLedger(Ledger):
-    """The ledger of a policy that folds every contribution on arrival, as a step of its own."""
-
-    def next_step(self, slice_: int) -> Stamp:
-        """Record the next step of a slice, which this server makes as the primary. Returns its
-        stamp."""
-        self._make_step(slice_, self.number(slice_) + 1)
-        return self.stamp(slice_)
-
-
-def _led_by(server: int, routes: Mapping[int, Route]) -> frozenset[int]:
+def led_by(server: int, routes: Mapping[int, Route]) -> frozenset[int]:
     """The slices that `server` is the primary of."""
     return frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
 
 
-def _limited(rows: _Rows, last: Mapping[tuple[int, int], int] | None) -> _Rows:
-    """A copy of the rows, without contributions that come after the last one that is folded. The
-    rows of workers that left stay."""
-    if last is None:
-        return dict(rows)
-    return {
-        worker: (incarnation, min(sequence, last.get((worker, incarnation), sequence)))
-        for worker, (incarnation, sequence) in rows.items()
-    }
-
-
-def _as_tuple(rows: _Rows) -> tuple[Row, ...]:
+def as_tuple(rows: Rows) -> tuple[Row, ...]:
     return tuple(Row(worker, *row) for worker, row in rows.items())
