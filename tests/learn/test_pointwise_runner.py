@@ -13,7 +13,7 @@ from polyrhythm.learn.pointwise.kmeans import KMeans
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.mixture import GaussianMixture
-from polyrhythm.learn.pointwise.runner import Fit, first_parameter, run_pointwise
+from polyrhythm.learn.pointwise.runner import Fit, first_parameter, run_pointwise, sample_source
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.wire.messages import JobSpec
 
@@ -126,3 +126,24 @@ def test_the_job_ends_when_all_points_have_voted_to_halt() -> None:
 def test_another_kind_of_job_is_refused() -> None:
     with pytest.raises(PolyrhythmError, match="a point-wise algorithm needs --kind statistics"):
         run(kind="gradient", workers=1, epochs=1)
+
+
+@pytest.mark.parametrize("most", [10, 64, 999])
+def test_the_sample_for_the_first_parameters_comes_from_the_whole_source(most: int) -> None:
+    """The points of a file may be sorted."""
+    ascending = np.arange(1_000.0)
+    source = ArraySource(Batch(ascending[:, None], ascending, ascending))
+    sample = sample_source(source, most, np.random.default_rng(3))
+    x = sample.x[:, 0]
+    assert most - 16 < len(x) <= most
+    assert len(np.unique(x)) == len(x)
+    assert np.array_equal(x, sample.y) and np.array_equal(x, sample.weight)
+    parts = min(most, 16)
+    assert set((x * parts // 1_000).astype(int)) == set(range(parts))
+
+
+def test_a_sample_of_sparse_points_stays_sparse() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    source = ArraySource(Batch(sparse.eye(100, format="csr")))
+    sample = sample_source(source, 32, np.random.default_rng(3))
+    assert sparse.issparse(sample.x) and sample.x.shape == (32, 100)

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyrhythm.errors import DataError, UsageError
-from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.algorithm import Batch, joined
 from polyrhythm.learn.pointwise.source import ArraySource, Source
 
 RANGE_NBYTES = 4 * 1024 * 1024
@@ -86,7 +86,7 @@ class Table:
             begin, end = self._edges[number], min(last, self._edges[number + 1])
             parts.append(self.group(number).part(slice(first - begin, end - begin)))
             first, number = end, number + 1
-        return together(parts)
+        return joined(parts)
 
     def rows(self, indices: npt.NDArray[np.int64]) -> Batch:
         """Any points, in this order. Neighbours are cheap: their row group is parsed once."""
@@ -98,7 +98,7 @@ class Table:
             parts.append(self.group(int(number)).part(inside))
         back = np.empty(len(indices), np.int64)
         back[order] = np.arange(len(indices))
-        return together(parts).part(back)
+        return joined(parts).part(back)
 
     def group(self, number: int) -> Batch:
         """One row group."""
@@ -267,15 +267,6 @@ class Columns:
             if np.issubdtype(y.dtype, np.floating) and (y == np.floor(y)).all():
                 y = y.astype(np.int64)
         return Batch(x, y)
-
-
-def together(parts: Sequence[Batch]) -> Batch:
-    """Several batches as one."""
-    if len(parts) == 1:
-        return parts[0]
-    labels = [part.y for part in parts if part.y is not None]
-    x = np.concatenate([part.x for part in parts])
-    return Batch(x, np.concatenate(labels) if labels else None)
 
 
 def pyarrow_part(name: str) -> Any:

@@ -25,7 +25,7 @@ The sum always contains exactly one summand per point. There are two ways to ach
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,25 @@ class Batch:
             None if self.y is None else self.y[rows],
             None if self.weight is None else self.weight[rows],
         )
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """All points of these batches, in their order. All batches have labels or none has, and
+    likewise weights."""
+    if len(batches) == 1:
+        return batches[0]
+    xs = [batch.x for batch in batches]
+    if hasattr(xs[0], "tocsr"):
+        from scipy import sparse
+
+        x = sparse.vstack(xs, format="csr")
+    else:
+        x = np.concatenate(xs)
+    ys = [batch.y for batch in batches if batch.y is not None]
+    weights = [batch.weight for batch in batches if batch.weight is not None]
+    return Batch(
+        x, np.concatenate(ys) if ys else None, np.concatenate(weights) if weights else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The worker visits the points of its chunks, contributes how their statistics hav
 sync policy wants it, and computes new parameters from the sum that the servers publish.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, joined
 from polyrhythm.learn.pointwise.chunks import Chunks
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.m_step import MStep
@@ -32,6 +33,8 @@ BATCH = 32_768
 """How many points a worker visits at a time, unless the sync policy wants fewer."""
 BLOCK = 8_192
 """The most points of a block (`chunks.py`)."""
+_SAMPLE_RANGES = 16
+"""The number of ranges that are the sample for the first parameters."""
 _RATES = (0.0,)
 AfterPass = Callable[[int, float | None], None]
 
@@ -95,12 +98,18 @@ def first_parameter(algorithm: Algorithm, source: Source, seed: int) -> Arrays:
 
 
 def sample_source(source: Source, most: int | None, rng: np.random.Generator) -> Batch:
-    """At most this many points, in a few contiguous ranges, because a file is read in ranges."""
+    """At most this many points: one range of each of several equal parts of the source. A file is
+    read in ranges, and its order may follow the values or the labels of the points."""
     count = len(source)
     if most is None or count <= most:
         return source.read(0, count)
-    first = int(rng.integers(0, count - most + 1))
-    return source.read(first, first + most)
+    parts = min(_SAMPLE_RANGES, most)
+    each = most // parts
+    bounds = [count * part // parts for part in range(parts + 1)]
+    firsts = [
+        int(rng.integers(lower, upper - each + 1)) for lower, upper in itertools.pairwise(bounds)
+    ]
+    return joined([source.read(first, first + each) for first in firsts])
 
 
 class _Loop:
