@@ -34,7 +34,7 @@ class PoissonMixture(Algorithm):
         return -float(statistics["loglik"])
 
     def terminated(self, check):
-        return check.passes > 1 and check.last_objective - check.objective < 1e-3
+        return check.gain < 1e-3
 
 
 def main(worker):

@@ -87,3 +87,10 @@ def test_a_part_of_a_batch_has_its_labels_and_weights() -> None:
     assert part.weight is not None
     assert (len(part), part.y.tolist(), part.weight.tolist()) == (2, [1, 2], [1.0, 2.0])
     assert np.shares_memory(part.x, batch.x)
+
+
+def test_the_gain_of_a_check_is_how_far_the_objective_has_fallen() -> None:
+    parameter = {"mean": np.zeros(1)}
+    assert Check(2, parameter, parameter, 5.0, 7.0).gain == 2.0
+    assert Check(3, parameter, parameter, 5.0, None).gain == np.inf
+    assert Check(3, parameter, parameter, None, None).gain == np.inf

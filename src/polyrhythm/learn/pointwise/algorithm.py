@@ -24,6 +24,7 @@ The sum always contains exactly one summand per point. There are two ways to ach
   algorithm whose points seldom change sends and computes little.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,14 @@ class Check:
     objective: float | None
     last_objective: float | None
     """The objective at the last check; None at the first check."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the objective has fallen since the last check. Infinite at the first check,
+        and if the algorithm has no objective."""
+        if self.objective is None or self.last_objective is None:
+            return math.inf
+        return self.last_objective - self.objective
 
 
 class Algorithm(ABC):

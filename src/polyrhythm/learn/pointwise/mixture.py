@@ -143,10 +143,7 @@ class GaussianMixture(Algorithm):
         return -float(statistics["loglik"])
 
     def terminated(self, check: Check) -> bool:
-        if check.objective is None or check.last_objective is None:
-            return False
-        change = abs(check.last_objective - check.objective)
-        return change < self.tol * float(check.new["points"])
+        return abs(check.gain) < self.tol * float(check.new["points"])
 
 
 class Density:
