@@ -124,6 +124,8 @@ def test_points_far_from_the_origin_keep_their_clusters() -> None:
         (KMeans(2, init="best"), "init is 'best'"),
         (KMeans(2, init=np.zeros((3, 4))), r"init has the shape \(3, 4\) and needs \(2, 4\)"),
         (KMeans(2, workers=0), "workers is 0"),
+        (KMeans(2, workers="two"), "workers is 'two': give a positive number"),
+        (KMeans(2, workers=1.5), "workers is 1.5"),
         (FuzzyCMeans(2, m=1), "the fuzzifier must be above 1"),
         (GaussianMixture(2, covariance_type="tied"), "'full' and 'diag'"),
         (GaussianMixture(2, means_init=np.zeros(3)), "means_init has the shape"),

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ class Estimator(BaseEstimator):
         return np.random.default_rng(state.randint(2**31))
 
     def _place(self) -> Place:
-        if self.workers is not None and (isinstance(self.workers, bool) or self.workers < 1):
+        whole = isinstance(self.workers, Integral) and not isinstance(self.workers, bool)
+        if self.workers is not None and not (whole and self.workers >= 1):
             raise ValueError(f"workers is {self.workers!r}: give a positive number, or None")
         return Place(self.workers, self.sync, self.address)
 
