@@ -129,6 +129,53 @@ def test_workers_that_are_killed_and_started_again_leave_no_memory_on_the_device
     wait_until(lambda: used_memory(place) <= before + SLACK, "all memory is free again", 60)
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(400)
+def test_workers_that_respawn_use_no_more_memory_than_the_first_ones(
+    tmp_path: Path, place: Place
+) -> None:
+    """On a GPU, 51 workers are killed with SIGKILL: three times 17 at once, while another one trains
+    on. No other process may use the GPU meanwhile."""
+    waves, together = (3, 17) if place.device != "cpu" else (2, 2)
+    job = tmp_path / "training.py"
+    job.write_text(TRAINING)
+    before = used_memory(place)
+    flags = (
+        "--rounds",
+        1_000_000,
+        "--timer",
+        "off",
+        "--set",
+        f"device={place.device}",
+        "--respawn",
+    )
+    workers = together + 1
+    with Command(
+        job.name, *flags, "--workers", workers, "--servers", 1, cwd=tmp_path, trace=False
+    ) as command:
+        wait_until(_have_joined(command, workers), "all workers join", 120)
+        command.await_round(3)
+        first = used_memory(place)
+        for wave in range(1, waves + 1):
+            for pid in command.workers()[1:]:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(
+                _have_joined(command, workers + wave * together), f"wave {wave} has respawned", 120
+            )
+            command.await_round(command.journal("rounds")[-1]["round"] + 2)
+            more = used_memory(place) - first
+            assert more <= together * SLACK, f"wave {wave}: {more / MB:.0f} MB more"
+    wait_until(lambda: used_memory(place) <= before + SLACK, "all memory is free again", 60)
+
+
+def _have_joined(command: Command, times: int) -> Callable[[], bool]:
+    def joined() -> bool:
+        command.assert_alive()
+        return len(command.journal("joined") + command.journal("rejoined")) >= times
+
+    return joined
+
+
 def _has_joined(command: Command, name: str) -> Callable[[], bool]:
     def joined() -> bool:
         command.assert_alive()
