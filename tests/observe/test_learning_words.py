@@ -235,3 +235,5 @@ def test_a_job_with_an_outer_optimizer_is_advised_to_lower_its_rate_too() -> Non
     assert advice is not None and "a lower lr of --outer (it is 0.7)" in advice
     assert "--local-steps 25" in advice
     assert "--outer" not in (learning_advice(state, job(**local)) or "")
+    one = learning_advice(state, job(**{**local, "local_steps": 1}, outer="nesterov:lr=0.7"))
+    assert one is not None and "more --local-steps (each round is one step)" in one

@@ -120,6 +120,8 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
     tries = [f"a lower rate{_example(state, job)}"]
     if job is not None and job.outer != OFF:
         tries.append(f"a lower lr of --outer (it is {outer_rate(job.outer):g})")
+        if job.local_steps == 1:
+            tries.append("more --local-steps (each round is one step)")
     if finding.state is LearningState.NOT_FINITE:
         tries.append("clipped gradients")
     if state.momentum and job is not None and not traits_of(job.sync).rounds:
