@@ -9,8 +9,9 @@ import pytest
 import polyrhythm as pr
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.kmeans import KMeans, labels_of
+from polyrhythm.learn.pointwise.kmeans import KMeans
 from polyrhythm.learn.pointwise.local import fit_local
+from polyrhythm.learn.pointwise.nearest import labels_of
 
 pytest.importorskip("pyarrow")
 

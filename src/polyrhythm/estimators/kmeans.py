@@ -18,9 +18,9 @@ from polyrhythm.estimators.fitting import Fitted
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import KMeans as Algorithm
-from polyrhythm.learn.pointwise.kmeans import labels_of
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.local import sample_of
+from polyrhythm.learn.pointwise.nearest import labels_of
 
 
 class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):

@@ -12,7 +12,8 @@ from polyrhythm import Worker
 from polyrhythm.data import RowGroups, open_points
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError
-from polyrhythm.learn.pointwise.kmeans import KMeans, labels_of
+from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.nearest import labels_of
 from polyrhythm.learn.pointwise.runner import run_pointwise
 from polyrhythm.wire.messages import JobSpec
 

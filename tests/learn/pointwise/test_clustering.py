@@ -7,8 +7,9 @@ import pytest
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans, degrees
-from polyrhythm.learn.pointwise.kmeans import KMeans, labels_of, plus_plus
+from polyrhythm.learn.pointwise.kmeans import KMeans, plus_plus
 from polyrhythm.learn.pointwise.local import fit_local
+from polyrhythm.learn.pointwise.nearest import labels_of
 
 DTYPES = [np.float32, np.float64]
 
@@ -55,6 +56,34 @@ def test_points_that_stay_in_their_cluster_change_nothing() -> None:
     change = algorithm.update_points(Batch(x), found.parameter, found.memory)
     change = algorithm.update_points(Batch(x), found.parameter, found.memory)
     assert all((array == 0.0).all() for array in change.values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4, 1e17])
+@pytest.mark.parametrize("k", [1, 2, 9])
+def test_points_that_are_left_out_would_not_have_moved(
+    dtype: npt.DTypeLike, scale: float, k: int
+) -> None:
+    x = (blobs(6_000, k=3) * scale).astype(dtype)
+    x = np.concatenate([x, x[:50]])
+    skipping, visiting = KMeans(k), KMeans(k)
+    memory, other = skipping.memory(len(x)), visiting.memory(len(x))
+    parameter = {"centers": x[:k].astype(np.float64), "variance": np.ones(())}
+    total = skipping.layout(parameter).zeros()
+    left_out = 0
+    for number in range(30):
+        other["bound"][:] = -np.inf
+        visiting.update_points(Batch(x), parameter, other)
+        limit = skipping._drift.to(parameter["centers"]).limit[memory["label"]]
+        left_out += np.count_nonzero(memory["bound"] > limit)
+        change = skipping.update_points(Batch(x), parameter, memory)
+        assert np.array_equal(memory["label"], other["label"])
+        for name, array in change.items():
+            total[name] += array
+        parameter = skipping.update_parameter(total, parameter)
+        if number == 20:  # parameters may jump
+            parameter["centers"] = parameter["centers"][::-1] * 3.0
+    assert (left_out > len(x)) == (scale < 1e15)
 
 
 def test_weights_count_as_repeated_points() -> None:

@@ -21,7 +21,8 @@ The sum always contains exactly one summand per point. There are two ways to ach
   each batch, and sends the difference.
 - **With memory.** `memory(count)` returns arrays with a row for each point, in the state "not counted
   yet". `update_points` returns the *change* of the statistics, and updates the memory in place. So an
-  algorithm whose points seldom change sends and computes little.
+  algorithm whose points seldom change sends and computes little. Memory is used with the object that
+  made it only, and with one row per point in any partition.
 """
 
 import math

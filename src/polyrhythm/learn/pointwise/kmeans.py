@@ -1,7 +1,9 @@
 """KMeans by statistics (FSP's section 2.2): the sum and the number of the points of each cluster.
 
-A point's memory is its cluster. Only points that move to another cluster change the statistics, and
-their summands are computed in float64, so what is added is later subtracted exactly.
+A point's memory is its cluster, and how far the centres must move before the point can change its
+cluster (`drift.py`). Other points are not looked at. Only points that move to another cluster change
+the statistics, and their summands are computed in float64, so what is added is later subtracted
+exactly.
 """
 
 from collections.abc import Mapping
@@ -13,9 +15,12 @@ import numpy.typing as npt
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.drift import Drift
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
+from polyrhythm.learn.pointwise.nearest import Labels, Nearest, Scratch
 
-Labels = npt.NDArray[np.int32]
+_DENSE = 0.6
+"""If more points than this part must be looked at, all are: taking out rows costs time too."""
 
 
 class KMeans(Algorithm):
@@ -31,6 +36,7 @@ class KMeans(Algorithm):
         self.tol = tol
         self.threads = threads
         self.sample_points = max(10_000, 100 * k)
+        self._drift = Drift()
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         check_count(self.k, len(sample))
@@ -44,10 +50,20 @@ class KMeans(Algorithm):
         return {"sum": (k, d), "count": (k,), "square": (k,)}
 
     def memory(self, count: int) -> Memory:
-        return {"label": np.full(count, -1, np.int32)}
+        """`label`: the cluster of a point. `bound`: the drift of its cluster up to which the point
+        cannot change its cluster; it refers to this object. `square`: the squared norm."""
+        return {
+            "label": np.full(count, -1, np.int32),
+            "bound": np.full(count, -np.inf, np.float32),
+            "square": np.zeros(count, np.float32),
+        }
 
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
-        x, known = batch.x, memory["label"]
+        x = np.asarray(batch.x)
+        label, bound, square = memory["label"], memory["bound"], memory["square"]
+        drifted = self._drift.to(parameter["centers"])
+        left = np.flatnonzero(~(bound > np.take(drifted.limit, label, mode="clip")))
+        dense = len(left) > _DENSE * len(x)
         nearest = Nearest(parameter["centers"], x.dtype)
         layout = self.layout(parameter)
         rows = block_rows(x.shape[1] * x.itemsize + 4 * self.k + 16)
@@ -57,14 +73,24 @@ class KMeans(Algorithm):
 
         def work(state: tuple[Moves, Scratch], block: slice) -> None:
             moves, scratch = state
-            points, old = x[block], known[block]
-            moved, label = nearest.moved(points, old, scratch)
-            if len(moved):
-                weight = None if batch.weight is None else batch.weight[block][moved]
-                moves.add(points[moved], old[moved], label, weight)
-                old[moved] = label
+            at: Any = block if dense else left[block]
+            points, old = x[block] if dense else x.take(at, axis=0), label[at]
+            new = (old < 0).any()
+            if new:
+                with np.errstate(over="ignore"):  # then no bound holds
+                    square[at] = np.einsum("nd,nd->n", points, points)
+            found = nearest.moved(points, None if new else old, scratch)
+            weight = None if batch.weight is None else batch.weight[at]
+            moves.add(points, old, found.rows, found.label, weight)
+            old[found.rows] = found.label
+            label[at] = old
+            if not new:
+                # centres move far after the first visit: no bound would hold
+                second = found.second(scratch)
+                bound[at] = drifted.bound(found.best, second, square[at], old)
 
-        states = over_blocks(len(batch), rows, self.threads, begin, work)
+        count = len(x) if dense else len(left)
+        states = over_blocks(count, rows, self.threads, begin, work)
         total = states[0][0].total()
         for moves, _ in states[1:]:
             for name, array in moves.total().items():
@@ -87,79 +113,6 @@ class KMeans(Algorithm):
     def terminated(self, check: Check) -> bool:
         moved = float(((check.new["centers"] - check.old["centers"]) ** 2).sum())
         return moved <= self.tol * float(check.new["variance"])
-
-
-class Scratch:
-    """Reused arrays for the rows of one block."""
-
-    def __init__(self, k: int, rows: int, dtype: npt.DTypeLike) -> None:
-        self.distance = np.empty(k * rows, dtype)
-        self.best = np.empty(rows, dtype)
-        self.own = np.empty(rows, dtype)
-        self.row = np.arange(rows)
-        self.at = np.empty(rows, np.intp)
-
-
-class Nearest:
-    """Finds the nearest centre of points. It compares |c|^2 - 2 x.c, which leaves out |x|^2."""
-
-    def __init__(self, centers: Array, dtype: npt.DTypeLike) -> None:
-        self._factor = np.ascontiguousarray(-2.0 * centers, dtype)
-        self._bias = (centers * centers).sum(1).astype(dtype)[:, None]
-
-    def moved(
-        self, x: npt.NDArray[Any], old: Labels, scratch: Scratch
-    ) -> tuple[npt.NDArray[np.intp], Labels]:
-        """The rows whose nearest centre is not that of `old` (-1: none), and their new labels. A
-        search for the lowest distance of every row costs as much as the distances do. So only the
-        distance to the old centre is compared with the lowest one, and the search is left to the
-        rows that differ."""
-        distance = self._distances(x, scratch)
-        count = len(x)
-        if count == 0 or (old < 0).any():
-            label = distance.argmin(0).astype(np.int32)
-            moved = np.flatnonzero(label != old)
-            return moved, label[moved]
-        best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
-        at = np.multiply(old, count, out=scratch.at[:count])
-        at += scratch.row[:count]
-        own = np.take(distance.reshape(-1), at, out=scratch.own[:count], mode="clip")
-        moved = np.flatnonzero(own != best)
-        return moved, distance[:, moved].argmin(0).astype(np.int32)
-
-    def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
-        """The nearest centre of each row; of equally near ones the first."""
-        label: Labels = self._distances(x, scratch).argmin(0).astype(np.int32)
-        return label
-
-    def _distances(self, x: npt.NDArray[Any], scratch: Scratch) -> npt.NDArray[Any]:
-        k, count = len(self._factor), len(x)
-        out = scratch.distance[: k * count].reshape(k, count)
-        distance: npt.NDArray[Any] = np.matmul(self._factor, x.T, out=out)
-        distance += self._bias
-        return distance
-
-
-def labels_of(
-    x: npt.NDArray[Any], centers: npt.NDArray[Any], threads: int = 1
-) -> tuple[Labels, npt.NDArray[np.float64]]:
-    """The nearest centre of each point, and the squared distance to it. Points are taken relative to
-    the mean of the centres, because squared distances lose digits far from the origin."""
-    offset = centers.mean(0, dtype=np.float64).astype(x.dtype)
-    centers = centers.astype(np.float64) - offset
-    nearest = Nearest(centers, x.dtype)
-    rows = block_rows(x.shape[1] * x.itemsize + 4 * len(centers) + 16)
-    labels = np.empty(len(x), np.int32)
-    squared = np.empty(len(x))
-
-    def work(scratch: Scratch, block: slice) -> None:
-        points = x[block] - offset
-        labels[block] = nearest.label(points, scratch)
-        apart = points - centers[labels[block]]
-        np.einsum("nd,nd->n", apart, apart, out=squared[block])
-
-    over_blocks(len(x), rows, threads, lambda: Scratch(len(centers), rows, x.dtype), work)
-    return labels, squared
 
 
 def check_count(k: int, points: int) -> None:
@@ -232,6 +185,7 @@ class Moves:
 
     def __init__(self, change: Arrays) -> None:
         self._change = change
+        self._cluster = np.arange(len(change["count"]), dtype=np.int32)[:, None]
         self._waiting: list[tuple[Any, Labels, Labels, Any]] = []
         self._count = 0
 
@@ -239,33 +193,36 @@ class Moves:
         self,
         points: npt.NDArray[Any],
         old: Labels,
+        rows: npt.NDArray[np.intp],
         new: Labels,
         weight: npt.NDArray[Any] | None,
     ) -> None:
-        """Move points from their old clusters (-1: none) to their new ones."""
-        self._waiting.append((points, old, new, weight))
-        self._count += len(points)
-        if self._count >= _TOGETHER:
-            self._add_up()
+        """Move some rows of the points from their old clusters (-1: none) to their new ones."""
+        if len(rows) == len(points):
+            self._add_up([(points, old, new, weight)])
+        elif len(rows):
+            some = None if weight is None else weight[rows]
+            self._waiting.append((points.take(rows, axis=0), old[rows], new, some))
+            self._count += len(rows)
+            if self._count >= _TOGETHER:
+                self._add_up(self._waiting)
+                self._waiting, self._count = [], 0
 
     def total(self) -> Arrays:
         """The change of the statistics by all moves."""
-        self._add_up()
+        if self._waiting:
+            self._add_up(self._waiting)
+            self._waiting, self._count = [], 0
         return self._change
 
-    def _add_up(self) -> None:
-        if not self._waiting:
-            return
-        parts, old, new, weights = zip(*self._waiting, strict=True)
+    def _add_up(self, moves: list[tuple[Any, Labels, Labels, Any]]) -> None:
+        parts, old, new, weights = zip(*moves, strict=True)
         points = np.concatenate(parts, dtype=np.float64)
-        from_, to = np.concatenate(old), np.concatenate(new)
-        one = np.ones(len(points)) if weights[0] is None else np.concatenate(weights, dtype=float)
-        self._waiting, self._count = [], 0
-        at = np.arange(len(points))
-        signs = np.zeros((len(self._change["count"]), len(points)))
-        signs[to, at] = one
-        counted = np.flatnonzero(from_ >= 0)
-        signs[from_[counted], at[counted]] -= one[counted]
+        to, from_ = np.concatenate(new), np.concatenate(old)
+        added, removed = self._cluster == to, self._cluster == from_
+        signs = (added.view(np.int8) - removed.view(np.int8)).astype(np.float64)
+        if weights[0] is not None:
+            signs *= np.concatenate(weights)
         self._change["sum"] += signs @ points
         self._change["count"] += signs.sum(1)
         self._change["square"] += signs @ np.einsum("nd,nd->n", points, points)

@@ -1,0 +1,110 @@
+"""The nearest centres of points: matrix products over blocks of rows.
+
+Distances have one row per centre, so the search for the lowest one runs over long rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.layout import Array
+
+Labels = npt.NDArray[np.int32]
+Values = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.intp]
+
+
+class Scratch:
+    """Reused arrays for the rows of one block."""
+
+    def __init__(self, k: int, rows: int, dtype: npt.DTypeLike) -> None:
+        self.distance = np.empty(k * rows, dtype)
+        self.best = np.empty(rows, dtype)
+        self.second = np.empty(rows, dtype)
+        self.row = np.arange(rows)
+        self.at = np.empty(rows, np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of `Nearest.moved`. Its arrays are those of the scratch: the next block replaces
+    them."""
+
+    rows: Rows
+    """The rows whose nearest centre is another one."""
+    label: Labels
+    """The nearest centres of these rows."""
+    best: Values
+    """For all rows the compared distance to the nearest centre."""
+    distance: Values
+    own: Rows
+    """The places of the distances to the nearest centres."""
+
+    def second(self, scratch: Scratch) -> Values:
+        """For all rows the compared distance to the second nearest centre. It destroys `distance`."""
+        self.distance.reshape(-1)[self.own] = np.inf
+        out: Values = scratch.second[: len(self.best)]
+        return np.minimum.reduce(self.distance, axis=0, out=out)
+
+
+class Nearest:
+    """Finds the nearest centre of points. It compares |c|^2 - 2 x.c, which leaves out |x|^2."""
+
+    def __init__(self, centers: Array, dtype: npt.DTypeLike) -> None:
+        self._factor = np.ascontiguousarray(-2.0 * centers, dtype)
+        self._bias = (centers * centers).sum(1).astype(dtype)[:, None]
+
+    def moved(self, x: npt.NDArray[Any], old: Labels | None, scratch: Scratch) -> Found:
+        """Find the rows whose nearest centre is not that of `old` (None: all rows). A search for the
+        lowest distance of every row costs as much as the distances do. So only the distance to the
+        old centre is compared with the lowest one, and the search is left to the rows that differ."""
+        distance, count = self._distances(x, scratch), len(x)
+        best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
+        row, at = scratch.row[:count], scratch.at[:count]
+        if old is None:
+            return Found(row, distance.argmin(0).astype(np.int32), best, distance, at)
+        np.multiply(old, count, out=at)
+        at += row
+        flat = distance.reshape(-1)
+        own = np.take(flat, at, out=scratch.second[:count], mode="clip")
+        moved = np.flatnonzero(own != best)
+        label = distance[:, moved].argmin(0).astype(np.int32)
+        at[moved] = label * np.intp(count) + moved
+        return Found(moved, label, best, distance, at)
+
+    def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
+        """The nearest centre of each row; of equally near ones the first."""
+        label: Labels = self._distances(x, scratch).argmin(0).astype(np.int32)
+        return label
+
+    def _distances(self, x: npt.NDArray[Any], scratch: Scratch) -> Values:
+        k, count = len(self._factor), len(x)
+        out = scratch.distance[: k * count].reshape(k, count)
+        distance: Values = np.matmul(self._factor, x.T, out=out)
+        distance += self._bias
+        return distance
+
+
+def labels_of(
+    x: npt.NDArray[Any], centers: npt.NDArray[Any], threads: int = 1
+) -> tuple[Labels, npt.NDArray[np.float64]]:
+    """The nearest centre of each point, and the squared distance to it. Points are taken relative to
+    the mean of the centres, because squared distances lose digits far from the origin."""
+    offset = centers.mean(0, dtype=np.float64).astype(x.dtype)
+    centers = centers.astype(np.float64) - offset
+    nearest = Nearest(centers, x.dtype)
+    rows = block_rows(x.shape[1] * x.itemsize + 4 * len(centers) + 16)
+    labels = np.empty(len(x), np.int32)
+    squared = np.empty(len(x))
+
+    def work(scratch: Scratch, block: slice) -> None:
+        points = x[block] - offset
+        labels[block] = nearest.label(points, scratch)
+        apart = points - centers[labels[block]]
+        np.einsum("nd,nd->n", apart, apart, out=squared[block])
+
+    over_blocks(len(x), rows, threads, lambda: Scratch(len(centers), rows, x.dtype), work)
+    return labels, squared
