@@ -23,6 +23,7 @@ from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.core.effects import End
 from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.cuda import look_for_cuda, use_device
+from polyrhythm.engines.debugger import in_debugger
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.exits import exit_words
 from polyrhythm.engines.failures import failure_lines, first_line
@@ -227,7 +228,7 @@ def _await_end(
         if run.interrupted and not stopping:
             stopping = True
             lead.stop()
-        if tick is not None and not _in_debugger(threads):
+        if tick is not None and not in_debugger(threads):
             tick()
         now_s = time.monotonic()
         if now_s > until_s:
@@ -238,19 +239,6 @@ def _await_end(
             lead.stop(at_once=True, failed=_all_failed(run))
         elif now_s > present_s + _LAST_WORD_S:
             lead.stop(at_once=True, failed="every worker ended before the goal")
-
-
-def _in_debugger(threads: list[threading.Thread]) -> bool:
-    """Whether one of these threads stands at the prompt of a debugger (pdb, or one that is built on
-    it)."""
-    frames = sys._current_frames()
-    for thread in threads:
-        frame = frames.get(thread.ident or 0)
-        while frame is not None:
-            if frame.f_code.co_filename == bdb.__file__:
-                return True
-            frame = frame.f_back
-    return False
 
 
 def _all_failed(run: InlineRun) -> str:
