@@ -131,6 +131,24 @@ LEARN: tuple[Mutant, ...] = (
         "pass",
         "tests/learn/test_accumulation.py::test_the_batches_of_a_step_have_the_same_size",
     ),
+    mutant(
+        "dropped-points-have-weight",
+        "The points of a batch that the loop drops count in the weight of the next contribution.",
+        "learn:Visits.drop_batches",
+        "self.dropped += self.in_step",
+        "pass",
+        "tests/learn/test_dropped_batches.py"
+        "::test_a_loop_that_skips_small_batches_makes_its_steps[fsp-gradient]",
+    ),
+    mutant(
+        "small-batches-again-and-again",
+        "A loop that drops small batches gets the next one as small.",
+        "learn:BatchPlan.dropped",
+        "self.sizes.dropped(points)",
+        "pass",
+        "tests/learn/test_dropped_batches.py"
+        "::test_a_loop_that_skips_small_batches_makes_its_steps[fsp-gradient]",
+    ),
     # -- steps and contributions ---------------------------------------------------------------
     mutant(
         "abandoned-loss-is-counted",

@@ -140,6 +140,11 @@ class AttachedOptimizer(torch.optim.Optimizer):
     def has_gradient(self) -> bool:
         return any(parameter.grad is not None for parameter in self.parameters)
 
+    def gradient_states(self) -> list[tuple[int, int]]:
+        """The state of every gradient that exists. It differs after a gradient was computed."""
+        gradients = (parameter.grad for parameter in self.parameters)
+        return [(id(each), each._version) for each in gradients if each is not None]
+
     def step_locally(self, share: float, prepare: Callable[[], None]) -> None:
         """Let the user's optimizer make its step. `share`: the fraction of a whole step; the
         gradients are scaled by it, except those of LBFGS, which compares them with the loss.

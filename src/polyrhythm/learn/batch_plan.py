@@ -1,12 +1,14 @@
 """How many points the next batch of a worker has, as its cadence demands (`core/worker/cadence.py`).
 
 *Batches whose gradients the user accumulates have the same number of points, so that the mean of
-their gradients is the mean over their points.*
+their gradients is the mean over their points. A batch that the user's loop drops is not one of them:
+`core/worker/used_sizes.py` says how large the next one is.*
 """
 
 from collections.abc import Callable, Sequence
 
 from polyrhythm.core.worker.cadence import Cadence, Standing, after_step
+from polyrhythm.core.worker.used_sizes import UsedSizes
 from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.loop import UserLoop
 
@@ -20,8 +22,16 @@ class BatchPlan:
         self._visits = visits
         self._loop = loop
         self._standing = standing
+        self.sizes = UsedSizes()
+        self._whole = 1
+        """The size of the batches that the user's loop asks for."""
         self._batch = 0
         """The number of points that were asked for as the present batch."""
+
+    def begin(self, batch: int, least: int) -> None:
+        """The user's loop takes batches of this size, and none smaller than `least`."""
+        self._whole = batch
+        self._cadence.begin(batch, least)
 
     def next_points(self, ahead: Sequence[int] = ()) -> int:
         """Return the number of points of the next batch. `ahead`: the points of batches that are
@@ -31,15 +41,30 @@ class BatchPlan:
         standing = self._standing()
         for points in ahead:
             standing = after_step(self._cadence, standing, self._loop.terms, points)
-        return self._cadence.next_points(standing, self._loop.terms)
+        return max(self._least, self._cadence.next_points(standing, self._loop.terms))
+
+    @property
+    def _least(self) -> int:
+        return self.sizes.least(self._whole)
 
     def fits(self, points: int) -> bool:
         """Whether a batch that was loaded ahead, and planned with this many points, may be the next
         one."""
         if self._visits.unstepped:
             return points == self._batch
+        if points < self._least:
+            return False
         return self._cadence.fits(points, self._standing(), self._loop.terms)
 
     def begin_batch(self, points: int) -> None:
         """The training loop gets a batch for which this many points were asked."""
         self._batch = points
+
+    def used(self, points: int) -> None:
+        """The training loop has computed a gradient with a batch of this many points."""
+        self.sizes.used(points)
+        self._cadence.at_least(self._least)
+
+    def dropped(self, points: int) -> None:
+        """The training loop has dropped a batch of this many points."""
+        self.sizes.dropped(points)

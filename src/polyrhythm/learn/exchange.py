@@ -14,6 +14,7 @@ from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.batch_plan import BatchPlan
+from polyrhythm.learn.dropping import Dropping
 from polyrhythm.learn.left_out import NO_STEP, SCALER_SKIPPED, LeftOut, reason_of
 from polyrhythm.learn.making import StepMaker
 from polyrhythm.learn.micro_batches import MicroBatches
@@ -62,6 +63,7 @@ class Exchange:
         on_servers = self._kind.steps_on_servers
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
+        self._dropping = Dropping(visits, self.plan, models[0], say)
         self._maker = StepMaker(
             node, flat, self._models, models, self._left_out, say, on_servers=on_servers
         )
@@ -94,7 +96,7 @@ class Exchange:
         if objective is not None and not skipped:
             self.objective.add(objective, in_step or self._visits.in_step)
             if not self._kind.steps_on_servers and self.traits.timed and not self._since.steps:
-                self.objective.keep_first(round(self._since.visited))
+                self.objective.keep_first(round(self._since.weighed))
         self._end_step(stepped, skipped=skipped, objective=objective is not None)
         model.drop_gradients()
 
@@ -105,22 +107,18 @@ class Exchange:
 
     def before_batch(self) -> None:
         """The training loop asks for the next batch. If a GradScaler has made no step with the last
-        one, the step is left out. If the loop has dropped the gradients of the last one, the same
-        happens when a round that ends by the clock is over."""
-        if self._loop.stopped:
-            return
+        one, the step is left out. If the loop has dropped its last batches, the worker may be due
+        without a step."""
         for model in self._models.take_scaled():
             if not self._loop.stopped:
                 self._skip(model, SCALER_SKIPPED)
                 model.drop_gradients()
-        if self._loop.stopped:
+        if self._loop.stopped or self._several or not self._visits.unstepped:
             return
-        if self._several or not self._visits.unstepped or not self.traits.timed:
-            return
-        if not self._models.only.has_gradient:
-            self._node.look()
-            if self._loop.hurried or self._node.interval_left_ns() <= 0:
-                self._skip(self._models.only, NO_STEP)
+        if self._dropping.all_dropped() and self.traits.gathers:
+            self._micro.drop()
+            if self._due() is not Due.NO:
+                self._contribute_steps()
 
     def _skip(self, model: AttachedOptimizer, why: str) -> None:
         """Leave out a step that the user's code has not made. The gradients remain: they may be
@@ -140,11 +138,12 @@ class Exchange:
         if self.traits.gathers and self._since.given is None and self._micro.abandons():
             self._leave_out(objective and not skipped)
         elif self.traits.gathers:
-            self._micro.end(self._since.visited, skipped=skipped)
+            self._micro.end(self._since.weighed, skipped=skipped)
         elif self.traits.trains_through and self._on_its_way:
             self._look()
         elif self.cadence.looks(in_flight=self._on_its_way):
             self._node.look()
+        self._dropping.stepped()
         self._visits.stepped()
         if self._due() is not Due.NO:
             self._contribute(stepped)
@@ -175,7 +174,7 @@ class Exchange:
 
     def _leave_out(self, objective: bool) -> None:
         self._visits.take_back()
-        self._since.stepped = self._since.visited
+        self._since.stepped = self._since.weighed
         self._since.steps -= 1
         if objective:
             self.objective.remove_last()
@@ -208,8 +207,7 @@ class Exchange:
         self._visits.drop()
 
     def _drop_steps(self) -> None:
-        """Drop the steps since the last contribution. The job has stopped, and the worker takes the
-        final parameters."""
+        """Drop the steps since the last contribution: the worker takes the final parameters."""
         self.settle()
         self._forget_steps()
         self._models.drop_gradients()
@@ -267,8 +265,16 @@ class Exchange:
             return
         if self._visits.unstepped:
             self._finish_accumulation()
-        self._contribute()
+        self._contribute_steps()
         self._models.drop_gradients()
+
+    def _contribute_steps(self) -> None:
+        """Contribute the steps since the last contribution. If the training loop has made none with
+        its points, leave them out."""
+        if not self._since.steps:
+            self._left_out.leave(0.0, NotFinite(NO_STEP))
+            self._since.steps = 1
+        self._contribute()
 
     def _report_rest(self) -> None:
         """Report the points of the last batches. All steps with them are contributed."""
@@ -283,7 +289,7 @@ class Exchange:
         skipped = not self._maker.finish(self._unweighed(), self._since.share)
         self._since.steps += 1
         if self.traits.gathers:
-            self._micro.end(self._since.visited, skipped=skipped)
+            self._micro.end(self._since.weighed, skipped=skipped)
         self._visits.stepped()
 
     def _contribute(self, stepped: int | None = None) -> None:
@@ -294,9 +300,7 @@ class Exchange:
         collected, progress, lease = self._visits.collect()
         first = self._models.steps_first(stepped)
         visited = self._since.reported(several=self._several, first=first)
-        given, self._since.given = self._since.given, None
-        weight = given if given is not None else collected or self._visits.in_step
-        weight = weight or 1.0
+        weight = self._since.take_weight(collected)
         left_out, points, why = self._left_out.take(self._since.steps)
         weight = weight - points if weight > points else 1.0
         if why is not None and not self.traits.trains_through:
@@ -365,8 +369,7 @@ class Exchange:
 
     def _continue(self) -> None:
         """The worker has abstained, and continues with the parameters of the next version."""
-        self._remember()
-        self.resume_pace()
+        self.take_version()
         self.begin_round()
 
     def take_version(self) -> None:

@@ -54,11 +54,17 @@ class MicroBatches:
         abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         return abandoned_ns
 
-    def end(self, visited: float, *, skipped: bool) -> None:
+    def drop(self) -> None:
+        """The training loop has dropped micro-batches: their time is not that of computing. Read
+        whether the lead has asked all workers to contribute."""
+        self._ended_ns = self._node.timesheet.computed_ns()
+        self._node.look()
+
+    def end(self, weighed: float, *, skipped: bool) -> None:
         """End a micro-batch: gather the gradients unless the step is `skipped`, measure the time,
-        and read whether the lead has asked all workers to contribute. `visited`: the number of
-        points since the last contribution."""
-        points = visited - self.gathered
+        and read whether the lead has asked all workers to contribute. `weighed`: the number of
+        points since the last contribution, without those of dropped batches."""
+        points = weighed - self.gathered
         self.gathered += points
         if not skipped:
             self._kind.gather(self._flat, points or 1.0)

@@ -12,14 +12,15 @@ class Uncontributed:
         self.given: float | None = None
         """The number of points that the user's code gave with its steps; None: it gave none."""
         self.stepped = 0.0
-        """The number of points between the last contribution and the last step."""
+        """The number of points between the last contribution and the last step, without those that
+        the training loop dropped."""
 
     def give(self, points: float) -> None:
         self.given = (self.given or 0.0) + points
 
     def end_step(self) -> None:
         self.steps += 1
-        self.stepped = self.visited
+        self.stepped = self.weighed
 
     def forget(self) -> None:
         self.steps, self.given, self.stepped = 0, None, 0.0
@@ -30,13 +31,24 @@ class Uncontributed:
         return self.given if self.given is not None else self._visits.points
 
     @property
+    def weighed(self) -> float:
+        """The number of points since the last contribution with which gradients were computed."""
+        return self.given if self.given is not None else self._visits.points - self._visits.dropped
+
+    @property
     def in_step(self) -> float:
-        """The number of points since the last step."""
-        return self.visited - self.stepped
+        """The number of points since the last step with which gradients were computed."""
+        return self.weighed - self.stepped
 
     def share(self) -> float:
         """The fraction of a whole step: less than 1 if the step has fewer points."""
         return 1.0 if self.given is not None else self._cadence.share(self._visits.in_step)
+
+    def take_weight(self, collected: float) -> float:
+        """The weight of a contribution with this many points of batches. If there are none, another
+        step was made with the last batches."""
+        given, self.given = self.given, None
+        return (given if given is not None else collected or self._visits.in_step) or 1.0
 
     def reported(self, *, several: bool, first: bool) -> int:
         """How many points the contribution reports as visited; -1: as many as its weight. If the

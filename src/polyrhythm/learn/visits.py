@@ -19,11 +19,16 @@ class Visits:
         self.in_step = 0.0
         """The number of points in the batches since the last step; if there are none, in those of
         the last step, because another step may be made with them."""
+        self.last = 0
+        """The number of points in the last batch."""
+        self.dropped = 0.0
+        """How many of `points` were in batches that the training loop has dropped: no gradient was
+        computed with them. They count as visited, but have no weight."""
         self.reported = -1
         """How many points the last `collect` reported as visited; -1: as many as it returned."""
         self._progress: dict[int, ChunkProgress] = {}
         self._lease = 0
-        self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
+        self._before: tuple[float, dict[int, ChunkProgress], float] = (0.0, {}, 0.0)
         self.put_back: Callable[[int], None] | None = None
         """Returns the points of the last batches, so that they are visited again. None if that is
         not possible."""
@@ -37,7 +42,7 @@ class Visits:
     def note(self, points: int, progress: Sequence[ChunkProgress]) -> None:
         """The training loop gets a batch of this many points."""
         if self.put_back is not None and not self.unstepped:
-            self._before = (self.points, dict(self._progress))
+            self._before = (self.points, dict(self._progress), self.dropped)
         self._count(points)
         self._progress.update({step.chunk: step for step in progress})
 
@@ -47,6 +52,18 @@ class Visits:
         self.unstepped += 1
         self.points += points
         self.in_step += points
+        self.last = points
+
+    def drop_batch(self) -> None:
+        """The training loop has dropped the last batch, and uses gradients of earlier ones."""
+        self.dropped += self.last
+        self.in_step -= self.last
+
+    def drop_batches(self) -> None:
+        """The training loop has dropped all batches since the last step."""
+        self.dropped += self.in_step
+        self.in_step = 0.0
+        self.unstepped = 0
 
     def stepped(self) -> None:
         """A step was made with the points of all batches so far."""
@@ -60,14 +77,14 @@ class Visits:
     def take_back(self) -> None:
         """Return the points of the batches since the last step, so that they are visited again."""
         assert self.put_back is not None
-        self.points, self._progress = self._before
+        self.points, self._progress, self.dropped = self._before
         self.put_back(self.unstepped)
         self.unstepped = 0
 
     def drop(self) -> None:
         """Forget the points: they will never count."""
         self.points, self._progress, self.unstepped = 0.0, {}, 0
-        self.in_step = 0.0
+        self.in_step = self.dropped = 0.0
 
     def close(self) -> None:
         """No further step is made with the batches so far."""
@@ -78,9 +95,11 @@ class Visits:
         return self.points > 0
 
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
-        """Return the number of points, the progress through chunks, and the number of the lease
-        under which the first point was visited. Then begin at zero."""
-        points, progress, in_step = self.points, tuple(self._progress.values()), self.in_step
+        """Return the number of points without those of dropped batches, the progress through
+        chunks, and the number of the lease under which the first point was visited. Then begin at
+        zero."""
+        points, progress = self.points - self.dropped, tuple(self._progress.values())
+        in_step = self.in_step
         self.drop()
         self.in_step = in_step
         return points, progress, self._lease

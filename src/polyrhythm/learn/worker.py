@@ -206,7 +206,7 @@ class Worker:
             sampler=sampler,
         )
         least = least_of(self._job.min_batch, loading.batch_size)
-        exchange.cadence.begin(loading.batch_size, least)
+        exchange.plan.begin(loading.batch_size, least)
         found = self._streamed(loading) if loading.uncounted else self._leased(loading, least)
         for points, batch in found:
             if self._pacer is not None:

@@ -68,6 +68,9 @@ class Cadence(Protocol):
     def begin(self, batch: int, least: int) -> None:
         """The user's loop takes batches of this size, and none smaller than `least`."""
 
+    def at_least(self, points: int) -> None:
+        """The user's loop drops batches with fewer points than this."""
+
     def due(self, standing: Standing, terms: Resume) -> Due:
         """Whether the worker, which has just ended a step, contributes now."""
 
@@ -145,6 +148,9 @@ class _Untimed:
 
     def begin(self, batch: int, least: int) -> None:
         self._batch, self._least = batch, least
+
+    def at_least(self, points: int) -> None:
+        pass
 
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return self._batch
@@ -234,6 +240,10 @@ class ByClock:
 
     def begin(self, batch: int, least: int) -> None:
         self._micro = MicroBatch(batch, least, whole=self._whole)
+
+    def at_least(self, points: int) -> None:
+        if self._micro is not None:
+            self._micro.at_least(points)
 
     def due(self, standing: Standing, terms: Resume) -> Due:
         if self.due_in_ns(standing.left_ns) <= 0:

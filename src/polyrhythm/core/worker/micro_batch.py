@@ -39,13 +39,17 @@ class MicroBatch:
         """`most`: the points of the user's batch. `least`: the fewest points of a micro-batch.
         `whole`: make micro-batches as large as the user's batch."""
         self.most = most
-        self._least = least
+        self._least = self._allowed = least
         self._whole = whole
         self._weight = 0.0
         self._points = self._took = 0.0
         self._square = self._product = 0.0
         self._larger = False
         self._warm = False
+
+    def at_least(self, points: int) -> None:
+        """No micro-batch has fewer points than this, as long as no other number is given."""
+        self._least = max(self._allowed, points)
 
     @property
     def usual_ns(self) -> float:
