@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
+from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.contributions import Contributions
-from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict

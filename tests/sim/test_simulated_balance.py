@@ -9,7 +9,8 @@ from collections import defaultdict
 
 import pytest
 
-from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.wire.messages import ChunkProgress, Trailer
 from tests.sim.ledger import scenario, storm

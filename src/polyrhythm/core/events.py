@@ -3,6 +3,7 @@
 from polyrhythm.core.machine import Event, Reason
 from polyrhythm.core.record import Record
 from polyrhythm.wire.messages import (
+    Address,
     ChunkProgress,
     FileEntry,
     ModelSpec,
@@ -262,10 +263,22 @@ class Attaching(Event, frozen=True):
 
 class Enrolling(Event, frozen=True):
     """The user's code asks for chunks of a data set with this many points, in batches of `batch`
-    points (0: unknown)."""
+    points (0: unknown). `listens`: where this worker receives points of other workers; None if it
+    receives none."""
 
     points: int
     batch: int = 0
+    listens: Address | None = None
+
+
+class PointsDelivered(Event, frozen=True):
+    """This worker has received all points of a chunk (`nbytes` bytes), or it cannot send or receive
+    them because of `fault`. `number`: the number of the delivery."""
+
+    chunk: int
+    number: int
+    nbytes: int = 0
+    fault: Reason | None = None
 
 
 class Computed(Event, frozen=True):

@@ -16,6 +16,7 @@ from polyrhythm.wire.proof import Hello
 _WORKER_TO_LEAD = (
     m.Attach,
     m.Enrol,
+    m.Delivered,
     m.Trailer,
     m.Abstained,
     m.Asking,

@@ -108,6 +108,11 @@ SENTENCES = {
     " {targets}, and {times:.1f} times the time per point",
     "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}, at {times:.1f} times"
     " the time per point",
+    "move-no-memory": "{targets} has no memory for {nbytes:byte} of points",
+    "move-unreachable": "{workers} cannot connect to {targets}: {detail}",
+    "move-not-sendable": "{workers} cannot send its points: {detail}",
+    "move-member-left": "{workers} or {targets} left before all points had arrived",
+    "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "no worker has reported {target} yet, which --target names; workers have"
     " reported {names}",
     # why a worker left, or a link or server was lost

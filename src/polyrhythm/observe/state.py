@@ -325,6 +325,10 @@ class RunState:
         self.moved_chunks += line.get("moved", 0)
         self.moved_points += line.get("points", 0)
 
+    def _points_kept(self, line: dict[str, Any]) -> None:
+        self.moved_chunks -= line.get("chunks", 0)
+        self.moved_points -= line.get("points", 0)
+
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
@@ -375,6 +379,7 @@ class RunState:
         "unreported": _unreported,
         "refused": _refused,
         "chunks": _chunks,
+        "points-kept": _points_kept,
         "no-points": _no_points,
         "learning": _found,
         "given-up": _given_up,

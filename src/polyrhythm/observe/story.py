@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import LearningState
+from polyrhythm.observe import moves
 from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.reasons import (
@@ -256,6 +257,9 @@ class Teller:
         text = f"{points} ({chunks}) move from {names[0]} to {names[1]}: {why}"
         return [self._say(text, [*sources, *targets])]
 
+    def _moves(self, line: dict[str, Any], words: Callable[..., str]) -> list[Sentence]:
+        return [self._say(words(line, self.state.name_of), [line["worker"], line["target"]])]
+
     def _away(self, line: dict[str, Any]) -> list[Sentence]:
         away = f"the lead was paused for {line['seconds']:.1f} s"
         return [self._say(f"{away}: no process is suspected for that time", None)]
@@ -360,6 +364,8 @@ class Teller:
         "evaluator": _evaluator,
         "unreported": _policy,
         "chunks": _chunks,
+        "points-moved": lambda teller, line: teller._moves(line, moves.moved),
+        "points-kept": lambda teller, line: teller._moves(line, moves.kept),
         "no-points": _no_points,
         "skipped": _skipped,
         "refused": _refused,

@@ -82,7 +82,12 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     abandon: str = "off"
     """For fsp: how long a round waits for an unfinished micro-batch after the interval."""
     migrate: str = "auto"
-    """Whether leases move from slow workers to fast ones (lease, off); auto: lease under fsp."""
+    """How chunks move from slow workers to fast ones: off, lease (only the right to visit them), full
+    (their points travel too) or blocking (both workers wait meanwhile). auto: lease under fsp."""
+    migrate_memory: Size | None = None
+    """For full and blocking: the most bytes of a worker's inactive copies. None: its first share."""
+    point: Size = Size(100)
+    """The size of a point, for full and blocking."""
     most_steps: int = 64
     """For psp: the most steps that the fastest worker may take between two barriers."""
     probe_points: int = 2048
@@ -242,6 +247,8 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """How long the worker itself takes for an exchange: it copies what it sends and what it
     receives."""
     join: Duration = Duration(0)
+    memory: int | None = None
+    """How many points of other workers fit into the worker's memory; None: any number."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -345,6 +352,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             coordination=job.coordination,
             abandon=job.abandon,
             migrate=job.migrate,
+            migrate_memory=None if job.migrate_memory is None else int(job.migrate_memory),
             most_steps=job.most_steps,
             probe_points=job.probe_points,
             min_batch=job.min_batch,

@@ -26,7 +26,7 @@ from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.operator import OperatorProcess
 from polyrhythm.sim.scenario import LinkTable, Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
-from polyrhythm.sim.worker.node import WorkerProcess
+from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
 
 _NAMED = 5
@@ -148,6 +148,9 @@ class Simulation:
             ev.LeadLinked(self.job.heartbeat_s, self.job.lead_timeout_s),
             check=self._check,
             kept_nbytes=self.scenario.job.kept,
+            dial_worker=self._dial_worker,
+            point_nbytes=self.scenario.job.point,
+            memory=spec.table.memory,
         )
         before = self.workers.get(spec.name)
         if before is None or not before.alive:
@@ -168,6 +171,13 @@ class Simulation:
         table = self._cast[worker.name].link
         name = SEAT.link_to(server_name(server))
         return link(self._clock, self._rng, table, worker, far, (worker.name, name))
+
+    def _dial_worker(self, worker: WorkerProcess, send: m.ChunkSend) -> Channel | None:
+        far = self.workers.get(send.name)
+        if far is None or not far.alive or far.machine.incarnation != send.incarnation:
+            return None
+        table = self._cast[worker.name].link
+        return link(self._clock, self._rng, table, worker, far, (POINTS, POINTS))
 
     # -- faults and other events of a scenario --------------------------------------------------
 

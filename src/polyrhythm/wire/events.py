@@ -31,6 +31,8 @@ class EventType(IntEnum):
     STOP = 39
     EVICTED = 40
     APPOINTED = 41
+    DELIVERED = 42
+    CHUNK_PART = 43
     # one contribution, from the push to the pull
     TRAILER = 48
     ABSTAINED = 49

@@ -6,7 +6,7 @@ import pytest
 
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.sharing import Sharing
-from polyrhythm.wire.messages import Leased
+from polyrhythm.wire.messages import Enrol, Leased
 
 NAMES = ("worker-2", "worker-10", "worker-1")
 
@@ -19,7 +19,7 @@ def dealt(order: tuple[str, ...]) -> dict[str, list[tuple[int, int]]]:
         view.enter(view.admit(name, 0))
     found = {}
     for member in view.members():
-        lease = sharing.enrol(member, 1_000, 10, view)
+        lease = sharing.enrol(member, Enrol(points=1_000, batch=10), view)
         assert isinstance(lease, Leased)
         found[member.name] = [(chunk.first, chunk.last) for chunk in lease.chunks]
     return found

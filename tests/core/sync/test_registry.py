@@ -111,8 +111,6 @@ def test_kind_auto_becomes_the_kind_that_the_policy_prefers(
         ({"sync": "fsp", "abandon": "soon"}, "give off or a duration such as 50ms"),
         ({"sync": "fsp", "abandon": "50ms", "kind": "local"}, "--abandon goes with --sync fsp"),
         ({"sync": "bsp", "abandon": "50ms"}, "--abandon goes with --sync fsp"),
-        ({"sync": "fsp", "migrate": "full"}, "--migrate full is not built yet"),
-        ({"sync": "fsp", "migrate": "blocking"}, "--migrate blocking is not built yet"),
         ({"sync": "fsp", "migrate": "all"}, "--migrate 'all' is not known"),
         ({"sync": "asp", "migrate": "lease"}, "--migrate lease needs a policy with rounds"),
     ],

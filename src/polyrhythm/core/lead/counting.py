@@ -6,6 +6,8 @@ it names is confirmed, and the policy is told of it.*
 
 from collections.abc import Iterable
 
+import msgspec
+
 from polyrhythm.core.lead.contributions import Complete, in_range
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
@@ -150,11 +152,24 @@ class Counting:
             self._outbox.note("chunks", **numbers, **moved.reason.noted())
         self.send_leases(leases, now_ns)
 
+    def delivered(self, message: m.Delivered, member: Member, now_ns: int) -> None:
+        """A member has received the points of a chunk, or a delivery has failed."""
+        if message.fault is not None:
+            message = msgspec.structs.replace(message, fault=plain_reason(message.fault))
+        self.send_leases(self._sharing.delivered(member, message, self._view), now_ns)
+
     def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
         for member, lease in leases:
             self._outbox.tell(member, lease)
-            if lease.chunks:
+            if lease.chunks or lease.sends:
                 self._mode.call_back(member, now_ns)
+        for ended in self._sharing.ended_moves():
+            numbers = {"chunks": ended.chunks, "points": ended.points, "free": ended.free}
+            pair = {"worker": ended.source, "target": ended.target}
+            if ended.reason is None:
+                self._outbox.note("points-moved", **pair, **numbers)
+            else:
+                self._outbox.note("points-kept", **pair, **numbers, **ended.reason.noted())
 
     def _note_without_points(self, member: Member) -> None:
         """Write to the journal, once per worker, that a worker has never had a point to visit."""

@@ -7,11 +7,10 @@ points can be in flight: its holder has contributed under a lease that does not 
 or every server knows that the holder was removed.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
 
 from polyrhythm.core.lead.balance import chunks as giving
+from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, quotas
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.errors import InvariantBroken
@@ -22,41 +21,6 @@ CHUNKS_TO_BALANCE = 100
 """The fewest chunks where passes are balanced: one chunk is at most 1% of a pass."""
 _MOST_PASSES = 10_000
 """The most passes over a chunk that one contribution may report."""
-Holder: TypeAlias = tuple[int, int]
-"""A worker and its incarnation."""
-
-
-@dataclass(slots=True)
-class Chunk:
-    first: int
-    last: int
-    holder: Holder | None = None
-    heir: Holder | None = None
-    """The member that gets the chunk when the present holder has confirmed lease `asked`."""
-    asked: int = 0
-    passes: int = 0
-    cursor: int = 0
-    visited: int = 0
-    """The number of the last progress in this chunk, counted over all chunks."""
-
-    @property
-    def points(self) -> int:
-        return self.last - self.first
-
-    @property
-    def due(self) -> Holder | None:
-        """The member that will hold the chunk when a move that was begun is complete."""
-        return self.heir or self.holder
-
-
-@dataclass(slots=True)
-class HeldPoints:
-    """The points of all chunks of a member, how many visits they had, and how many are left until
-    the last pass (None: there is no last pass)."""
-
-    points: int = 0
-    visits: int = 0
-    left: int | None = None
 
 
 class DataPlan:
@@ -82,6 +46,9 @@ class DataPlan:
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
         """The chunks that change their holder, while the old holder has not given them up yet."""
+        self.handed: list[tuple[int, Holder, Holder]] = []
+        """The moves that are complete: the chunk, its old holder and its new one. The caller empties
+        the list."""
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(count):
             self._passes.put(index, 0)
@@ -99,7 +66,7 @@ class DataPlan:
         chunks at the time of the cut gets them again, up to its share."""
         plan = cls(record.points, 1, record.seed, epochs)
         plan.chunks = [
-            Chunk(c.first, c.last, None, None, 0, c.passes, c.cursor) for c in record.chunks
+            Chunk(c.first, c.last, passes=c.passes, cursor=c.cursor) for c in record.chunks
         ]
         plan._passes = MinimumTracker()
         wanted: dict[Holder, list[int]] = {}
@@ -107,7 +74,7 @@ class DataPlan:
             plan._passes.put(index, chunk.passes)
             if chunk.holder in members:
                 wanted.setdefault(members[chunk.holder], []).append(index)
-        for member, quota in _quotas(len(plan.chunks), wanted, members.values()).items():
+        for member, quota in quotas(len(plan.chunks), wanted, members.values()).items():
             for index in wanted.get(member, [])[:quota]:
                 plan._hand(index, member)
         plan.share(list(members.values()))
@@ -126,13 +93,13 @@ class DataPlan:
                 held[chunk.due].append(index)
             else:
                 loose.append(index)
-        quotas = _quotas(len(self.chunks), held, members)
-        for member, quota in quotas.items():
+        shares = quotas(len(self.chunks), held, members)
+        for member, quota in shares.items():
             while len(held[member]) > quota:
                 loose.append(held[member].pop())
         moves = iter(loose)
         changed = set()
-        for member, quota in quotas.items():
+        for member, quota in shares.items():
             for _ in range(quota - len(held[member])):
                 changed.add(self._move(next(moves), member))
         self._ask(changed)
@@ -152,15 +119,14 @@ class DataPlan:
                     held.left += max(0, self._epochs * chunk.points - visits)
         return found
 
-    def give(
+    def gifts(
         self, sources: Iterable[Holder], targets: Iterable[Holder], amount: float, *, ends: bool
-    ) -> tuple[set[Holder], int, int]:
-        """Begin to move about `amount` points from each of `sources`, evenly to `targets`. `ends`:
-        the amount is one of visits that are left. Returns the members whose leases changed, and how
-        many chunks and points move."""
+    ) -> list[Gift]:
+        """Choose chunks with about `amount` points of each of `sources`, evenly for `targets`.
+        `ends`: the amount is one of visits that are left."""
         received = dict.fromkeys(sorted(targets), 0)
-        changed, chunks = set(), 0
-        for source in sorted(sources):
+        found = []
+        for source in sorted(sources) if received else ():
             held = [
                 giving.Held(index, chunk.points, chunk.passes, chunk.cursor, chunk.visited)
                 for index in sorted(self._held.get(source, ()))
@@ -169,10 +135,38 @@ class DataPlan:
             for index in giving.choose(held, amount, self._epochs, ends=ends):
                 target = min(received, key=lambda target: received[target])
                 received[target] += self.chunks[index].points
-                changed.add(self._move(index, target))
-                chunks += 1
+                found.append((index, source, target))
+        return found
+
+    def give(self, gifts: Iterable[Gift], delivery: int = 0) -> set[Holder]:
+        """Begin to move these chunks. `delivery`: the number of the first delivery, if points must
+        be delivered; the others follow. Returns the members whose leases changed."""
+        changed = set()
+        for offset, (index, _, target) in enumerate(gifts):
+            changed.add(self._move(index, target))
+            self.chunks[index].delivery = delivery and delivery + offset
         self._ask(changed)
-        return changed, chunks, sum(received.values())
+        return changed
+
+    def take_back(self, chunks: Iterable[int]) -> set[Holder]:
+        """End the moves of these chunks: they stay with their holders. Returns the members whose
+        leases changed."""
+        changed = set()
+        for index in chunks:
+            holder = self.chunks[index].holder
+            self._hand(index, holder)
+            if holder is not None:
+                changed.add(holder)
+        self._number(changed)
+        return changed
+
+    def delivered(self, index: int, number: int) -> set[Holder]:
+        """The heir of the chunk has all its points. Returns the members whose leases grew."""
+        chunk = self.chunks[index]
+        if not number or chunk.delivery != number:
+            return set()
+        chunk.delivered = True
+        return self._complete([index])
 
     def _ask(self, changed: Iterable[Holder]) -> None:
         """Number the leases that changed. The holders of chunks that move are asked to confirm."""
@@ -189,6 +183,7 @@ class DataPlan:
             self._hand(index, member)
             return member
         chunk.heir, chunk.asked = member, 0
+        chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
         self.moving.add(index)
         return chunk.holder
 
@@ -200,28 +195,48 @@ class DataPlan:
         if member is not None:
             self._held.setdefault(member, set()).add(index)
         chunk.holder, chunk.heir, chunk.asked = member, None, 0
+        chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
         self.moving.discard(index)
 
     def _number(self, changed: Iterable[Holder]) -> None:
         for member in changed:
             self._numbers[member] = self._numbers.get(member, 0) + 1
 
+    def renumber(self, members: Iterable[Holder]) -> set[Holder]:
+        """Number the leases of these members anew; returns the members that have one."""
+        found = {member for member in members if member in self._numbers}
+        self._number(found)
+        return found
+
     def confirm(self, holder: Holder, number: int) -> set[Holder]:
         """`holder` has contributed or abstained under lease `number`. Chunks that it gave up with
         this lease now move to their new holders. Returns the members whose leases grew."""
-        changed: set[Holder] = set()
+        found = []
         for index in sorted(self.moving):
             chunk = self.chunks[index]
-            if chunk.holder == holder and 0 < chunk.asked <= number and chunk.heir is not None:
+            if chunk.holder == holder and 0 < chunk.asked <= number:
+                chunk.given_up = True
+                found.append(index)
+        return self._complete(found)
+
+    def _complete(self, chunks: Iterable[int]) -> set[Holder]:
+        """Complete the moves of these chunks whose holder has given them up, and whose heir has the
+        points. Returns the members whose leases grew."""
+        changed: set[Holder] = set()
+        for index in chunks:
+            chunk = self.chunks[index]
+            ready = chunk.given_up and (chunk.delivered or not chunk.delivery)
+            if ready and chunk.holder is not None and chunk.heir is not None:
                 changed.add(chunk.heir)
+                self.handed.append((index, chunk.holder, chunk.heir))
                 self._hand(index, chunk.heir)
         self._number(changed)
         return changed
 
     def release(self, gone: Iterable[Holder]) -> set[Holder]:
         """These members were removed, and none of their contributions can arrive any more. Their
-        chunks go to the members that were to get them next; chunks that they were to get stay with
-        the present holders. Returns the members whose leases grew."""
+        chunks go to the members that were to get them next, if these have the points; chunks that
+        they were to get stay with the present holders. Returns the members whose leases grew."""
         leavers = set(gone)
         changed: set[Holder] = set()
         for index in sorted(self.moving):
@@ -231,8 +246,9 @@ class DataPlan:
                 self._hand(index, chunk.holder)
         for holder in leavers:
             for index in sorted(self._held.pop(holder, ())):
-                heir = self.chunks[index].heir
-                self.chunks[index].holder = None
+                chunk = self.chunks[index]
+                heir = chunk.heir if chunk.delivered or not chunk.delivery else None
+                chunk.holder = None
                 self._hand(index, heir)
                 if heir is not None:
                     changed.add(heir)
@@ -335,14 +351,3 @@ class DataPlan:
                 )
             if holder is not None and index not in held[holder]:
                 raise InvariantBroken("a chunk is missing in the chunks of its holder")
-
-
-def _quotas(
-    chunks: int, held: Mapping[Holder, Collection[int]], members: Iterable[Holder]
-) -> dict[Holder, int]:
-    """How many chunks each member gets. All get the same number; if the chunks cannot be divided
-    evenly, the members that hold the most chunks get one more. The result is in descending order of
-    chunks held."""
-    ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
-    bound, extras = divmod(chunks, len(ranked))
-    return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}

@@ -113,7 +113,7 @@ class Lifecycle:
         """A member announces a data set: give it a lease of chunks."""
         if not self._sharing.begun:
             self._outbox.note("data", points=message.points, batch=message.batch)
-        lease = self._sharing.enrol(member, message.points, message.batch, self._view)
+        lease = self._sharing.enrol(member, message, self._view)
         if isinstance(lease, Reason):
             self.refuse(member, lease, now_ns)
         else:

@@ -141,10 +141,12 @@ class LeadMachine:
         if member is not None:
             self._lifecycle.attach(member, message.spec, now_ns)
 
-    def _on_enrol(self, message: m.Enrol, now_ns: int) -> None:
+    def _on_data(self, message: m.Enrol | m.Delivered, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is not None:
+        if member is not None and isinstance(message, m.Enrol):
             self._lifecycle.enrol(member, message, now_ns)
+        elif member is not None and isinstance(message, m.Delivered):
+            self._counting.delivered(message, member, now_ns)
 
     def _on_report(self, message: m.Report, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -380,7 +382,8 @@ class LeadMachine:
         m.Placed: _on_placed,
         m.Seeded: _on_seeded,
         m.Attach: _on_attach,
-        m.Enrol: _on_enrol,
+        m.Enrol: _on_data,
+        m.Delivered: _on_data,
         m.Trailer: _on_trailer,
         m.Arrived: _on_arrived,
         m.Abstained: _on_abstained,

@@ -10,6 +10,7 @@ from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.evaluator import Evaluator
 from polyrhythm.core.lead.folds import Folds
 from polyrhythm.core.lead.members import View
+from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import JobProgress
@@ -21,7 +22,7 @@ from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.steps import Steps
 from polyrhythm.core.lead_watch import link_timeout_s
-from polyrhythm.core.sync.migration import moves_leases
+from polyrhythm.core.sync.migration import BLOCKING, DELIVERING, OFF, migration_of
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec
@@ -63,8 +64,18 @@ def connect(job: JobSpec) -> Parts:
     grace_s = job.start_timeout_s if job.respawn else 0.0
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
     rows = keeps_rows(job.kind)
-    balances = moves_leases(job, policy.traits)
-    sharing = Sharing(job.seed, job.epochs, job.min_batch, whole_chunks=rows, balances=balances)
+    mode = migration_of(job, policy.traits)
+    migration = None
+    if mode in DELIVERING:
+        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING)
+    sharing = Sharing(
+        job.seed,
+        job.epochs,
+        job.min_batch,
+        whole_chunks=rows,
+        balances=mode != OFF,
+        migration=migration,
+    )
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)

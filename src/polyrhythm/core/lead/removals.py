@@ -10,7 +10,7 @@ vanished host.*
 
 import math
 
-from polyrhythm.core.lead.data import Holder
+from polyrhythm.core.lead.chunks import Holder
 
 _REJOINS_WITHIN_NS = 5 * 10**9
 """How long an evicted worker whose link has ended may take to send a hello again: it closes the old

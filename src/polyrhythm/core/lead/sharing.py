@@ -4,12 +4,14 @@ from collections.abc import Collection, Iterable
 
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
-from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan, Holder
+from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.members import Member, View
+from polyrhythm.core.lead.migration import Ended, Migration
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.text import name_order
-from polyrhythm.wire.messages import Leased, Trailer
+from polyrhythm.wire.messages import Delivered, Enrol, Leased, Trailer
 
 _FEWEST_CHUNKS = 4
 _CHUNK_POINTS = 4096
@@ -32,10 +34,12 @@ class Sharing:
         *,
         whole_chunks: bool = False,
         balances: bool = False,
+        migration: Migration | None = None,
     ) -> None:
-        """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones
-        (`--migrate lease`)."""
-        self._balancing = Balancing() if balances else None
+        """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones.
+        `migration`: delivers their points from member to member; None if only leases move."""
+        self._balancing = Balancing(migration) if balances else None
+        self._migration = migration if balances else None
         self._min_batch = min_batch
         self._whole_chunks = whole_chunks
         self._seed = seed
@@ -71,9 +75,10 @@ class Sharing:
         """Whether a worker has announced a data set."""
         return self._plan is not None
 
-    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | Reason:
-        """A member announces a data set of this many points. Returns its lease, or the reason why
-        the data set is refused. `batch`: the batch size of its training loop; 0 if unknown."""
+    def enrol(self, member: Member, message: Enrol, view: View) -> Leased | Reason:
+        """A member announces its data set. Returns its lease, or the reason why the data set is
+        refused."""
+        points, batch = message.points, message.batch
         if points < 1:
             return Reason("data-empty", {"name": member.name})
         if too_few(points, self._min_batch):
@@ -86,39 +91,57 @@ class Sharing:
             self._members = _entered(view.members())
             names = {member.key: member.name for member in view.members()}
             named = {names[key]: key for key in self._members}
-            self._plan = DataPlan.resumed(self._record, self._epochs, named)
-            self.moving = self._plan.moving
+            self._make(DataPlan.resumed(self._record, self._epochs, named))
         elif self._plan is None:
             self._members = _entered(view.members())
             least = min(self._min_batch, batch or self._min_batch)
             if self._whole_chunks:
                 least = max(least, _least_of(points, len(self._members)))
-            self._plan = DataPlan(
-                points,
-                len(self._members),
-                self._seed,
-                self._epochs,
-                least,
-                1 if self._balancing is None else CHUNKS_TO_BALANCE,
-            )
-            self.moving = self._plan.moving
-            self._plan.share(self._members)
+            fewest = 1 if self._balancing is None else CHUNKS_TO_BALANCE
+            count, seed, epochs = len(self._members), self._seed, self._epochs
+            plan = DataPlan(points, count, seed, epochs, least, fewest)
+            self._make(plan)
+            plan.share(self._members)
         elif points != self._plan.points:
             numbers = {"points": points, "expected": self._plan.points}
             return Reason("data-differs", {"name": member.name, **numbers})
         member.enrolled = True
-        return self._plan.lease(member.key)
+        if self._migration is not None and message.listens is not None:
+            self._migration.listening(member.key, member.name, message.listens)
+        return self._lease(member.key)
+
+    def _make(self, plan: DataPlan) -> None:
+        self._plan = plan
+        self.moving = plan.moving
+        if self._migration is not None:
+            self._migration.begin(plan, len(self._members))
+
+    def _lease(self, holder: Holder) -> Leased:
+        assert self._plan is not None
+        if self._migration is None:
+            return self._plan.lease(holder)
+        return self._migration.lease(self._plan, holder)
 
     def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
         """Every server knows the view, and so that the members in `gone` were removed: share the
         chunks again. Returns the leases that changed."""
         if self._plan is None:
             return []
-        changed = self._plan.release(gone)
+        plan, migration, gone = self._plan, self._migration, list(gone)
+        changed = plan.release(gone)
         members = _entered(view.members())
+        if migration is not None:
+            migration.forget(gone)
+            changed |= migration.settle(plan)
+            if members != self._members:
+                changed |= migration.cancel(
+                    plan, Reason("move-shared-anew", {"members": len(members)})
+                )
         if members != self._members:
             self._members = members
-            changed |= self._plan.share(members)
+            changed |= plan.share(members)
+        if migration is not None:
+            migration.shared(plan)
         return self._leases(view, changed)
 
     def commit(self, trailer: Trailer, *, ahead: bool = False) -> int:
@@ -172,13 +195,36 @@ class Sharing:
         grew because chunks could move."""
         if self._plan is None or not self.moving:
             return []
-        return self._leases(view, self._plan.confirm(member.key, number))
+        changed = self._plan.confirm(member.key, number)
+        if self._migration is not None:
+            changed |= self._migration.settle(self._plan)
+        return self._leases(view, changed)
+
+    def delivered(
+        self, member: Member, message: Delivered, view: View
+    ) -> list[tuple[Member, Leased]]:
+        """A member has received the points of a chunk, or a delivery has failed. Returns the leases
+        that changed."""
+        plan, migration = self._plan, self._migration
+        if plan is None or migration is None or not message.chunk < len(plan.chunks):
+            return []
+        delivery = (plan, member.key, message.chunk, message.number)
+        if message.fault is None:
+            changed = migration.delivered(*delivery, message.nbytes)
+        else:
+            changed = migration.failed(*delivery, message.fault)
+        changed |= migration.settle(plan)
+        return self._leases(view, changed)
+
+    def ended_moves(self) -> list[Ended]:
+        """The moves of points that have ended since the last call."""
+        return [] if self._migration is None else self._migration.ended()
 
     def outdated(self, member: Member, number: int) -> bool:
         """Whether the member has a later lease than `number` with chunks in it."""
         if self._plan is None or not member.enrolled:
             return False
-        lease = self._plan.lease(member.key)
+        lease = self._lease(member.key)
         return lease.number > number and bool(lease.chunks)
 
     def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
@@ -187,12 +233,14 @@ class Sharing:
         for worker, incarnation in sorted(changed):
             member = view.get(worker, incarnation)
             if member is not None and member.enrolled:
-                found.append((member, self._plan.lease(member.key)))
+                found.append((member, self._lease(member.key)))
         return found
 
     def check(self) -> None:
         if self._plan is not None:
             self._plan.check()
+            if self._migration is not None:
+                self._migration.check(self._plan)
 
 
 def _least_of(points: int, members: int) -> int:

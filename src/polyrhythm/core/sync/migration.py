@@ -5,13 +5,13 @@ from polyrhythm.core.sync.policy import Traits
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
-AUTO, OFF, LEASE = "auto", "off", "lease"
-_LATER = ("full", "blocking")
+AUTO, OFF, LEASE, FULL, BLOCKING = "auto", "off", "lease", "full", "blocking"
+_VALUES = (AUTO, OFF, LEASE, FULL, BLOCKING)
 
 
-def moves_leases(job: JobSpec, traits: Traits) -> bool:
-    """Whether the lead moves leases between workers. Raises an error if `--migrate` cannot go with
-    the other options.
+def migration_of(job: JobSpec, traits: Traits) -> str:
+    """How chunks move from slow workers to fast ones: `off`, `lease`, `full` or `blocking`. Raises an
+    error if `--migrate` cannot go with the other options.
 
     `auto` means `lease` under policies with an interval, because there a fast worker visits its
     points more often than a slow one. With the kind statistics it means `off`: the points of a moved
@@ -19,14 +19,18 @@ def moves_leases(job: JobSpec, traits: Traits) -> bool:
     """
     mode = job.migrate
     if mode == AUTO:
-        return traits.timed and not keeps_rows(job.kind)
-    if mode in _LATER:
-        raise UsageError(f"--migrate {mode} is not built yet: give auto, off or lease")
-    if mode not in (OFF, LEASE):
-        raise UsageError(f"--migrate {mode!r} is not known: give auto, off or lease")
-    if mode == LEASE and not traits.rounds:
+        return LEASE if traits.timed and not keeps_rows(job.kind) else OFF
+    if mode not in _VALUES:
+        raise UsageError(f"--migrate {mode!r} is not known: give one of {', '.join(_VALUES)}")
+    if mode != OFF and not traits.rounds:
         raise UsageError(
-            f"--migrate lease needs a policy with rounds, such as fsp: under {job.sync} leases move"
+            f"--migrate {mode} needs a policy with rounds, such as fsp: under {job.sync} leases move"
             " only when workers join or leave"
         )
-    return mode == LEASE
+    if mode in DELIVERING and keeps_rows(job.kind):
+        raise UsageError(f"--migrate {mode} is not built for kind statistics: give lease or off")
+    return mode
+
+
+DELIVERING = (FULL, BLOCKING)
+"""The values with which points travel from worker to worker."""

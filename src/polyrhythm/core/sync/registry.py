@@ -19,7 +19,7 @@ from polyrhythm.core.sync.barrier.batched import BSPB, BSPV
 from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.barrier.fsp import FSP
 from polyrhythm.core.sync.barrier.psp import PSP
-from polyrhythm.core.sync.migration import moves_leases
+from polyrhythm.core.sync.migration import migration_of
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy, Traits, split_sync
 from polyrhythm.core.weights import BY_POINTS
 from polyrhythm.errors import UsageError
@@ -112,7 +112,7 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
         raise UsageError(
             f"--abandon goes with --sync {timed} and --kind gradient: local steps cannot be undone"
         )
-    moves_leases(job, traits)
+    migration_of(job, traits)
     if job.read_ahead and traits.asks_before_steps:
         free = _names(lambda traits: not traits.asks_before_steps)
         raise UsageError(

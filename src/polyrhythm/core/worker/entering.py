@@ -96,7 +96,7 @@ class Entry:
 
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         state = self._state
-        state.points, state.batch = event.points, event.batch
+        state.points, state.batch, state.listens = event.points, event.batch, event.listens
         # the user's code waits for its chunks, so the parameters may change
         state.user_computes = False
         if state.over_because is not None:
@@ -105,8 +105,22 @@ class Entry:
             self._enrol(event.points)
 
     def _enrol(self, points: int) -> None:
+        state, outbox = self._state, self._state.outbox
+        outbox.tell_lead(
+            m.Enrol(**outbox.identity(), points=points, batch=state.batch, listens=state.listens)
+        )
+
+    def on_points_delivered(self, event: ev.PointsDelivered, now_ns: int) -> None:
         outbox = self._state.outbox
-        outbox.tell_lead(m.Enrol(**outbox.identity(), points=points, batch=self._state.batch))
+        outbox.tell_lead(
+            m.Delivered(
+                **outbox.identity(),
+                chunk=event.chunk,
+                number=event.number,
+                nbytes=event.nbytes,
+                fault=event.fault,
+            )
+        )
 
     def on_leased(self, message: m.Leased, now_ns: int) -> None:
         state = self._state

@@ -63,6 +63,7 @@ _ROWS: dict[type, str] = {
     ev.Attaching:     "=       =        =       =       =       =         =       =",
     m.Routing:        "-       PCT      CT      PCT     PC      =         P       E",
     ev.Enrolling:     "=       =        =       J       J       J         J       -",
+    ev.PointsDelivered: "=     =        =       =       =       =         =       =",
     m.Leased:         "-       =        CT      CT      =       =         =       =",
     ev.Computed:      "WT      WT       WCT     CTJ     WCTJ    WTJ       WJ      -",
     ev.Exhausted:     "WRT     WRT      WRCT    RCTJ    TJ      WRTJ      WRJ     -",

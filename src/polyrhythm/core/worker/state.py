@@ -30,6 +30,7 @@ class WorkerState:
         "leaves",
         "leaves_by_ns",
         "leaving",
+        "listens",
         "mode",
         "name",
         "outbox",
@@ -63,6 +64,7 @@ class WorkerState:
         """The size of the data set from which the user's loop takes batches; None if there is
         none."""
         self.batch = 0
+        self.listens: m.Address | None = None
         self.keeps = False
         """Whether the user's code has a state to keep (`worker.keep`)."""
         self.restores = False

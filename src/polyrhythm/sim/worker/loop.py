@@ -16,6 +16,7 @@ from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
 from polyrhythm.core.pauses import stopped_ns
 from polyrhythm.core.sync.barrier.bsp import BSP
+from polyrhythm.core.sync.migration import DELIVERING
 from polyrhythm.core.sync.policy import Traits
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import (
@@ -41,6 +42,8 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 
 _RATES = (0.1,)
+_ADDRESS = m.Address("", 0, "", "")
+"""Where a simulated worker receives points: it is found by its name."""
 _FORWARD = 1 / 3
 """The cost of a forward pass over a point, as a share of the cost of training on it."""
 
@@ -84,6 +87,7 @@ class Loop:
         "pace",
         "push_nbytes",
         "ready",
+        "take_sends",
         "time",
         "traits",
     )
@@ -118,6 +122,8 @@ class Loop:
         self.began = False
         self.end_iteration: Callable[[], None] = lambda: None
         """Called when an iteration of the loop has ended."""
+        self.take_sends: Callable[[m.Leased], None] = lambda lease: None
+        """Called with a lease when the loop visits the points of no earlier lease any more."""
         self.asked = False
         self.cadence: Cadence = ByCount()
         self.traits: Traits = BSP.traits
@@ -216,7 +222,9 @@ class Loop:
         assert self._points is not None
         self._next = self._begin_version
         self._enrolling = True
-        self._put(ev.Enrolling(self._points, self._batch))
+        assert self._job is not None
+        delivers = self._job.migrate in DELIVERING
+        self._put(ev.Enrolling(self._points, self._batch, _ADDRESS if delivers else None))
 
     def _begin_version(self) -> None:
         """The parameters of a version have arrived, and also a lease if there is a data set."""
@@ -253,6 +261,8 @@ class Loop:
             self._contribute()
             return
         self._visits.take_lease()
+        if self._visits.lease is not None:
+            self.take_sends(self._visits.lease)
         if self._compute():
             return
         if self._on_its_way:

@@ -25,11 +25,14 @@ from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Process
+from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
 _ME = "worker"
+POINTS = "points"
+"""The name by which the two ends of a link between workers know each other."""
 _LEAD_HEARD = ev.LeadHeard()
 
 
@@ -39,6 +42,7 @@ class WorkerProcess(Process):
         "_backlog",
         "_channels",
         "_computing",
+        "_deliveries",
         "_dial",
         "_expected",
         "_handle",
@@ -74,10 +78,15 @@ class WorkerProcess(Process):
         *,
         check: bool,
         kept_nbytes: int = 0,
+        dial_worker: Callable[["WorkerProcess", m.ChunkSend], Channel | None] = lambda *_: None,
+        point_nbytes: int = 0,
+        memory: int | None = None,
     ) -> None:
         """`kept_nbytes`: the size of the state that the user's code keeps; 0: it keeps none. `dial`
         returns the channel to a server, or None if no server listens there.
-        `lead_linked`: the event that the machine gets when the link to the lead is up."""
+        `lead_linked`: the event that the machine gets when the link to the lead is up.
+        `dial_worker` returns the channel to another worker; `point_nbytes`: the size of a point;
+        `memory`: how many points of other workers fit into memory."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
         self.name = name
@@ -114,6 +123,13 @@ class WorkerProcess(Process):
         )
         self._kept_nbytes = kept_nbytes
         self._loop.end_iteration = self._send_state
+        self._deliveries = SimDeliveries(
+            lambda send: dial_worker(self, send),
+            lambda event: self.post(_ME, event),
+            point_nbytes,
+            memory,
+        )
+        self._loop.take_sends = self._deliveries.take
         self._asked: fx.CaptureState | None = None
         self._computing = self._loop.computing
 
@@ -146,6 +162,9 @@ class WorkerProcess(Process):
     # -- messages ------------------------------------------------------------------------------
 
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
+        if type(batch[0]) is m.ChunkPart:
+            self._receive_points(batch)
+            return
         if self._computing.on or self.frozen or self._backlog:
             self._lead_unread = self._lead_unread or channel.peer == LEAD
             self._put_off(lambda: self._take(channel, batch))
@@ -153,7 +172,18 @@ class WorkerProcess(Process):
             self._take(channel, batch)
             self.run()
 
+    def _receive_points(self, batch: Sequence[m.Message]) -> None:
+        """A thread of its own receives points, while the worker computes too."""
+        if self.frozen:
+            self._put_off(lambda: self._receive_points(batch))
+            return
+        for part in batch:
+            assert isinstance(part, m.ChunkPart)
+            self._deliveries.receive(part)
+
     def closed(self, channel: Channel, reason: str) -> None:
+        if channel.peer == POINTS:
+            return  # a link between workers: the lead notices the end of either of them
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:
@@ -248,13 +278,17 @@ class WorkerProcess(Process):
     def crash(self) -> None:
         if self.alive:
             self.alive = False
+            why = f"the link to {self.name} broke"
             for channel in self._channels.values():
-                channel.break_off(f"the link to {self.name} broke")
+                channel.break_off(why)
+            self._deliveries.close(lambda channel: channel.break_off(why))
 
     def _close(self) -> None:
         self.alive = False
+        why = f"{self.name} closed the link"
         for channel in self._channels.values():
-            channel.hang_up(f"{self.name} closed the link")
+            channel.hang_up(why)
+        self._deliveries.close(lambda channel: channel.hang_up(why))
 
     # -- effects -------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     target_change: float | None = None
     """The job ends when the objective changes by less than this in a full pass."""
     migrate: str = "off"
-    """Whether points move from slow workers to fast ones: auto, off or lease."""
+    """Whether points move from slow workers to fast ones: auto, off, lease, full or blocking."""
     abandon: str = "off"
     """fsp: how long a round waits, after its interval, for a worker that has not finished its
     micro-batch."""
@@ -124,3 +124,6 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     served: bool = False
     """Whether the job has no code of its own: its workers are processes that others start
     (`polyrhythm serve`). Such a job waits for workers even if all have left."""
+    migrate_memory: int | None = None
+    """Where points travel from worker to worker: the most bytes of the inactive copies of a worker.
+    None: as many points as the first share of a worker has."""

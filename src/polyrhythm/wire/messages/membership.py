@@ -14,7 +14,15 @@ from polyrhythm.wire.messages.fields import (
 )
 from polyrhythm.wire.messages.job import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, Reason
-from polyrhythm.wire.messages.specs import ChunkLease, ModelSpec, Route, ServerSpec
+from polyrhythm.wire.messages.specs import (
+    Address,
+    ChunkLease,
+    ChunkSend,
+    ColumnSpec,
+    ModelSpec,
+    Route,
+    ServerSpec,
+)
 
 
 class Admitted(Message, frozen=True, kw_only=True):
@@ -44,22 +52,63 @@ class Routing(Message, frozen=True, kw_only=True):
 
 class Enrol(Message, frozen=True, kw_only=True):
     """A worker says how many points the training data has, and asks for chunks. `batch`: the batch
-    size of the user's loop; 0 if unknown."""
+    size of the user's loop; 0 if unknown. `listens`: where the worker receives points of other
+    workers; None if it receives none."""
 
     points: Amount
     batch: Amount = 0
+    listens: Address | None = None
 
 
 class Leased(Message, frozen=True, kw_only=True):
     """The chunks that a worker may visit from now on. A lease with a higher `number` replaces the
     earlier one. A chunk that is not in the new lease goes to another worker, but only after this
-    worker has sent a contribution with the new number."""
+    worker has sent a contribution with the new number.
+
+    If points are delivered from worker to worker (`--migrate full`), the lease also says which
+    chunks the worker must send, and which points of other chunks it keeps. It drops all other points
+    that it has received with deliveries up to `delivery`."""
 
     points: int
     seed: int
     chunks: tuple[ChunkLease, ...]
     epochs: int | None = None
     number: int = 0
+    sends: tuple[ChunkSend, ...] = ()
+    """The chunks to send. They are in no lease until they have arrived."""
+    copies: tuple[Amount, ...] = ()
+    """The chunks of which the worker keeps an inactive copy, which it must not visit."""
+    arriving: tuple[Amount, ...] = ()
+    """The chunks that other workers send to this one."""
+    delivery: Amount = 0
+    """The highest number of a delivery so far."""
+
+
+class Delivered(Message, frozen=True, kw_only=True):
+    """A worker has received all points of a chunk (`nbytes` bytes), or the chunk cannot be delivered
+    because of `fault`. `number`: the number of the delivery."""
+
+    chunk: Amount
+    number: Amount
+    nbytes: Amount = 0
+    fault: Reason | None = None
+
+
+class ChunkPart(Message, frozen=True, kw_only=True):
+    """From worker to worker: some points of a chunk. The payload contains the values of the first
+    column for all these points, then those of the second column, and so on."""
+
+    chunk: Amount
+    number: Amount
+    """The number of the delivery."""
+    points: Amount
+    """The number of points of the chunk."""
+    offset: Amount
+    """The number of points in the parts before this one."""
+    count: Amount
+    structure: Annotated[str, Meta(max_length=10_000)] = ""
+    """How a point consists of columns (`learn/migration/layout.py`)."""
+    columns: Annotated[tuple[ColumnSpec, ...], Meta(max_length=256)] = ()
 
 
 class Appointed(Message, frozen=True, kw_only=True):

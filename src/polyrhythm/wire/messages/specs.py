@@ -181,6 +181,30 @@ class ChunkLease(msgspec.Struct, frozen=True, array_like=True):
     cursor: int
 
 
+class ChunkSend(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk whose points [first, last) a worker sends to another worker. `number`: the number of
+    the delivery."""
+
+    number: Amount
+    chunk: Amount
+    first: Amount
+    last: Amount
+    worker: Count
+    incarnation: Count
+    name: Label
+    """The name of the other worker."""
+    address: Address
+
+
+class ColumnSpec(msgspec.Struct, frozen=True, array_like=True):
+    """One value of every point in a `ChunkPart`. `kind`: `tensor`, `array`, `int`, `float`, `bool`,
+    or `str`, whose bytes are UTF-8 and padded with zeros."""
+
+    kind: Label
+    dtype: Label
+    shape: tuple[Amount, ...]
+
+
 class MemberSpec(msgspec.Struct, frozen=True, array_like=True):
     worker: Count
     incarnation: Count

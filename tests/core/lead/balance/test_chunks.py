@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core.lead.balance.chunks import Held, choose
 from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.sync.migration import moves_leases
+from polyrhythm.core.sync.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec
 
@@ -39,8 +39,9 @@ def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
     plan = DataPlan(1000, 2, 0, None, fewest=100)
     plan.share([slow, fast])
     assert len(plan.chunks) == 100
-    changed, chunks, points = plan.give([slow], [fast], 100, ends=False)
-    assert (changed, chunks, points) == ({slow}, 10, 100)
+    gifts = plan.gifts([slow], [fast], 100, ends=False)
+    assert len(gifts) == 10
+    assert plan.give(gifts) == {slow}
     plan.check()
     assert len(plan.lease(slow).chunks) == 40
     assert len(plan.lease(fast).chunks) == 50
@@ -53,8 +54,8 @@ def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
 
 @pytest.mark.parametrize(
     ("sync", "kind", "moves"),
-    [("fsp", "local", True), ("fsp", "statistics", False), ("bsp", "gradient", False)],
+    [("fsp", "local", "lease"), ("fsp", "statistics", "off"), ("bsp", "gradient", "off")],
 )
-def test_auto_moves_leases_under_fsp_only(sync: str, kind: str, moves: bool) -> None:
+def test_auto_moves_leases_under_fsp_only(sync: str, kind: str, moves: str) -> None:
     job = JobSpec(job="j", sync=sync, kind=kind, migrate="auto")
-    assert moves_leases(job, traits_of(sync)) == moves
+    assert migration_of(job, traits_of(sync)) == moves

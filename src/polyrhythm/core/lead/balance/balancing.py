@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from polyrhythm.core.lead.balance.decision import Balance, Move, decide
 from polyrhythm.core.lead.balance.pairs import Pace
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
-from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.machine import Reason
 
 
@@ -23,7 +25,9 @@ class Balancing:
     """*A decision waits until the last moves are complete, and until every member was measured in a
     few rounds since then.*"""
 
-    def __init__(self) -> None:
+    def __init__(self, migration: Migration | None = None) -> None:
+        """`migration`: delivers the points of chunks that move; None if only leases move."""
+        self._migration = migration
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
@@ -40,7 +44,8 @@ class Balancing:
         present = dict(members)
         self.speeds.folded(present.items(), now_ns)
         self._wait -= 1
-        if self._wait > 0 or plan.moving:
+        busy = self._migration is not None and self._migration.busy
+        if self._wait > 0 or plan.moving or busy:
             return set(), []
         self._wait = ENOUGH
         paces = self._paces(plan, present)
@@ -70,4 +75,13 @@ class Balancing:
         return paces
 
     def _begin(self, plan: DataPlan, move: Move) -> tuple[set[Holder], int, int]:
-        return plan.give(move.sources, move.targets, move.points, ends=move.ends)
+        targets: Iterable[Holder] = move.targets
+        if self._migration is not None:
+            targets = self._migration.targets(targets)
+        gifts = plan.gifts(move.sources, targets, move.points, ends=move.ends)
+        if self._migration is None:
+            changed = plan.give(gifts)
+        else:
+            gifts = self._migration.queue(gifts)
+            changed = self._migration.slide(plan)
+        return changed, len(gifts), sum(plan.chunks[index].points for index, _, _ in gifts)

@@ -1,0 +1,311 @@
+"""Moves of chunks whose points travel from worker to worker (`--migrate full` and `blocking`).
+
+*A chunk in flight is locked: it is in no lease, and its holder sends its points to the target. The
+move is complete in one event: when the holder has contributed under a lease without the chunk, and
+the target has reported all points. Until then the chunk belongs to its holder, and it stays there if
+the target dies, leaves or cannot take the points. Only a few chunks of a worker are in flight at a
+time; the others wait, and are visited meanwhile.*
+
+A worker keeps an inactive copy of the points of a chunk that it gave away (FSP §4.3, virtual
+migration), so that the chunk can come back without sending its points. The lead decides which copies
+are kept: at most `most_points`, the newest ones.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from polyrhythm.core.lead.chunks import Gift, Holder
+from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.machine import Reason
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire.messages import Address, ChunkSend, Leased
+from polyrhythm.wire.messages.reasons import Field
+
+WINDOW_CHUNKS = 4
+"""The most chunks of one worker that are in flight at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    number: int
+    chunk: int
+    source: Holder
+    target: Holder
+
+
+@dataclass(slots=True)
+class Ended:
+    """Moves that have ended. `reason`: None if they are complete; otherwise why the chunks stay
+    where they are. `free`: how many of the chunks moved without their points."""
+
+    source: int
+    target: int
+    reason: Reason | None
+    chunks: int = 0
+    points: int = 0
+    free: int = 0
+
+
+class Migration:
+    def __init__(self, copies_nbytes: int | None = None, *, blocking: bool = False) -> None:
+        """`copies_nbytes`: the most bytes of the inactive copies of a worker (None: as many points
+        as the first share of a worker has). `blocking`: all chunks of a move are in flight at once,
+        and their old and new holders have no other points meanwhile."""
+        self._copies_nbytes = copies_nbytes
+        self._blocking = blocking
+        self._queue: deque[Gift] = deque()
+        """The chunks that are to move and are not in flight yet."""
+        self._flying: dict[int, Delivery] = {}
+        """Per chunk whose points are on their way, its delivery."""
+        self._numbers = 0
+        self._copies: dict[Holder, dict[int, None]] = {}
+        """Per member, the chunks of which it has an inactive copy, the oldest one first."""
+        self._share_points = 0
+        self._point_nbytes = 0.0
+        """The mean size of a point; 0 until a delivery has arrived."""
+        self._barred: set[tuple[Holder, Holder]] = set()
+        """Sources and targets between which no points can travel."""
+        self._listening: dict[Holder, tuple[str, Address]] = {}
+        """Per member that receives points, its name and where it does so."""
+        self._full: set[Holder] = set()
+        """Members that have no memory for further points."""
+        self._ended: dict[tuple[int, int, str], Ended] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether chunks are in flight or wait."""
+        return bool(self._queue or self._flying)
+
+    def begin(self, plan: DataPlan, members: int) -> None:
+        """The data plan is made, for this many members."""
+        self._share_points = -(-plan.points // max(1, members))
+
+    def listening(self, holder: Holder, name: str, address: Address) -> None:
+        """The member receives points at this address."""
+        self._listening[holder] = (name, address)
+
+    def targets(self, among: Iterable[Holder]) -> list[Holder]:
+        """The members that can take points."""
+        return [each for each in among if each in self._listening and each not in self._full]
+
+    def has_points(self, plan: DataPlan, holder: Holder, chunk: int) -> bool:
+        """Whether the member has the points of this chunk: it holds the chunk, or has a copy."""
+        return plan.chunks[chunk].holder == holder or chunk in self._copies.get(holder, ())
+
+    # -- moves ---------------------------------------------------------------------------------
+
+    def queue(self, gifts: Sequence[Gift]) -> list[Gift]:
+        """Move these chunks, one window after the other. Returns those that can move."""
+        found = [gift for gift in gifts if gift[1:] not in self._barred]
+        self._queue.extend(found)
+        return found
+
+    def slide(self, plan: DataPlan) -> set[Holder]:
+        """Begin the next moves. Returns the members whose leases changed."""
+        changed: set[Holder] = set()
+        if self._blocking and self._flying:
+            return changed
+        busy: dict[Holder, int] = {}
+        for delivery in self._flying.values():
+            busy[delivery.source] = busy.get(delivery.source, 0) + 1
+        waiting: deque[Gift] = deque()
+        for gift in self._queue:
+            index, source, target = gift
+            chunk = plan.chunks[index]
+            if chunk.holder != source or chunk.heir is not None or chunk.cursor:
+                continue  # it has moved otherwise, or is being visited now
+            if index in self._copies.get(target, ()):
+                changed |= plan.give([gift])
+                self._count(plan, source, target, index, None, free=1)
+            elif self._blocking or busy.get(source, 0) < WINDOW_CHUNKS:
+                self._numbers += 1
+                busy[source] = busy.get(source, 0) + 1
+                self._flying[index] = Delivery(self._numbers, index, source, target)
+                changed |= plan.give([gift], self._numbers)
+            else:
+                waiting.append(gift)
+        self._queue = waiting
+        return changed | plan.renumber(self._involved() if self._blocking else ())
+
+    def delivered(
+        self, plan: DataPlan, sender: Holder, chunk: int, number: int, nbytes: int
+    ) -> set[Holder]:
+        """A worker reports that it has all points of a chunk. Returns the members whose leases
+        changed."""
+        delivery = self._flying.get(chunk)
+        if delivery is None or delivery.number != number or delivery.target != sender:
+            return set()
+        self._point_nbytes = nbytes / max(1, plan.chunks[chunk].points)
+        return plan.delivered(chunk, number)
+
+    def failed(
+        self, plan: DataPlan, sender: Holder, chunk: int, number: int, fault: Reason
+    ) -> set[Holder]:
+        """A worker reports that it cannot send or receive a chunk. Returns the members whose leases
+        changed."""
+        delivery = self._flying.get(chunk)
+        if delivery is None or delivery.number != number:
+            return set()
+        if sender == delivery.target:
+            self._full.add(sender)
+        elif sender == delivery.source:
+            self._barred.add((sender, delivery.target))
+        else:
+            return set()
+        stays = {
+            index
+            for index, other in self._flying.items()
+            if other.target == sender or (other.source, other.target) in self._barred
+        }
+        return self._cancel(plan, stays, _named(fault, delivery))
+
+    def settle(self, plan: DataPlan) -> set[Holder]:
+        """Leases were confirmed, points arrived, or members left: note which moves are complete, and
+        begin the next ones. Returns the members whose leases changed."""
+        before = self._involved()
+        for index, source, target in plan.handed:
+            self._copies.get(target, {}).pop(index, None)
+            self._keep_copy(plan, source, index)
+        plan.handed.clear()
+        for index, delivery in list(self._flying.items()):
+            chunk = plan.chunks[index]
+            if chunk.delivery == delivery.number:
+                continue
+            del self._flying[index]
+            complete = chunk.holder == delivery.target
+            reason = None if complete else _named(Reason("move-member-left"), delivery)
+            self._count(plan, delivery.source, delivery.target, index, reason)
+        changed = self.slide(plan)
+        if self._blocking:
+            changed |= plan.renumber(before - self._involved())
+        return changed
+
+    def cancel(self, plan: DataPlan, reason: Reason) -> set[Holder]:
+        """The members change: end all moves, because the chunks are shared anew. Returns the members
+        whose leases changed."""
+        return self._cancel(plan, set(self._flying), reason, waiting=True)
+
+    def _cancel(
+        self, plan: DataPlan, chunks: Collection[int], reason: Reason, *, waiting: bool = False
+    ) -> set[Holder]:
+        before = self._involved()
+        for index in chunks:
+            delivery = self._flying.pop(index)
+            self._count(plan, delivery.source, delivery.target, index, reason)
+        kept: deque[Gift] = deque()
+        for gift in self._queue:
+            index, source, target = gift
+            if waiting or target in self._full or (source, target) in self._barred:
+                self._count(plan, source, target, index, reason)
+            else:
+                kept.append(gift)
+        self._queue = kept
+        return plan.take_back(chunks) | (plan.renumber(before) if self._blocking else set())
+
+    def forget(self, gone: Iterable[Holder]) -> None:
+        """These members were removed."""
+        left = set(gone)
+        self._queue = deque(gift for gift in self._queue if not left & set(gift[1:]))
+        for member in left:
+            self._copies.pop(member, None)
+            self._full.discard(member)
+            self._listening.pop(member, None)
+        self._barred = {pair for pair in self._barred if not left & set(pair)}
+
+    def shared(self, plan: DataPlan) -> None:
+        """The chunks were shared anew: copies of chunks that a member holds again are active."""
+        for holder, copies in self._copies.items():
+            for index in [index for index in copies if plan.chunks[index].holder == holder]:
+                del copies[index]
+
+    # -- inactive copies -----------------------------------------------------------------------
+
+    @property
+    def most_points(self) -> int:
+        """The most points of the inactive copies of one member."""
+        if self._copies_nbytes is None or not self._point_nbytes:
+            return self._share_points
+        return int(self._copies_nbytes / self._point_nbytes)
+
+    def _keep_copy(self, plan: DataPlan, holder: Holder, chunk: int) -> None:
+        """The member has given the chunk away: it keeps a copy, and the oldest copies are dropped if
+        there are too many. A copy that becomes active again is not dropped."""
+        copies = self._copies.setdefault(holder, {})
+        copies.pop(chunk, None)
+        copies[chunk] = None
+        points = sum(plan.chunks[index].points for index in copies)
+        for index in list(copies):
+            if points <= self.most_points:
+                break
+            if plan.chunks[index].heir != holder:
+                del copies[index]
+                points -= plan.chunks[index].points
+
+    # -- leases and reports --------------------------------------------------------------------
+
+    def lease(self, plan: DataPlan, holder: Holder) -> Leased:
+        """The lease of a member, with the chunks that it sends and the copies that it keeps."""
+        lease, sends, arriving = plan.lease(holder), [], []
+        for delivery in self._flying.values():
+            if delivery.target == holder:
+                arriving.append(delivery.chunk)
+            if delivery.source == holder:
+                chunk, number = plan.chunks[delivery.chunk], delivery.number
+                name, address = self._listening[delivery.target]
+                points = (delivery.chunk, chunk.first, chunk.last)
+                sends.append(ChunkSend(number, *points, *delivery.target, name, address))
+        return msgspec.structs.replace(
+            lease,
+            chunks=() if self._blocking and holder in self._involved() else lease.chunks,
+            sends=tuple(sends),
+            copies=tuple(self._copies.get(holder, ())),
+            arriving=tuple(arriving),
+            delivery=self._numbers,
+        )
+
+    def _involved(self) -> set[Holder]:
+        """The sources and targets of the deliveries that are on their way."""
+        return {
+            each
+            for delivery in self._flying.values()
+            for each in (delivery.source, delivery.target)
+        }
+
+    def _count(
+        self,
+        plan: DataPlan,
+        source: Holder,
+        target: Holder,
+        chunk: int,
+        reason: Reason | None,
+        free: int = 0,
+    ) -> None:
+        key = source[0], target[0], "" if reason is None else reason.code
+        ended = self._ended.setdefault(key, Ended(source[0], target[0], reason))
+        ended.chunks += 1
+        ended.points += plan.chunks[chunk].points
+        ended.free += free
+
+    def ended(self) -> list[Ended]:
+        """The moves that have ended since the last call. Complete ones are reported when nothing
+        moves any more."""
+        due = [key for key, ended in self._ended.items() if ended.reason or not self.busy]
+        return [self._ended.pop(key) for key in due]
+
+    def check(self, plan: DataPlan) -> None:
+        for index, delivery in self._flying.items():
+            chunk = plan.chunks[index]
+            if chunk.delivery and (chunk.holder, chunk.heir) != (delivery.source, delivery.target):
+                raise InvariantBroken(f"chunk {index} is not moving as its delivery says")
+        for holder, copies in self._copies.items():
+            if any(plan.chunks[index].holder == holder for index in copies):
+                raise InvariantBroken("a chunk is leased to the member that has an inactive copy")
+
+
+def _named(reason: Reason, delivery: Delivery) -> Reason:
+    """The reason, with the two workers of the delivery."""
+    pair: dict[str, Field] = {"workers": [delivery.source[0]], "targets": [delivery.target[0]]}
+    return Reason(reason.code, {**reason.fields, **pair})

@@ -1,0 +1,90 @@
+"""The points that simulated workers send to each other (`--migrate full`): only their sizes travel.
+
+As in the runtime, points are sent while both workers compute, and a worker that has received all
+points of a chunk reports it at once.
+"""
+
+from collections.abc import Callable
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Event, Reason
+from polyrhythm.sim.model.link import Channel
+from polyrhythm.wire import messages as m
+
+
+class SimDeliveries:
+    __slots__ = (
+        "_channels",
+        "_dial",
+        "_incarnation",
+        "_memory",
+        "_point_nbytes",
+        "_post",
+        "_sent",
+        "received",
+    )
+
+    def __init__(
+        self,
+        dial: Callable[[m.ChunkSend], Channel | None],
+        post: Callable[[Event], None],
+        point_nbytes: int,
+        memory: int | None,
+    ) -> None:
+        """`dial` returns the channel to another worker, or None if it does not answer. `post` gives
+        the machine an event. `memory`: the most points of other workers that fit into memory; None:
+        any number."""
+        self._dial = dial
+        self._post = post
+        self._point_nbytes = point_nbytes
+        self._memory = memory
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._incarnation = 0
+        self._sent: set[int] = set()
+        """The numbers of the deliveries that were sent."""
+        self.received: dict[int, tuple[int, int]] = {}
+        """The chunks that were received: the number of the delivery, and the points."""
+
+    def take(self, lease: m.Leased) -> None:
+        """Send the chunks that this lease names, and drop the points that it does not need."""
+        if lease.incarnation != self._incarnation:
+            self.received.clear()  # the lead does not know what an earlier incarnation had
+            self._incarnation = lease.incarnation
+        needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
+        needed |= {*lease.copies, *lease.arriving}
+        for chunk, (number, _) in list(self.received.items()):
+            if chunk not in needed and number <= lease.delivery:
+                del self.received[chunk]
+        for send in lease.sends:
+            if send.number not in self._sent:
+                self._sent.add(send.number)
+                self._send(send)
+
+    def _send(self, send: m.ChunkSend) -> None:
+        key = (send.worker, send.incarnation)
+        channel = self._channels.get(key) or self._dial(send)
+        if channel is None:
+            fault = Reason("move-unreachable", {"detail": "it does not answer"})
+            self._post(ev.PointsDelivered(send.chunk, send.number, fault=fault))
+            return
+        self._channels[key] = channel
+        points = send.last - send.first
+        part = m.ChunkPart(
+            chunk=send.chunk, number=send.number, points=points, offset=0, count=points
+        )
+        channel.send(part, points * self._point_nbytes)
+
+    def receive(self, part: m.ChunkPart) -> None:
+        held = sum(points for _, points in self.received.values())
+        nbytes = part.points * self._point_nbytes
+        if self._memory is not None and held + part.points > self._memory:
+            fault = Reason("move-no-memory", {"nbytes": nbytes})
+            self._post(ev.PointsDelivered(part.chunk, part.number, fault=fault))
+            return
+        self.received[part.chunk] = (part.number, part.points)
+        self._post(ev.PointsDelivered(part.chunk, part.number, nbytes))
+
+    def close(self, end: Callable[[Channel], None]) -> None:
+        """This worker ends: `end` ends each of its links to other workers."""
+        for channel in self._channels.values():
+            end(channel)

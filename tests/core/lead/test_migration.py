@@ -1,0 +1,226 @@
+"""The moves of chunks whose points travel: windows, the one event of the commit, and copies."""
+
+import pytest
+
+from polyrhythm.core.lead.chunks import Gift, Holder
+from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.migration import WINDOW_CHUNKS, Migration
+from polyrhythm.core.machine import Reason
+from polyrhythm.wire.messages import Address, ChunkProgress
+
+SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
+MEMBERS = [SLOW, FAST, THIRD]
+NO_MEMORY = Reason("move-no-memory", {"nbytes": 10})
+
+
+class Job:
+    """A plan of 300 points in 30 chunks, and its migration."""
+
+    def __init__(self, *, copies_nbytes: int | None = None, blocking: bool = False) -> None:
+        self.plan = DataPlan(300, 3, 0, None, least=10, fewest=30)
+        self.migration = Migration(copies_nbytes, blocking=blocking)
+        self.plan.share(MEMBERS)
+        self.migration.begin(self.plan, 3)
+        for number, member in enumerate(MEMBERS):
+            self.migration.listening(member, f"worker-{number}", Address("h", number, "", ""))
+
+    def gifts(self, count: int, source: Holder = SLOW, target: Holder = FAST) -> list[Gift]:
+        return [(chunk, source, target) for chunk in self.held(source)[:count]]
+
+    def held(self, member: Holder) -> list[int]:
+        return [chunk.chunk for chunk in self.plan.lease(member).chunks]
+
+    def begin(self, count: int, source: Holder = SLOW, target: Holder = FAST) -> list[int]:
+        """Begin to move so many chunks; returns the chunks in flight."""
+        self.migration.queue(self.gifts(count, source, target))
+        self.migration.slide(self.plan)
+        self.check()
+        return [send.chunk for send in self.sends(source)]
+
+    def sends(self, source: Holder):  # type: ignore[no-untyped-def]
+        return self.migration.lease(self.plan, source).sends
+
+    def confirm(self, member: Holder = SLOW) -> None:
+        self.plan.confirm(member, self.plan.lease(member).number)
+        self.settle()
+
+    def deliver(self, chunk: int, source: Holder = SLOW, target: Holder = FAST) -> None:
+        (number,) = (send.number for send in self.sends(source) if send.chunk == chunk)
+        self.migration.delivered(self.plan, target, chunk, number, nbytes=1000)
+        self.settle()
+
+    def move(self, count: int, source: Holder, target: Holder) -> list[int]:
+        """Move so many chunks completely, with their points where they must be sent."""
+        chunks = [chunk for chunk, _, _ in self.gifts(count, source, target)]
+        self.begin(count, source, target)
+        while self.migration.busy or self.plan.moving:
+            self.confirm(source)
+            for send in self.sends(source):
+                self.deliver(send.chunk, source, target)
+        return chunks
+
+    def settle(self) -> None:
+        self.migration.settle(self.plan)
+        self.check()
+
+    def check(self) -> None:
+        self.plan.check()
+        self.migration.check(self.plan)
+
+
+@pytest.mark.parametrize("confirms_first", [False, True])
+def test_a_move_is_complete_when_points_have_arrived_and_the_holder_has_confirmed(
+    confirms_first: bool,
+) -> None:
+    job = Job()
+    (chunk,) = job.begin(1)
+    steps = [job.confirm, lambda: job.deliver(chunk)]
+    for step in steps if confirms_first else reversed(steps):
+        assert job.plan.chunks[chunk].holder == SLOW
+        assert chunk not in job.held(SLOW) + job.held(FAST), "the chunk in flight is locked"
+        step()
+    assert job.plan.chunks[chunk].holder == FAST and chunk in job.held(FAST)
+    assert not job.migration.busy
+
+
+def test_only_the_window_is_locked_and_it_slides() -> None:
+    job = Job()
+    flying = job.begin(9)
+    assert len(flying) == WINDOW_CHUNKS
+    assert len(job.held(SLOW)) == 10 - WINDOW_CHUNKS, "chunks that wait are visited"
+    job.confirm()
+    job.deliver(flying[0])
+    later = [send.chunk for send in job.sends(SLOW)]
+    assert len(later) == WINDOW_CHUNKS and flying[0] not in later
+    assert len(job.held(SLOW)) == 10 - WINDOW_CHUNKS - 1
+
+
+def test_a_chunk_that_is_being_visited_when_its_turn_comes_stays() -> None:
+    job = Job()
+    job.migration.queue(job.gifts(2))
+    first, second = (chunk for chunk, _, _ in job.gifts(2))
+    job.plan.commit(SLOW, (ChunkProgress(first, 0, 5),))
+    job.migration.slide(job.plan)
+    assert [send.chunk for send in job.sends(SLOW)] == [second]
+
+
+def test_chunks_in_flight_stay_where_they_are_if_the_target_is_removed() -> None:
+    job = Job()
+    flying = job.begin(6)
+    job.confirm()
+    job.plan.release([FAST])
+    job.migration.forget([FAST])
+    job.settle()
+    assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
+    (ended,) = job.migration.ended()
+    assert ended.reason is not None and ended.reason.code == "move-member-left"
+    assert (ended.chunks, ended.points) == (WINDOW_CHUNKS, 10 * WINDOW_CHUNKS)
+
+
+def test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arrived() -> None:
+    job = Job()
+    flying = job.begin(4)
+    job.deliver(flying[0])
+    job.plan.release([SLOW])
+    job.migration.forget([SLOW])
+    job.settle()
+    assert job.plan.chunks[flying[0]].holder == FAST
+    assert all(job.plan.chunks[chunk].holder is None for chunk in flying[1:])
+
+
+def test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored() -> None:
+    job = Job()
+    (chunk,) = job.begin(1)
+    (send,) = job.sends(SLOW)
+    before = job.plan.lease(SLOW).number
+    anew = Reason("move-shared-anew", {"members": 4})
+    assert job.migration.cancel(job.plan, anew) == {SLOW}
+    assert chunk in job.held(SLOW) and job.plan.lease(SLOW).number > before
+    job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
+    job.confirm()
+    assert job.plan.chunks[chunk].holder == SLOW
+    assert [ended.reason for ended in job.migration.ended()] == [anew]
+
+
+def test_a_target_without_memory_gets_nothing_more() -> None:
+    job = Job()
+    flying = job.begin(6)
+    (first, *_) = job.sends(SLOW)
+    job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
+    job.settle()
+    assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
+    (ended,) = job.migration.ended()
+    assert ended.reason is not None and ended.reason.fields["targets"] == [FAST[0]]
+    assert ended.chunks == 6
+    assert job.migration.targets([FAST, THIRD]) == [THIRD]
+
+
+def test_a_report_of_another_worker_about_a_delivery_is_ignored() -> None:
+    job = Job()
+    (chunk,) = job.begin(1)
+    (send,) = job.sends(SLOW)
+    job.migration.delivered(job.plan, THIRD, chunk, send.number, nbytes=1)
+    job.migration.failed(job.plan, THIRD, chunk, send.number, NO_MEMORY)
+    job.confirm()
+    assert job.plan.chunks[chunk].holder == SLOW and job.plan.chunks[chunk].heir == FAST
+
+
+def test_a_chunk_comes_back_without_its_points() -> None:
+    job = Job()
+    moved = job.move(3, SLOW, FAST)
+    lease = job.migration.lease(job.plan, SLOW)
+    assert list(lease.copies) == moved
+    assert not set(moved) & {chunk.chunk for chunk in lease.chunks}, "copies are not visited"
+    job.migration.ended()
+    job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
+    job.migration.slide(job.plan)
+    assert not job.sends(FAST)
+    job.confirm(FAST)
+    assert set(moved) <= set(job.held(SLOW))
+    assert [(each.chunks, each.free) for each in job.migration.ended()] == [(3, 3)]
+    assert list(job.migration.lease(job.plan, SLOW).copies) == []
+    assert list(job.migration.lease(job.plan, FAST).copies) == moved
+
+
+def test_the_oldest_copies_are_dropped_first() -> None:
+    job = Job(copies_nbytes=4000)  # a point has 100 bytes here
+    moved = job.move(6, SLOW, FAST)
+    assert list(job.migration.lease(job.plan, SLOW).copies) == moved[-4:]
+    assert job.migration.most_points == 40
+
+
+def test_a_worker_keeps_copies_of_as_many_points_as_its_first_share_has() -> None:
+    assert Job().migration.most_points == 100
+
+
+def test_a_copy_that_becomes_active_again_is_not_dropped() -> None:
+    job = Job(copies_nbytes=2000)
+    first, second = job.move(2, SLOW, FAST)
+    job.migration.queue([(first, FAST, SLOW)])
+    job.migration.slide(job.plan)  # the copy of the slow worker becomes active soon
+    job.begin(1, SLOW, THIRD)
+    job.confirm(SLOW)
+    (send,) = job.sends(SLOW)
+    job.deliver(send.chunk, SLOW, THIRD)
+    assert first in job.migration.lease(job.plan, SLOW).copies
+    assert second not in job.migration.lease(job.plan, SLOW).copies
+    job.confirm(FAST)
+    assert first in job.held(SLOW)
+
+
+def test_with_blocking_both_workers_have_no_points_until_all_have_arrived() -> None:
+    job = Job(blocking=True)
+    flying = job.begin(6)
+    assert len(flying) == 6
+
+    def leased(member: Holder) -> int:
+        return len(job.migration.lease(job.plan, member).chunks)
+
+    job.confirm()
+    for chunk in flying[:-1]:
+        job.deliver(chunk)
+    assert (leased(SLOW), leased(FAST), leased(THIRD)) == (0, 0, 10)
+    number = job.plan.lease(SLOW).number
+    job.deliver(flying[-1])
+    assert (leased(SLOW), leased(FAST)) == (4, 16)
+    assert job.plan.lease(SLOW).number > number, "the source gets a new lease"
