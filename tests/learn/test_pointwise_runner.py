@@ -15,6 +15,7 @@ from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.mixture import GaussianMixture
 from polyrhythm.learn.pointwise.runner import Fit, first_parameter, run_pointwise, sample_source
 from polyrhythm.learn.pointwise.source import ArraySource
+from polyrhythm.observe.summary import summarise
 from polyrhythm.wire.messages import JobSpec
 
 COUNT, WIDTH, K = 600, 3, 4
@@ -147,3 +148,11 @@ def test_a_sample_of_sparse_points_stays_sparse() -> None:
     source = ArraySource(Batch(sparse.eye(100, format="csr")))
     sample = sample_source(source, 32, np.random.default_rng(3))
     assert sparse.issparse(sample.x) and sample.x.shape == (32, 100)
+
+
+def test_the_summary_of_a_short_job_has_its_last_objective() -> None:
+    """All passes are in one line of the journal, and the objective falls in each."""
+    done, found = run(sync="bspb", workers=2, epochs=4)
+    objectives = found["worker-0"].objectives
+    assert objectives[0] > 1.01 * objectives[-1]
+    assert summarise(done.journal)["objective"] == pytest.approx(objectives[-1] / COUNT)

@@ -73,8 +73,8 @@ LEARN: tuple[Mutant, ...] = (
         "abandoned-points-are-counted",
         "The progress over points that were given back is reported.",
         "learn:Visits.take_back",
-        "self.points, self._progress = self._before",
-        "self.points = self._before[0]",
+        "self.points, self._progress, self.dropped = self._before",
+        "self.points, self.dropped = self._before[0], self._before[2]",
         "tests/learn/test_visits.py::test_points_that_are_taken_back_are_not_reported",
     ),
     mutant(

@@ -40,6 +40,18 @@ def test_the_objective_is_weighted_and_may_be_missing() -> None:
     assert line is not None and line["objective"] == 1.0
 
 
+def test_with_whole_objectives_the_last_one_counts() -> None:
+    """Each is over all points, so a mean over rounds would be that of earlier parameters too."""
+    tally = Accounting(whole_objectives=True)
+    tally.count(Trailer(worker=0, weight=3.0, objective=9.0), 3)
+    tally.count(Trailer(worker=1, weight=1.0, objective=4.0), 1)
+    tally.count(Trailer(worker=0, weight=1.0), 1)
+    line = tally.close(2, "timer", 0, 2, final=False)
+    assert line is not None and line["objective"] == 4.0
+    line = tally.close(3, "timer", 0, 3, final=False)
+    assert line is not None and line["objective"] is None
+
+
 def test_workers_totals_are_since_the_beginning() -> None:
     tally = Accounting()
     for round_ in (1, 2):

@@ -4,8 +4,9 @@
 another worker has their chunk now, or the round closed without them (`--abandon` of fsp). The
 compute time of a worker that died before it contributed is not known. The wait of the last worker
 to arrive in a round is taken as the round-trip time, because this worker waits for no other
-worker.* A line is due one second after the last one, when a round closes for an unusual reason, and
-at the end of the job.
+worker.* The objective of a line is the mean over the points of its contributions. With kind
+statistics every contribution has the objective over all points, so it is the last one. A line is due
+one second after the last one, when a round closes for an unusual reason, and at the end of the job.
 """
 
 import statistics
@@ -78,6 +79,8 @@ class _Span:
 class Accounting:
     _round: int = 0
     """The last round that was closed."""
+    whole_objectives: bool = False
+    """Whether the objective of a contribution is that over all points (kind statistics)."""
     workers: dict[int, WorkerTotals] = field(default_factory=dict)
     _span: _Span = field(default_factory=_Span)
     _line_ns: int = 0
@@ -123,7 +126,9 @@ class Accounting:
             span.models[trailer.model] = span.models.get(trailer.model, 0) + 1
         if trailer.nbytes >= 0:
             span.pushed_nbytes += trailer.nbytes
-        if trailer.objective is not None:
+        if trailer.objective is not None and self.whole_objectives:
+            span.objective, span.objective_weight = trailer.objective, 1.0
+        elif trailer.objective is not None:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
 

@@ -36,8 +36,9 @@ def stopped(by: str) -> Reason:
 class JobProgress:
     def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
         self.goals = Goals(job)
-        self.learning = Learning(resumed=bool(job.resume), small_gains=keeps_rows(job.kind))
-        self.accounting = Accounting(job.resume_round)
+        rows = keeps_rows(job.kind)
+        self.accounting = Accounting(job.resume_round, whole_objectives=rows)
+        self.learning = Learning(resumed=bool(job.resume), small_gains=rows)
         self._passes = Passes()
         self._job = job
         self._sharing = sharing
