@@ -62,7 +62,7 @@ def messages() -> list[m.Message]:
         m.Admitted(**IDENTITY, job=JOB, servers=SERVERS),
         m.Attach(**IDENTITY, spec=SPEC),
         m.Routing(**IDENTITY, routes=ROUTES, seed=True, servers=SERVERS),
-        m.Enrol(**IDENTITY, points=1000),
+        m.Enrol(**IDENTITY, points=1000, batch=8, groups=(250, 600)),
         m.Leased(
             **IDENTITY,
             points=10,

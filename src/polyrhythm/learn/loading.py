@@ -23,6 +23,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from polyrhythm.core.lead.chunk_edges import announced
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.row_groups import RowGroups
 from polyrhythm.learn.points import Indices, Order, Ranks
@@ -177,6 +178,11 @@ def count_of(source: Any) -> int:
 def order_of(dataset: Any) -> Order | None:
     """The order that a data set wants, if it reads some orders faster than others."""
     return dataset if isinstance(dataset, RowGroups) else None
+
+
+def edges_of(order: Order | None, seed: int) -> tuple[int, ...]:
+    """Where row groups begin in the order in which points are dealt to chunks."""
+    return () if order is None else announced(order.edges(np.random.default_rng(seed)))
 
 
 def fetcher(

@@ -26,6 +26,9 @@ class Order(Protocol):
     def deal(self, rng: np.random.Generator) -> Indices:
         """The order in which points are dealt to chunks."""
 
+    def edges(self, rng: np.random.Generator) -> list[int]:
+        """The places in this order at which row groups begin: good places to cut it into chunks."""
+
     def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
         """The points of a chunk in the order of one pass."""
 

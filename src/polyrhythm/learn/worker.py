@@ -20,7 +20,15 @@ from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.keeping import Kept, Stateful
-from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of, order_of, ranks_of
+from polyrhythm.learn.loading import (
+    Loading,
+    count_of,
+    edges_of,
+    fetcher,
+    loading_of,
+    order_of,
+    ranks_of,
+)
 from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.points import Points
@@ -221,10 +229,11 @@ class Worker:
         exchange, job = self._exchange, self._job
         assert exchange is not None
         count = len(loading.dataset)
-        lease = self._node.enrol(count, loading.batch_size)
+        order = order_of(loading.dataset)
+        lease = self._node.enrol(count, loading.batch_size, edges_of(order, job.seed))
         if not exchange.pending:
             exchange.take_version()
-        points = self._points = self._points or Points(lease, least, order_of(loading.dataset))
+        points = self._points = self._points or Points(lease, least, order)
         self._passes.begin(lease)
         ranks = None
         if loading.sampler is not None:

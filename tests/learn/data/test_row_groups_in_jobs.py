@@ -14,7 +14,7 @@ from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError
 from polyrhythm.learn.pointwise.kmeans import KMeans
 from polyrhythm.learn.pointwise.nearest import labels_of
-from polyrhythm.learn.pointwise.runner import run_pointwise
+from polyrhythm.learn.pointwise.runner import first_parameter, run_pointwise
 from polyrhythm.wire.messages import JobSpec
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -54,10 +54,36 @@ def test_workers_visit_all_rows_once_and_parse_their_own_row_groups(path: Path) 
     run_inline(job(epochs=2), main, timeout_s=60)
     visited = sorted(seen["worker-0"] + seen["worker-1"])
     assert visited == sorted([*range(1_000), *range(1_000)])
-    # 50 row groups and two workers; chunks share the row groups at their edges
-    assert all(count <= 25 + 2 * 16 for count in parsed.values())
-    assert sum(parsed.values()) <= 50 + 2 * 16
+    assert sum(parsed.values()) == 50  # each row group is parsed by one worker, once
+    assert all(20 <= count <= 30 for count in parsed.values())
     assert seen["worker-0"] != sorted(seen["worker-0"])
+
+
+def test_workers_of_a_point_wise_job_parse_their_own_row_groups_also_after_a_change_of_holder(
+    path: Path,
+) -> None:
+    """worker-1 leaves after its first pass. worker-0 then reads the row groups of worker-1, too."""
+    parsed: dict[str, list[int]] = {"worker-0": [], "worker-1": []}
+
+    def main(worker: Worker) -> None:
+        table = open_points(path, label="label")
+        first = first_parameter(KMeans(4), table, 0)
+        table._kept.clear()  # type: ignore[attr-defined]
+        table.parsed = 0  # type: ignore[attr-defined]
+
+        def after_pass(number: int, objective: float | None) -> None:
+            parsed[worker.name].append(table.parsed)  # type: ignore[attr-defined]
+            if worker.name == "worker-1":
+                raise DataError("leaves")
+
+        run_pointwise(worker, KMeans(4, tol=0.0), table, parameter=first, after_pass=after_pass)
+
+    statistics = job(kind="statistics", sync="bspb", epochs=12, min_batch=100)
+    with pytest.raises(DataError, match="leaves"):
+        run_inline(statistics, main, timeout_s=60)
+    assert parsed["worker-0"][0] + parsed["worker-1"][0] == 50
+    assert parsed["worker-0"][-1] == 50
+    assert 20 <= parsed["worker-0"][0] <= 30
 
 
 def test_another_worker_reads_what_one_worker_cannot_read(path: Path) -> None:

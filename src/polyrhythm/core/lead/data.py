@@ -7,9 +7,11 @@ points can be in flight: its holder has contributed under a lease that does not 
 or every server knows that the holder was removed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from polyrhythm.core.lead.balance import chunks as giving
+from polyrhythm.core.lead.chunk_edges import chunk_edges
 from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, quotas
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
@@ -32,17 +34,18 @@ class DataPlan:
         epochs: int | None,
         least: int = 1,
         fewest: int = 1,
+        groups: Sequence[int] = (),
     ) -> None:
         """`least`: the fewest points of a chunk, so that each chunk has enough points for a batch.
-        `fewest`: the fewest chunks, if there are enough points for them."""
+        `fewest`: the fewest chunks, if there are enough points for them. `groups`: see
+        `chunk_edges`."""
         self.points = points
         self._seed = seed
         self._epochs = epochs
         self._numbers: dict[Holder, int] = {}
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
-        self.chunks = [
-            Chunk(points * index // count, points * (index + 1) // count) for index in range(count)
-        ]
+        edges = chunk_edges(points, count, least, workers, groups)
+        self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
         """The chunks that change their holder, while the old holder has not given them up yet."""
@@ -50,7 +53,7 @@ class DataPlan:
         """The moves that are complete: the chunk, its old holder and its new one. The caller empties
         the list."""
         self._passes: MinimumTracker[int] = MinimumTracker()
-        for index in range(count):
+        for index in range(len(self.chunks)):
             self._passes.put(index, 0)
         self._progress = 0
         """How often a contribution has reported progress in a chunk."""

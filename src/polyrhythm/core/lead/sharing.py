@@ -99,7 +99,7 @@ class Sharing:
                 least = max(least, _least_of(points, len(self._members)))
             fewest = 1 if self._balancing is None else CHUNKS_TO_BALANCE
             count, seed, epochs = len(self._members), self._seed, self._epochs
-            plan = DataPlan(points, count, seed, epochs, least, fewest)
+            plan = DataPlan(points, count, seed, epochs, least, fewest, message.groups)
             self._make(plan)
             plan.share(self._members)
         elif points != self._plan.points:

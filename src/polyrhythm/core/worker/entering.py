@@ -97,6 +97,7 @@ class Entry:
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         state = self._state
         state.points, state.batch, state.listens = event.points, event.batch, event.listens
+        state.groups = event.groups
         # the user's code waits for its chunks, so the parameters may change
         state.user_computes = False
         if state.over_because is not None:
@@ -107,7 +108,13 @@ class Entry:
     def _enrol(self, points: int) -> None:
         state, outbox = self._state, self._state.outbox
         outbox.tell_lead(
-            m.Enrol(**outbox.identity(), points=points, batch=state.batch, listens=state.listens)
+            m.Enrol(
+                **outbox.identity(),
+                points=points,
+                batch=state.batch,
+                listens=state.listens,
+                groups=state.groups,
+            )
         )
 
     def on_points_delivered(self, event: ev.PointsDelivered, now_ns: int) -> None:

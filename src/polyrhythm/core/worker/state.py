@@ -20,6 +20,7 @@ class WorkerState:
         "batch",
         "begun",
         "evaluates",
+        "groups",
         "handled",
         "heartbeat",
         "job",
@@ -65,6 +66,7 @@ class WorkerState:
         none."""
         self.batch = 0
         self.listens: m.Address | None = None
+        self.groups: tuple[int, ...] = ()
         self.keeps = False
         """Whether the user's code has a state to keep (`worker.keep`)."""
         self.restores = False

@@ -2,6 +2,7 @@
 inside a buffer, so a worker reads only the row groups of its own chunks, one after the other."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,15 @@ class RowGroups(torch.utils.data.Dataset[Any]):
     def deal(self, rng: np.random.Generator) -> Indices:
         """The order in which points are dealt to chunks: row groups in a random order, with the rows
         of each in their own."""
-        first = self.source.groups()
-        edges = [*first, len(self)]
-        order = rng.permutation(len(first))
-        return np.concatenate([np.arange(edges[at], edges[at + 1]) for at in order])
+        return np.concatenate([np.arange(first, last) for first, last in self._dealt(rng)])
+
+    def edges(self, rng: np.random.Generator) -> list[int]:
+        """The places in this order at which row groups begin."""
+        return [0, *accumulate(last - first for first, last in self._dealt(rng))][:-1]
+
+    def _dealt(self, rng: np.random.Generator) -> list[tuple[int, int]]:
+        groups = list(pairwise([*self.source.groups(), len(self)]))
+        return [groups[at] for at in rng.permutation(len(groups))]
 
     def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
         """The points of a chunk in the order of one pass: buffers in a random order, and the rows

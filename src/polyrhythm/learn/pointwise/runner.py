@@ -15,6 +15,7 @@ import torch
 
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.lead.chunk_edges import announced
 from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
@@ -124,6 +125,7 @@ class _Loop:
     ) -> None:
         node, job, pacer = worker.inside
         self._worker = worker
+        self._source = source
         self._node = node
         self._loop = node.loop
         self._pacer: Pacer | None = pacer
@@ -145,7 +147,7 @@ class _Loop:
     def run(self) -> Fit:
         node, loop = self._node, self._loop
         self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
-        lease = node.enrol(self._count, self._batch)
+        lease = node.enrol(self._count, self._batch, announced(self._source.groups()))
         if self._pacer is not None:
             self._pacer.begin()
         self._chunks.take(lease)

@@ -129,11 +129,12 @@ class WorkerNode:
         self._book()
         return self._model
 
-    def enrol(self, points: int, batch: int = 0) -> m.Leased:
+    def enrol(self, points: int, batch: int = 0, groups: tuple[int, ...] = ()) -> m.Leased:
         """Ask for chunks of a data set of this many points, and wait for them. `batch`: the batch
-        size of the user's loop. If the worker must join again, it does so first."""
+        size of the user's loop. `groups`: where row groups begin. If the worker must join again, it
+        does so first."""
         self.loop.lease = None
-        self._driver.post(_ME, ev.Enrolling(points, batch))
+        self._driver.post(_ME, ev.Enrolling(points, batch, groups=groups))
         self.loop.begin(
             lambda: self.loop.lease is not None and self._machine.state is Phase.COMPUTING
         )

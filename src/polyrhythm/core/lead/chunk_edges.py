@@ -1,0 +1,61 @@
+"""Where the points of a data set are cut into chunks.
+
+A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of row
+groups, so that a row group is read by one worker*, also when chunks move to other workers. If there
+are too few row groups to share them evenly, they are divided; then chunks are also cut at every edge.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+
+GROUPS_PER_WORKER = 4
+"""With fewer row groups for each worker, row groups are divided."""
+MOST_GROUPS = 4_096
+"""The most edges of row groups that a worker announces. Of more row groups, neighbours count as one."""
+
+
+def announced(first: Sequence[int]) -> tuple[int, ...]:
+    """The edges of row groups that a worker announces. `first`: the first point of each row group."""
+    edges = first[1:]
+    every = -(-len(edges) // MOST_GROUPS)
+    return tuple(edges[:: max(1, every)])
+
+
+def chunk_edges(
+    points: int, count: int, least: int, workers: int, groups: Sequence[int] = ()
+) -> list[int]:
+    """The first point of every chunk, and the number of points. `count`: how many chunks are wanted.
+    `least`: the fewest points of a chunk. `groups`: the inner edges of row groups; any numbers, because
+    a worker has sent them."""
+    even = [points * index // count for index in range(1, count)]
+    edges = sorted({edge for edge in groups if 0 < edge < points})
+    if not edges:
+        return [0, *even, points]
+    if len(edges) + 1 < GROUPS_PER_WORKER * workers:
+        edges = _divided([0, *edges, points], points / count)
+        even = edges
+    found = [0]
+    for wanted in even:
+        begin = bisect_left(edges, found[-1] + least)
+        if wanted <= found[-1] or begin == len(edges):
+            continue  # a large row group contains several wanted edges
+        cut = _nearest(edges, wanted, begin)
+        if points - cut >= least:
+            found.append(cut)
+    return [*found, points]
+
+
+def _nearest(edges: list[int], wanted: int, begin: int) -> int:
+    """The edge that is nearest to a wanted one, of those from `begin` on."""
+    at = bisect_left(edges, wanted, begin)
+    return min(edges[max(begin, at - 1) : at + 1], key=lambda edge: abs(edge - wanted))
+
+
+def _divided(edges: list[int], length: float) -> list[int]:
+    """All edges, and cuts between them, so that parts have about this length."""
+    cuts = []
+    for first, last in pairwise(edges):
+        parts = max(1, round((last - first) / length))
+        cuts += [first + (last - first) * part // parts for part in range(parts)]
+    return cuts[1:]
