@@ -31,7 +31,8 @@ def text_of(seed: int) -> str:
         return storm(sync, seed, KIND)
     text = scenario(sync, seed, kind=KIND)
     # a round of bspb and bspv is a large part of a pass
-    return text.replace("epochs = 2\n", "epochs = 10\n") if sync in ("bspb", "bspv") else text
+    epochs = {"bspb": 10, "bspv": 4}.get(sync, 2)
+    return text.replace("epochs = 2\n", f"epochs = {epochs}\n")
 
 
 @pytest.fixture

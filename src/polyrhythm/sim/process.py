@@ -18,28 +18,31 @@ _TICK = Tick()
 Handle: TypeAlias = Callable[[Any, int], Sequence[Effect]]
 
 
-class _Sleep:
-    """When a machine is to be woken."""
+class Hosted:
+    """A machine of a process: how it handles an event, and when it is to be woken."""
 
-    __slots__ = ("name", "until_ns", "wake_at")
+    __slots__ = ("handle", "name", "stale", "until_ns", "wake_at")
 
-    def __init__(self, name: str, machine: Machine) -> None:
+    def __init__(self, name: str, machine: Machine, *, check: bool) -> None:
         self.name = name
+        self.handle = _checked(machine) if check else machine.handle
         self.wake_at = machine.wake_at
         self.until_ns: float = inf
         """The earliest time for which a call of `wake` is scheduled."""
+        self.stale = True
+        """Whether the machine has handled an event since it was asked when to wake it. Only an event
+        changes what it answers."""
 
 
 class Process:
     __slots__ = (  # Python stores more than 30 attributes in a slower way
         "_queue",
         "_running",
-        "_sleeps",
         "alive",
         "check",
         "clock",
         "frozen",
-        "handles",
+        "hosted",
         "machines",
         "unsettled",
     )
@@ -53,18 +56,16 @@ class Process:
         self.frozen = False
         """The process is stopped, as by SIGSTOP: it does nothing until it continues."""
         self.unsettled = False
-        self._queue: deque[tuple[Handle, Any]] = deque()
-        """The events, each with the `handle` of the machine that it is for."""
+        self._queue: deque[tuple[Hosted, Any]] = deque()
+        """The events, each with the machine that it is for."""
         self._running = False
-        handler = _checked if check else _unchecked
-        self.handles = {name: handler(machine) for name, machine in machines.items()}
-        self._sleeps = [_Sleep(name, machine) for name, machine in machines.items()]
+        self.hosted = {name: Hosted(name, each, check=check) for name, each in machines.items()}
 
     def put(self, machine: str, event: Any) -> None:
-        self._queue.append((self.handles[machine], event))
+        self._queue.append((self.hosted[machine], event))
 
     def post(self, machine: str, event: Any) -> None:
-        self._queue.append((self.handles[machine], event))
+        self._queue.append((self.hosted[machine], event))
         self.run()
 
     def run(self) -> None:
@@ -75,27 +76,30 @@ class Process:
         now_ns = self.clock.now_ns
         while True:
             while queue and self.alive:
-                handle, event = queue.popleft()
-                for effect in handle(event, now_ns):
+                hosted, event = queue.popleft()
+                hosted.stale = True
+                for effect in hosted.handle(event, now_ns):
                     perform[type(effect)](self, effect)
             if not self.unsettled:
                 break
             self.settle()
         self._running = False
-        for sleep in self._sleeps:
-            wake_at = sleep.wake_at
-            wake_ns = wake_at()
-            if wake_ns is not None and wake_ns < sleep.until_ns:
-                self._wake_at(sleep, wake_ns)
+        for hosted in self.hosted.values():
+            if hosted.stale:
+                hosted.stale = False
+                wake_at = hosted.wake_at
+                wake_ns = wake_at()
+                if wake_ns is not None and wake_ns < hosted.until_ns:
+                    self._wake_at(hosted, wake_ns)
 
     def rearm(self) -> None:
         """The process was stopped and continues: schedule again the times at which its machines
         want to be woken."""
-        for sleep in self._sleeps:
-            sleep.until_ns = inf
-            wake_ns = sleep.wake_at()
+        for hosted in self.hosted.values():
+            hosted.until_ns = inf
+            wake_ns = hosted.wake_at()
             if wake_ns is not None:
-                self._wake_at(sleep, wake_ns)
+                self._wake_at(hosted, wake_ns)
 
     def settle(self) -> None:
         """Do the work that is not an event of a machine. This is called when all queued events are
@@ -103,32 +107,30 @@ class Process:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _wake_at(self, sleep: _Sleep, wake_ns: int) -> None:
+    def _wake_at(self, hosted: Hosted, wake_ns: int) -> None:
         """Wake the machine at this time, which is earlier than all its scheduled times. If the
         machine wants a later time when it is woken, `wake` schedules that time."""
         wake_ns = max(wake_ns, self.clock.now_ns)
-        sleep.until_ns = wake_ns
-        self.clock.at(wake_ns, self.wake, sleep.name)
+        hosted.until_ns = wake_ns
+        self.clock.at(wake_ns, self.wake, hosted)
 
-    def wake(self, name: str) -> None:
-        (sleep,) = (sleep for sleep in self._sleeps if sleep.name == name)
-        if self.frozen or not self.alive or sleep.until_ns != self.clock.now_ns:
+    def wake(self, hosted: Hosted) -> None:
+        now_ns = self.clock.now_ns
+        if self.frozen or not self.alive or hosted.until_ns != now_ns:
             return  # the process is stopped or dead, or an earlier call has woken the machine
-        sleep.until_ns = inf
-        machine = self.machines[name]
-        wake_ns = machine.wake_at()
+        hosted.until_ns = inf
+        wake_ns = hosted.wake_at()
         if wake_ns is None:
             return
-        if wake_ns > self.clock.now_ns:
-            self._wake_at(sleep, wake_ns)
+        if wake_ns > now_ns:
+            self._wake_at(hosted, wake_ns)
             return
-        self.post(name, _TICK)
-        if self.alive and machine.wake_at() == wake_ns:
-            raise InvariantBroken(f"{name} asks again for the time at which it was just woken")
-
-
-def _unchecked(machine: Machine) -> Handle:
-    return machine.handle
+        self._queue.append((hosted, _TICK))
+        self.run()
+        if self.alive and hosted.wake_at() == wake_ns:
+            raise InvariantBroken(
+                f"{hosted.name} asks again for the time at which it was just woken"
+            )
 
 
 def _checked(machine: Machine) -> Handle:

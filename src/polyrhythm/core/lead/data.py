@@ -55,6 +55,8 @@ class DataPlan:
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(len(self.chunks)):
             self._passes.put(index, 0)
+        self._changed = set(range(count))
+        """The chunks that were changed since the last `check`."""
         self._progress = 0
         """How often a contribution has reported progress in a chunk."""
         self._ahead: dict[int, tuple[int, int]] = {}
@@ -71,6 +73,7 @@ class DataPlan:
         plan.chunks = [
             Chunk(c.first, c.last, passes=c.passes, cursor=c.cursor) for c in record.chunks
         ]
+        plan._changed = set(range(len(plan.chunks)))
         plan._passes = MinimumTracker()
         wanted: dict[Holder, list[int]] = {}
         for index, chunk in enumerate(record.chunks):
@@ -188,6 +191,7 @@ class DataPlan:
         chunk.heir, chunk.asked = member, 0
         chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
         self.moving.add(index)
+        self._changed.add(index)
         return chunk.holder
 
     def _hand(self, index: int, member: Holder | None) -> None:
@@ -200,6 +204,7 @@ class DataPlan:
         chunk.holder, chunk.heir, chunk.asked = member, None, 0
         chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
         self.moving.discard(index)
+        self._changed.add(index)
 
     def _number(self, changed: Iterable[Holder]) -> None:
         for member in changed:
@@ -303,6 +308,7 @@ class DataPlan:
                 self._passes.put(index, passes)
                 chunk.passes = passes
             chunk.cursor = cursor
+            self._changed.add(index)
             self._progress += 1
             chunk.visited = self._progress
             visited += done
@@ -336,15 +342,16 @@ class DataPlan:
         return self._epochs is not None and self.passes >= self._epochs
 
     def check(self) -> None:
-        if self.chunks[-1].last != self.points or self.chunks[0].first != 0:
+        """Check the chunks that were changed since the last check, and those that move."""
+        chunks, moving, held = self.chunks, self.moving, self._held
+        if chunks[-1].last != self.points or chunks[0].first != 0:
             raise InvariantBroken("the chunks do not cover the points")
-        moving, held, end = self.moving, self._held, 0
-        for index, chunk in enumerate(self.chunks):
-            if chunk.first != end:
+        for index in self._changed | moving:
+            chunk = chunks[index]
+            if index and chunk.first != chunks[index - 1].last:
                 raise InvariantBroken("the chunks overlap or leave a gap")
-            end = chunk.last
             cursor, holder, heir = chunk.cursor, chunk.holder, chunk.heir
-            if cursor and not 0 <= cursor < end - chunk.first:
+            if cursor and not 0 <= cursor < chunk.last - chunk.first:
                 raise InvariantBroken("a cursor is outside its chunk")
             if (heir is not None) != (index in moving):
                 raise InvariantBroken("a chunk has an heir, but is not moving")
@@ -354,3 +361,4 @@ class DataPlan:
                 )
             if holder is not None and index not in held[holder]:
                 raise InvariantBroken("a chunk is missing in the chunks of its holder")
+        self._changed.clear()

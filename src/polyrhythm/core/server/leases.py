@@ -142,11 +142,15 @@ class Versions:
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
-        if any(version > self.version for version, _ in self._leases.values()):
-            raise InvariantBroken("a version is leased that was never folded")
-        leased = Counter(slot for _, slot in self._leases.values())
-        leased.update(slot for slots in self._earlier.values() for slot in slots)
-        if leased != self._readers:
+        leased: dict[int, int] = {}  # a `Counter` takes several times as long
+        for version, slot in self._leases.values():
+            if version > self.version:
+                raise InvariantBroken("a version is leased that was never folded")
+            leased[slot] = leased.get(slot, 0) + 1
+        for slots in self._earlier.values():
+            for slot in slots:
+                leased[slot] = leased.get(slot, 0) + 1
+        if not dict.__eq__(self._readers, leased):
             raise InvariantBroken("readers were miscounted")
 
 

@@ -200,7 +200,7 @@ class ServerProcess(Process):
         self.run()
 
     def _take_for_lead(self, channel: Channel, message: m.Message) -> None:
-        self._queue.append((self.handles[LEAD], message))
+        self._queue.append((self.hosted[LEAD], message))
         if self._checker is not None:
             self._checker.told_lead(message)
 
@@ -245,7 +245,7 @@ class ServerProcess(Process):
     def _add(self, message: m.Contribution) -> None:
         event = self._slices.add(message)
         if event is not None:
-            self._queue.append((self.handles[self.name], event))
+            self._queue.append((self.hosted[self.name], event))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
         channel = self._links.to(server_name(server))
@@ -272,9 +272,9 @@ class ServerProcess(Process):
                 self._checker.decided(message)
             if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
-        handle = self.handles.get(to)
-        if handle is not None:
-            self._queue.append((handle, message))
+        hosted = self.hosted.get(to)
+        if hosted is not None:
+            self._queue.append((hosted, message))
             return
         channel = self._links.to(to)
         if channel is not None:

@@ -5,11 +5,12 @@ A worker that is not a member any more may have a row until the next fold. If a 
 fold, such a row may lack the worker's last contribution (decision 071).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from polyrhythm.core.server.worker_rows import Key
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.model.statistics import ZERO, plus
-from polyrhythm.sim.server.rows_store import SimRowsSliceStore
+from polyrhythm.sim.server.rows_store import SimRow, SimRowsSliceStore
 
 
 def check_rows(
@@ -18,7 +19,7 @@ def check_rows(
     rows, named = store.rows[slice_].rows, store.live[slice_]
     where = f"slice {slice_} of s{server}"
     last = {(row.worker, row.incarnation): row.sequence for row in named}
-    holders: dict[int, tuple[int, int]] = {}
+    points: set[int] = set()
     total, recomputed = ZERO, ZERO
     for key, row in rows.items():
         if key not in last:
@@ -28,12 +29,9 @@ def check_rows(
                 f"{where} has contribution {row.sequence} of {key} in its row, and the fold named"
                 f" {last[key]}"
             )
-        for point in row.memory:
-            if point in holders:
-                raise InvariantBroken(
-                    f"{where}: point {point} is in the rows of {holders[point]} and {key}"
-                )
-            holders[point] = key
+        if not points.isdisjoint(row.memory):
+            raise InvariantBroken(f"{where}: {_in_two_rows(rows)}")
+        points.update(row.memory)
         total = plus(total, row.total)
         recomputed = plus(recomputed, (sum(row.memory.values()), float(len(row.memory))))
     if total != recomputed:
@@ -44,3 +42,14 @@ def check_rows(
     for key in last.keys() - rows.keys():
         if last[key] and is_member(*key):
             raise InvariantBroken(f"{where} lacks the row of {key}")
+
+
+def _in_two_rows(rows: Mapping[Key, SimRow]) -> str:
+    """Say which point is in two rows."""
+    holders: dict[int, Key] = {}
+    for key, row in rows.items():
+        for point in row.memory:
+            if point in holders:
+                return f"point {point} is in the rows of {holders[point]} and {key}"
+            holders[point] = key
+    return ""

@@ -24,7 +24,7 @@ from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.model.statistics import carry
-from polyrhythm.sim.process import Process
+from polyrhythm.sim.process import Hosted, Process
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
@@ -45,8 +45,8 @@ class WorkerProcess(Process):
         "_deliveries",
         "_dial",
         "_expected",
-        "_handle",
         "_heard_throttle",
+        "_hosted",
         "_incarnations",
         "_job_id",
         "_kept_nbytes",
@@ -108,12 +108,12 @@ class WorkerProcess(Process):
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
-        self._handle = handle = self.handles[_ME]
+        self._hosted = hosted = self.hosted[_ME]
         queue = self._queue
         self._loop = Loop(
             self,
             self.machine,
-            lambda event: queue.append((handle, event)),
+            lambda event: queue.append((hosted, event)),
             self._backlog,
             model,
             points,
@@ -203,19 +203,19 @@ class WorkerProcess(Process):
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
-            self._queue.append((self._handle, _LEAD_HEARD))
+            self._queue.append((self._hosted, _LEAD_HEARD))
         for message in batch:
             kind = type(message)
             if kind is m.Restored:
                 if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
-                    self._queue.append((self._handle, ev.StateRestored()))
+                    self._queue.append((self._hosted, ev.StateRestored()))
             elif kind is m.Parameters:
                 self._take_slice(channel, message)  # type: ignore[arg-type]
             elif kind is m.HelloReply:
                 incarnation = self._incarnations.get(message.server, 0)
                 self.put(_ME, ev.Linked(message.server, incarnation))
             else:
-                self._queue.append((self._handle, message))
+                self._queue.append((self._hosted, message))
 
     def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
@@ -224,12 +224,12 @@ class WorkerProcess(Process):
         now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         self._loop.time.landed(first_byte_ns, now_ns)
-        self._queue.append((self._handle, builders.landed(message)))
+        self._queue.append((self._hosted, builders.landed(message)))
 
-    def wake(self, name: str) -> None:
+    def wake(self, hosted: Hosted) -> None:
         if self._lead_unread and not self.frozen and self.alive:
-            self.put(name, ev.LeadHeard())
-        super().wake(name)
+            self._queue.append((hosted, _LEAD_HEARD))
+        super().wake(hosted)
 
     def settle(self) -> None:
         loop = self._loop
