@@ -183,3 +183,26 @@ def test_slow_fold_gives_the_pause_of_each_server() -> None:
 def test_a_slow_fold_with_an_unknown_server_or_a_bad_pause_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--slow-fold"):
         Staging.parse({"slow-fold": text}, 1, 3)
+
+
+@pytest.mark.parametrize("sync", ["bspb", "bspv", "fsp"])
+def test_a_step_is_padded_in_proportion_to_its_points_where_the_policy_chooses_them(
+    sync: str,
+) -> None:
+    seen: list[tuple[int, float]] = []
+
+    def main(worker: Worker) -> None:
+        _, _, pacer = worker.inside
+        assert pacer is not None
+        model = torch.nn.Linear(1, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        for (x,) in worker.batches((torch.ones(40, 1),), 16):
+            seen.append((len(x), pacer.share))
+            loss = model(x).sum()
+            loss.backward()
+            optimizer.step(objective=loss)
+
+    job = JobSpec(job="staged", sync=sync, interval="20ms", rounds=4, staging={"min-step": "1ms"})
+    run_inline(job, main, timeout_s=60)
+    assert any(points < 16 for points, _ in seen)
+    assert all(share == points / 16 for points, share in seen)

@@ -64,8 +64,8 @@ class Stage:
     ) -> int:
         """Return how much longer a step must take. The step took `computed_ns` and visited `points`
         points. `elapsed_ns`: how long this worker has trained. `visited`: its points before this
-        step. `share`: the length of this step as a share of a full step, because a micro-batch is
-        shorter."""
+        step. `share`: the length of this step as a share of a full step, where the sync policy
+        chooses the points of a step."""
         factor = self.factor
         for since_ns, later in self.changes:
             if elapsed_ns >= since_ns:

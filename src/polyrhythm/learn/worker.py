@@ -218,8 +218,8 @@ class Worker:
         found = self._streamed(loading) if loading.uncounted else self._leased(loading, least)
         for points, batch in found:
             if self._pacer is not None:
-                timed = exchange.traits.timed
-                self._pacer.share = points / loading.batch_size if timed else 1.0
+                varies = exchange.traits.gathers
+                self._pacer.share = points / loading.batch_size if varies else 1.0
             yield batch
         if self._visits.pending:
             exchange.contribute_rest()

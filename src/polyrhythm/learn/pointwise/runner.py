@@ -133,7 +133,8 @@ class _Loop:
         self._batch = max(1, min(batch, len(source)))
         self._count = len(source)
         self._cadence = choose_cadence(job)
-        self._timed = traits_of(job.sync).timed
+        self._varies = traits_of(job.sync).gathers
+        """Whether the sync policy chooses the points of a step."""
         self._cadence.begin(self._batch, least_of(min(job.min_batch, self._batch), self._batch))
         rounds = traits_of(job.sync).rounds
         self._m_step = MStep(algorithm, parameter, len(source), job.resume_number, rounds=rounds)
@@ -192,7 +193,7 @@ class _Loop:
         self._visits.stepped()
         self._steps += 1
         if self._pacer is not None:
-            self._pacer.share = points / self._batch if self._timed else 1.0
+            self._pacer.share = points / self._batch if self._varies else 1.0
             self._pacer.pace(self._visits.points)
         now_ns = self._node.timesheet.computed_ns()
         self._cadence.measured(points, now_ns - self._ended_ns)

@@ -1,0 +1,69 @@
+"""Makes the data folder of the measurements from the public data sets, small enough to be sent to
+another machine (2 MB), and opens it there."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.fsp.problems import PROBLEMS, target_of
+
+_SEED = 22
+_IMAGES = 6_000
+_LEAST_RATINGS = 5
+RATINGS, TARGETS = "ratings.npz", "targets.json"
+
+
+def prepare(source: Path, folder: Path) -> None:
+    """Read HIGGS, MovieLens and MNIST from `source`, as `polyrhythm data` describes their files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(_SEED)
+    with gzip.open(source / "higgs" / "higgs_10984.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",", skiprows=1)
+    features = table[:, :-1]
+    table[:, :-1] = (features - features.mean(0)) / features.std(0)
+    np.save(folder / "higgs.npy", table.astype(np.float32)[rng.permutation(len(table))])
+    path = source / "movielens-latest-small" / "ratings.csv"
+    rated = np.loadtxt(path, delimiter=",", skiprows=1, usecols=(0, 1, 2))
+    person = np.unique(rated[:, 0], return_inverse=True)[1].astype(np.uint16)
+    film = np.unique(rated[:, 1], return_inverse=True)[1].astype(np.uint16)
+    stars = (2 * rated[:, 2]).astype(np.uint8)
+    np.savez_compressed(folder / RATINGS, person=person, film=film, half_stars=stars)
+    images = _idx(source / "mnist" / "train-images-idx3-ubyte.gz", 16, _IMAGES * 784)
+    labels = _idx(source / "mnist" / "train-labels-idx1-ubyte.gz", 8, _IMAGES)
+    np.savez_compressed(
+        folder / "digits.npz", images=images.reshape(-1, 28, 28), labels=labels.copy()
+    )
+    open_folder(folder)
+
+
+def open_folder(folder: Path) -> dict[str, dict[str, float]]:
+    """Make the files that are too large to be sent, and the targets, if they are missing. Returns the
+    targets."""
+    if not (folder / "films.npy").exists():
+        np.save(folder / "films.npy", _films(folder / RATINGS))
+    path = folder / TARGETS
+    found: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
+    for name, problem in PROBLEMS.items():
+        if name not in found:
+            found[name] = target_of(problem, folder)
+            path.write_text(json.dumps(found, indent=1))
+    return found
+
+
+def _films(path: Path) -> npt.NDArray[np.float32]:
+    """A row of ratings for each film with enough of them, in a random order: their numbers follow the
+    time at which they were made."""
+    found = np.load(path)
+    person, film = found["person"], found["film"]
+    table = np.zeros((int(film.max()) + 1, int(person.max()) + 1), np.float32)
+    table[film, person] = found["half_stars"] / 2
+    table = table[np.bincount(film) >= _LEAST_RATINGS]
+    return table[np.random.default_rng(_SEED).permutation(len(table))]
+
+
+def _idx(path: Path, header: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    with gzip.open(path) as file:
+        return np.frombuffer(file.read(header + nbytes)[header:], np.uint8)

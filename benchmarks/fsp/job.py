@@ -1,0 +1,77 @@
+"""The job of the measurements: `--set problem=kmeans --set batch=64 --set data=FOLDER --set out=FOLDER`.
+It trains one of the six algorithms (`problems.py`) and records the run (`recording.py`)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.append(str(Path(__file__).parents[2]))  # for processes that a command starts
+
+from benchmarks.fsp.problems import PROBLEMS, Problem, arrays_of, model_of, points_of, tensors_of
+from benchmarks.fsp.recording import Recorder
+from polyrhythm import Worker
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Memory
+from polyrhythm.learn.pointwise.blocks import one_blas_thread
+from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.runner import run_pointwise
+from polyrhythm.learn.pointwise.source import ArraySource
+
+
+def main(worker: Worker) -> None:
+    problem = PROBLEMS[worker.options["problem"]]
+    folder, out = Path(worker.options["data"]), Path(worker.options["out"])
+    if problem.algorithm is not None:
+        by_statistics(worker, problem, problem.algorithm(), folder, out)
+    else:
+        by_gradients(worker, problem, folder, out)
+
+
+def by_statistics(
+    worker: Worker, problem: Problem, algorithm: Algorithm, folder: Path, out: Path
+) -> None:
+    x = points_of(problem, folder)
+    recorder = Recorder(out, worker.name, len(x))
+    record(algorithm, recorder)
+    source = ArraySource(Batch(x, np.arange(len(x))))  # the labels are the numbers of the points
+    with one_blas_thread():
+        run_pointwise(worker, algorithm, source, batch=int(worker.options["batch"]))
+    recorder.close()
+
+
+def record(algorithm: Algorithm, recorder: Recorder) -> None:
+    """Let an algorithm report the points that it visits, and the parameters that it computes."""
+    visit, compute = algorithm.update_points, algorithm.update_parameter
+
+    def update_points(batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
+        if batch.y is not None:
+            recorder.visited(batch.y)
+        return visit(batch, parameter, memory)
+
+    def update_parameter(statistics: Arrays, old: Arrays) -> Arrays:
+        new = compute(statistics, old)
+        if recorder.due:
+            recorder.keep(new)
+        return new
+
+    algorithm.update_points = update_points  # type: ignore[method-assign]
+    algorithm.update_parameter = update_parameter  # type: ignore[method-assign]
+
+
+def by_gradients(worker: Worker, problem: Problem, folder: Path, out: Path) -> None:
+    x, y = tensors_of(problem, folder)
+    recorder = Recorder(out, worker.name, len(x))
+    model, own = model_of(problem, worker.seed)
+    optimizer = worker.attach(model, own)
+    worker.probe((x, y), lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
+    data, batch = (x, y, torch.arange(len(x))), int(worker.options["batch"])
+    for points, labels, numbers in worker.batches(data, batch):
+        recorder.visited(numbers.numpy())
+        loss = nn.functional.cross_entropy(model(points), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step(objective=loss)
+        if recorder.due:
+            recorder.keep(arrays_of(model))
+    recorder.close()

@@ -1,0 +1,355 @@
+"""Makes the pictures and tables of docs/fsp.md from the results of runs."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import readme
+from benchmarks.fsp.pictures import Axes, Points, draw
+from benchmarks.fsp.specs import Spec
+from benchmarks.fsp.studies import (
+    ALL,
+    EQUAL,
+    FOUR,
+    MIGRATED,
+    SLOW_4X,
+    SLOW_8X,
+    SWEEP,
+    WAYS,
+    convergence,
+)
+from benchmarks.stragglers.curves import draw_bars
+from benchmarks.stragglers.studies import middle
+
+DOCS = readme.ROOT / "docs" / "fsp.md"
+Result = dict[str, Any]
+Slow = tuple[tuple[int, float], ...]
+_NAMES = {"bspb": "BSPB", "bspv": "BSPV", "fspb": "FSPB", "fspv": "FSPV"}
+_NEVER = "not reached"
+
+
+class Results:
+    """The results of all runs, by problem, policy and slow workers."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._found: dict[tuple[str, str, Slow, str], list[Result]] = {}
+        for result in results:
+            spec = Spec.read(result["spec"])
+            key = (spec.problem, spec.policy, spec.slow, spec.link)
+            self._found.setdefault(key, []).append(result)
+
+    def of(self, problem: str, policy: str, slow: Slow = EQUAL, link: str = "") -> list[Result]:
+        return self._found.get((problem, policy, slow, link), [])
+
+    def seconds(self, problem: str, policy: str, slow: Slow = EQUAL) -> float | None:
+        """The median of the seconds to the target; None if it was not reached, or not measured."""
+        runs = self.of(problem, policy, slow)
+        return middle(runs, "seconds") if runs else None
+
+    def cell(self, problem: str, policy: str, slow: Slow = EQUAL) -> str:
+        if not self.of(problem, policy, slow):
+            return "-"
+        seconds = self.seconds(problem, policy, slow)
+        return _NEVER if seconds is None else f"{seconds:.1f}"
+
+    def median(
+        self, problem: str, policy: str, slow: Slow, value: Callable[[Result], float]
+    ) -> float | None:
+        """The median of a value over the runs that did not fail."""
+        runs = [run for run in self.of(problem, policy, slow) if "failed" not in run]
+        return statistics.median(value(run) for run in runs) if runs else None
+
+    @property
+    def reps(self) -> int:
+        return max((len(runs) for runs in self._found.values()), default=0)
+
+    @property
+    def machine(self) -> str:
+        runs = [run for runs in self._found.values() for run in runs if "machine" in run]
+        return runs[-1]["machine"].split(",")[0] if runs else "-"
+
+    @property
+    def cores(self) -> float:
+        """The most cores that the workers of one run used, as a mean over the run."""
+        every = [run.get("cores", 0.0) for runs in self._found.values() for run in runs]
+        return max(every, default=0.0)
+
+
+def write(results: list[Result], document: Path = DOCS) -> None:
+    found = Results(results)
+    pictures = document.parent / "pictures"
+    pictures.mkdir(exist_ok=True)
+    sections = {
+        "stalled": runtime(found, SLOW_4X, pictures / "fsp-stalled.svg"),
+        "equal": runtime(found, EQUAL, pictures / "fsp-equal.svg"),
+        "stragglers": stragglers(found, pictures),
+        "waits": waits(found),
+        "migration": migration(found, pictures / "fsp-migration.svg"),
+        "passes": passes(found),
+        "coordination": coordination(found),
+        "convergence": curves(found, pictures),
+        "interval": interval(found, pictures),
+    }
+    for name, text in sections.items():
+        readme.write(name, text, document)
+
+
+def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    told = [f"| {' | '.join(cells)} |" for cells in (head, *lines)]
+    return "\n".join([told[0], f"|{'---|' * len(head)}", *told[1:]])
+
+
+def shown(path: Path, text: str) -> str:
+    return f"![{text}](pictures/{path.name})"
+
+
+# -- Figs. 7, 8, 9 -----------------------------------------------------------------------------
+
+
+def runtime(found: Results, slow: Slow, picture: Path) -> str:
+    lines = []
+    for problem in ALL:
+        seconds = {policy: found.seconds(problem, policy, slow) for policy in FOUR}
+        ours = seconds["fspv"]
+        lines.append(
+            [
+                problem,
+                *(found.cell(problem, policy, slow) for policy in FOUR),
+                *(_times(seconds[policy], ours) for policy in FOUR[:3]),
+            ]
+        )
+    bars = {
+        problem: {_NAMES[policy]: found.seconds(problem, policy, slow) for policy in FOUR}
+        for problem in ALL
+        if any(found.of(problem, policy, slow) for policy in FOUR)
+    }
+    picture.write_text(draw_bars(bars, 200.0))
+    head = ["seconds to the target", *_NAMES.values(), *(f"{_NAMES[p]} / FSPV" for p in FOUR[:3])]
+    return f"{rows(head, lines)}\n\n{shown(picture, 'seconds to the target')}"
+
+
+def _times(seconds: float | None, ours: float | None) -> str:
+    return "-" if seconds is None or not ours else f"{seconds / ours:.1f}x"
+
+
+def stragglers(found: Results, pictures: Path) -> str:
+    skew: list[tuple[str, Slow]] = [("equal", EQUAL)]
+    skew += [(f"one worker {x:g}x", ((3, x),)) for x in (2.0, 4.0, 8.6)]
+    several = [
+        (f"{count} of 4 workers 4x", tuple((worker, 4.0) for worker in range(4 - count, 4)))
+        for count in (1, 2, 3)
+    ]
+    parts = []
+    for name, settings in (("skew", skew), ("several", several)):
+        lines = [
+            [setting, *(found.cell("kmeans", policy, slow) for policy in FOUR)]
+            for setting, slow in settings
+        ]
+        bars = {
+            setting: {_NAMES[policy]: found.seconds("kmeans", policy, slow) for policy in FOUR}
+            for setting, slow in settings
+        }
+        picture = pictures / f"fsp-{name}.svg"
+        picture.write_text(draw_bars(bars, 200.0))
+        parts += [rows(["kmeans", *_NAMES.values()], lines), shown(picture, name)]
+    return "\n\n".join(parts)
+
+
+# -- Figs. 10 and 13 ---------------------------------------------------------------------------
+
+
+def wait_ms(worker: int) -> Callable[[Result], float]:
+    """The time that a worker spent at a barrier, as a mean over the rounds."""
+    return lambda run: 1e3 * float(run["workers"][worker]["wait_s"]) / max(1, run["rounds"])
+
+
+def waits(found: Results) -> str:
+    lines = []
+    for policy in FOUR:
+        cells = [found.median("kmeans", policy, SLOW_4X, wait_ms(worker)) for worker in range(4)]
+        rounds = found.median("kmeans", policy, SLOW_4X, lambda run: float(run["rounds"]))
+        usage = found.median("kmeans", policy, SLOW_4X, computing)
+        lines.append(
+            [
+                _NAMES[policy],
+                *(_number(cell) for cell in cells),
+                _number(rounds, 0),
+                _percent(usage),
+            ]
+        )
+    head = ["kmeans, worker 3 4x slower", *(f"worker {n}" for n in range(4)), "rounds", "computing"]
+    return rows(head, lines)
+
+
+def computing(run: Result) -> float:
+    """The share of the time of all workers that they did not spend at barriers."""
+    busy = sum(worker["compute_s"] for worker in run["workers"])
+    waited = sum(worker["wait_s"] for worker in run["workers"])
+    return float(busy / ((busy + waited) or 1.0))
+
+
+def coordination(found: Results) -> str:
+    lines = []
+    for problem in MIGRATED:
+        for policy, name in (("fspv, central", "central"), ("fspv", "semi")):
+            values = [
+                found.median(problem, policy, SLOW_4X, value)
+                for value in (
+                    lambda run: statistics.fmean(wait_ms(n)(run) for n in range(4)),
+                    lambda run: float(run["spread_ms"] or 0.0),
+                    lambda run: float(run["rounds"]),
+                    lambda run: statistics.fmean(w["wait_s"] for w in run["workers"]),
+                )
+            ]
+            cells = [
+                _number(value, digits) for value, digits in zip(values, (1, 1, 0, 2), strict=True)
+            ]
+            lines.append([problem, name, *cells, found.cell(problem, policy, SLOW_4X)])
+    head = ["", "coordination", "barrier, ms", "spread of arrivals, ms", "rounds"]
+    return rows([*head, "all barriers, s", "seconds to the target"], lines)
+
+
+# -- Figs. 11 and 12, Table 2 ------------------------------------------------------------------
+
+
+def migration(found: Results, picture: Path) -> str:
+    lines, bars = [], {}
+    for slow in (SLOW_4X, SLOW_8X):
+        for problem in MIGRATED:
+            policies = ("bspb", "bspv", *WAYS)
+            seconds = {policy: found.seconds(problem, policy, slow) for policy in policies}
+            best = seconds["fspv, lease"]
+            name = f"{problem}, one of 4 workers {slow[0][1]:g}x"
+            lines.append([name, *(_compared(found, problem, p, slow, best) for p in policies)])
+            bars[name] = {_called(p): seconds[p] for p in policies if found.of(problem, p, slow)}
+    picture.write_text(draw_bars(bars, 200.0))
+    head = ["seconds (times `lease`)", "BSPB", "BSPV", *(_called(way) for way in WAYS)]
+    return f"{rows(head, lines)}\n\n{shown(picture, 'seconds with and without migration')}"
+
+
+def _called(policy: str) -> str:
+    if policy == "fspv":
+        return "FSPV, off"
+    first, _, rest = policy.partition(", ")
+    return f"{_NAMES[first]}, {rest}" if rest else _NAMES[first]
+
+
+def _compared(found: Results, problem: str, policy: str, slow: Slow, best: float | None) -> str:
+    cell = found.cell(problem, policy, slow)
+    seconds = found.seconds(problem, policy, slow)
+    return cell if seconds is None or not best else f"{cell} ({seconds / best:.2f}x)"
+
+
+def passes(found: Results) -> str:
+    lines = []
+    for slow in (EQUAL, SLOW_4X, SLOW_8X):
+        for problem in MIGRATED:
+            for policy in WAYS:
+                if not found.of(problem, policy, slow):
+                    continue
+                counts = [
+                    found.median(problem, policy, slow, _visits(name))
+                    for name in ("least", "most", "late_least", "late_most")
+                ]
+                moved = found.median(problem, policy, slow, lambda run: float(run["moved_points"]))
+                cpu = [found.median(problem, policy, slow, cpu_us(worker)) for worker in (0, 3)]
+                setting = f"{slow[0][1]:g}x" if slow else "equal"
+                cells = [*(_number(count, 0) for count in counts), _number(moved, 0)]
+                lines.append(
+                    [problem, setting, _called(policy), *cells, *(_number(us, 1) for us in cpu)]
+                )
+    head = ["", "slow", "", "least visits", "most", "least, second half", "most, second half"]
+    return rows([*head, "points moved", "us per point, worker 0", "worker 3"], lines)
+
+
+def _visits(name: str) -> Callable[[Result], float]:
+    return lambda run: float(run["visits"].get(name, 0))
+
+
+def cpu_us(worker: int) -> Callable[[Result], float]:
+    """The processor time of a worker per point that it visits, in microseconds."""
+
+    def value(run: Result) -> float:
+        told = run["workers"][worker]
+        return 1e6 * float(told.get("cpu_s", 0.0)) / max(1, told.get("points", 0))
+
+    return value
+
+
+# -- Figs. 14 and 15 ---------------------------------------------------------------------------
+
+
+def curves(found: Results, pictures: Path) -> str:
+    parts = []
+    for problem in dict.fromkeys(spec.problem for spec in convergence()):
+        policies = [spec.policy for spec in convergence() if spec.problem == problem]
+        every: dict[str, Points] = {
+            _NAMES.get(policy, policy.upper()): [(x, y) for x, y in runs[0].get("curve", [])]
+            for policy in policies
+            if (runs := found.of(problem, policy))
+        }
+        if not every:
+            continue
+        highest = max((curve[0][1] for curve in every.values() if curve), default=1.0)
+        longest = 2.0 * max(
+            (c[-1][0] for n, c in every.items() if c and not n.startswith("ASP")), default=1.0
+        )
+        cut = {name: [p for p in curve if p[0] <= longest] for name, curve in every.items()}
+        around = Axes.around(list(cut.values()))
+        axes = Axes(0.0, around.right, around.low, max(highest, around.low))
+        picture = pictures / f"fsp-convergence-{problem}.svg"
+        picture.write_text(draw(problem, cut, axes, ("seconds", "objective over time")))
+        parts.append(shown(picture, f"{problem}: the objective over time"))
+    return "\n\n".join(parts)
+
+
+def interval(found: Results, pictures: Path) -> str:
+    lines, every, marks = [], {}, {}
+    for problem in ALL:
+        swept = {
+            part: seconds
+            for part in SWEEP
+            if (seconds := found.seconds(problem, f"interval {part:g}", SLOW_4X)) is not None
+        }
+        if not swept:
+            continue
+        best_part = min(swept, key=lambda part: swept[part])
+        best, longest = swept[best_part], max(swept.values())
+        every[problem] = [(part, seconds / longest) for part, seconds in swept.items()]
+        cells = [problem, f"{best_part:g}", f"{best:.1f}"]
+        marks[problem] = {}
+        for policy, letter in (("fspb", "B"), ("fspv", "V")):
+            seconds = found.seconds(problem, policy, SLOW_4X)
+            part = found.median(problem, policy, SLOW_4X, _found_interval)
+            cells += [_number(part, 3), found.cell(problem, policy, SLOW_4X)]
+            cells.append("-" if seconds is None else f"{seconds / best - 1:+.0%}")
+            if seconds is not None and part:
+                marks[problem][letter] = (part, seconds / longest)
+        lines.append(cells)
+    head = ["", "best fixed interval", "seconds", "FSPB's interval", "seconds", "to the best"]
+    text = rows([*head, "FSPV's interval", "seconds", "to the best"], lines)
+    if every:
+        picture = pictures / "fsp-interval.svg"
+        axes = Axes(min(SWEEP), max(SWEEP), 0.0, 1.0, log=True)
+        units = (
+            "interval, in passes of a worker that is not slow",
+            "seconds to the target, relative",
+        )
+        picture.write_text(draw("", every, axes, units, marks))
+        text += f"\n\n{shown(picture, 'seconds to the target for fixed intervals')}"
+    return text
+
+
+def _found_interval(run: Result) -> float:
+    """The last interval of a run, in passes."""
+    intervals = run.get("intervals") or [[0.0, 0.0]]
+    return float(intervals[-1][1]) / 1e3 / float(run["spec"]["pass_s"])
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

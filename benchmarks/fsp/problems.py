@@ -1,0 +1,191 @@
+"""The six algorithms of the FSP paper with their data: what a worker computes, how the objective of
+given parameters is evaluated, and what a reference run reaches.
+
+| problem | points | parameters by |
+|---|---|---|
+| `kmeans`, `fcm`, `gmm` | 10,984 events of HIGGS, 28 features with unit variances | statistics |
+| `nmf` | 3,650 films of MovieLens (with 5 or more ratings) by 610 persons, 0 if not rated | statistics |
+| `lr` | the same events, with their labels | gradients (Adam) |
+| `cnn` | 6,000 digits of MNIST | gradients (Adam) |
+
+The network of `cnn` has two convolutions with 6 and 12 kernels of 5 x 5 (FSP's footnote 3).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.blocks import one_blas_thread
+from polyrhythm.learn.pointwise.factors import NMF
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans
+from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.mixture import GaussianMixture
+from polyrhythm.learn.pointwise.runner import first_parameter
+from polyrhythm.learn.pointwise.source import ArraySource
+
+Evaluate = Callable[[Arrays], float]
+"""Gives the objective of parameters: the mean over all points."""
+
+_NEVER = 1e-12
+"""A tolerance with which an algorithm ends only when nothing changes any more."""
+_K = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    name: str
+    data: str
+    """The name of the file in the data folder."""
+    batch: int
+    """The points of a full step. Under `fsp` this is the largest micro-batch. By statistics a batch is
+    always visited as a whole, so it is small: a slow worker ends a round as late as half a batch."""
+    passes: int
+    """The target is the objective after this many passes of `bspb`."""
+    algorithm: Callable[[], Algorithm] | None = None
+    """None: the parameters are found by gradients."""
+
+    @property
+    def kind(self) -> str:
+        return "gradient" if self.algorithm is None else "statistics"
+
+
+PROBLEMS = {
+    problem.name: problem
+    for problem in (
+        Problem("kmeans", "higgs.npy", 16, 10, lambda: KMeans(_K, tol=_NEVER)),
+        Problem("fcm", "higgs.npy", 16, 10, lambda: FuzzyCMeans(_K, m=1.3, tol=_NEVER)),
+        Problem(
+            "gmm",
+            "higgs.npy",
+            16,
+            10,
+            lambda: GaussianMixture(_K, tol=_NEVER, regularisation=1e-2),
+        ),
+        Problem("nmf", "films.npy", 4, 10, lambda: NMF(_K, tol=_NEVER)),
+        Problem("lr", "higgs.npy", 64, 15),
+        Problem("cnn", "digits.npz", 64, 15),
+    )
+}
+
+
+# -- data and models ---------------------------------------------------------------------------
+
+
+def points_of(problem: Problem, folder: Path) -> npt.NDArray[np.float32]:
+    """The points of an algorithm by statistics, one row each. HIGGS's label is no feature."""
+    table = np.load(folder / problem.data)
+    return np.ascontiguousarray(table[:, :-1] if problem.data == "higgs.npy" else table)
+
+
+def tensors_of(problem: Problem, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """The points of an algorithm by gradients, and their labels."""
+    found = np.load(folder / problem.data)
+    if problem.name == "cnn":
+        images = torch.from_numpy(found["images"]).unsqueeze(1).float()
+        return (images / 255 - 0.1307) / 0.3081, torch.from_numpy(found["labels"]).long()
+    table = torch.from_numpy(found)
+    return table[:, :-1].contiguous(), table[:, -1].long()
+
+
+def model_of(problem: Problem, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    if problem.name == "lr":
+        model: nn.Module = nn.Linear(28, 2)
+        return model, torch.optim.Adam(model.parameters(), lr=0.02)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 12, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(192, 10)),
+    )
+    return model, torch.optim.Adam(model.parameters(), lr=0.005)
+
+
+def arrays_of(model: nn.Module) -> Arrays:
+    """A copy of the parameters of a model."""
+    return {
+        name: value.detach().numpy().astype(np.float64) for name, value in model.named_parameters()
+    }
+
+
+# -- the objective -----------------------------------------------------------------------------
+
+_EVALUATED = 1_000
+"""How many images the objective of `cnn` is evaluated on: all of them would take too long."""
+_AT_ONCE = 500
+
+
+def evaluation_of(problem: Problem, folder: Path) -> Evaluate:
+    """The function with which all runs are judged. It visits the points afresh, so it does not depend
+    on what workers remember of them."""
+    if problem.algorithm is not None:
+        return _by_statistics(problem.algorithm(), points_of(problem, folder))
+    x, y = (tensor[:_EVALUATED] for tensor in tensors_of(problem, folder))
+    if problem.name == "lr":
+        x, y = tensors_of(problem, folder)
+    model, _ = model_of(problem, 0)
+    own = dict(model.named_parameters())
+
+    def evaluate(parameter: Arrays) -> float:
+        with torch.no_grad():
+            for name, value in parameter.items():
+                own[name].copy_(torch.from_numpy(value))
+            return float(nn.functional.cross_entropy(model(x), y))
+
+    return evaluate
+
+
+def _by_statistics(algorithm: Algorithm, x: npt.NDArray[Any]) -> Evaluate:
+    def evaluate(parameter: Arrays) -> float:
+        with one_blas_thread():
+            found = algorithm.update_points(Batch(x), parameter, algorithm.memory(len(x)))
+            value = algorithm.objective(found, parameter)
+        assert value is not None
+        return value / len(x)
+
+    return evaluate
+
+
+# -- the reference -----------------------------------------------------------------------------
+
+
+def reference(problem: Problem, folder: Path, seed: int = 0) -> Iterator[Arrays]:
+    """The first parameters, and those after each pass of `bspb`, computed in this process."""
+    if problem.algorithm is not None:
+        algorithm = problem.algorithm()
+        points = Batch(points_of(problem, folder))
+        parameter = first_parameter(algorithm, ArraySource(points), seed)
+        layout, memory = algorithm.layout(parameter), algorithm.memory(len(points))
+        total = layout.flat(layout.zeros())
+        while True:
+            yield parameter
+            with one_blas_thread():
+                found = layout.flat(algorithm.update_points(points, parameter, memory))
+            total = total + found if memory else found
+            parameter = algorithm.update_parameter(layout.views(total.copy()), parameter)
+    x, y = tensors_of(problem, folder)
+    model, optimizer = model_of(problem, seed)
+    while True:
+        yield arrays_of(model)
+        optimizer.zero_grad()
+        for first in range(0, len(x), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            loss = nn.functional.cross_entropy(model(x[part]), y[part], reduction="sum") / len(x)
+            loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def target_of(problem: Problem, folder: Path, passes: int | None = None) -> dict[str, float]:
+    """The objective at the beginning, and the target: what `bspb` reaches with its last pass. A tenth
+    of the gain of that pass is left out, so that rounding does not make one more pass necessary."""
+    evaluate = evaluation_of(problem, folder)
+    steps = reference(problem, folder)
+    values = [evaluate(next(steps)) for _ in range((passes or problem.passes) + 1)]
+    return {"first": values[0], "target": values[-1] + 0.1 * (values[-2] - values[-1])}

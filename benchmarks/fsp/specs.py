@@ -1,0 +1,94 @@
+"""One run of the measurements: which problem, which policy, and which workers are slow."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.fsp.problems import PROBLEMS, Problem
+
+WORKERS = 4
+STALL_EVERY = 8
+"""A stalled worker pauses after this many points. FSP pauses every 1,000 points of much larger data
+sets."""
+PASS_S = 1.0
+"""How long a worker that is not stalled needs for all of its points."""
+POINTS = {"higgs.npy": 10_984, "films.npy": 3_650, "digits.npz": 6_000}
+POLICIES = {
+    "bspb": "--sync bspb",
+    "bspv": "--sync bspv",
+    "fspb": "--sync fsp --interval binary --migrate off",
+    "fspv": "--sync fsp --interval auto --migrate off",
+    "fspv, central": "--sync fsp --interval auto --migrate off --coordination central",
+    "fspv, lease": "--sync fsp --interval auto --migrate lease",
+    "fspv, full": "--sync fsp --interval auto --migrate full",
+    "fspv, blocking": "--sync fsp --interval auto --migrate blocking",
+    "asp": "--sync asp",
+}
+"""The policies by the names of the FSP paper, with their flags. `asp 32` makes 32 contributions per
+pass of a worker."""
+_FIXED = "interval "
+"""`interval 0.1` is fsp with a fixed interval of 0.1 passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    problem: str
+    policy: str
+    slow: tuple[tuple[int, float], ...] = ()
+    """The stalled workers, each with the factor by which it needs longer for a point."""
+    rep: int = 0
+    link: str = ""
+    """The rate of the link between processes, such as `50mbit`; empty: links within a host."""
+    pass_s: float = PASS_S
+
+    @property
+    def of(self) -> Problem:
+        return PROBLEMS[self.problem]
+
+    @property
+    def share(self) -> int:
+        """The points of a worker."""
+        return POINTS[self.of.data] // WORKERS
+
+    @property
+    def batch(self) -> int:
+        name, _, parts = self.policy.partition(" ")
+        return max(1, self.share // int(parts)) if name == "asp" else self.of.batch
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of `polyrhythm train` that belong to this run."""
+        point_s = self.pass_s / self.share
+        flags = ["--kind", self.of.kind, *self._policy_flags()]
+        flags += ["--min-step", _ms(self.batch * point_s)]
+        for worker, factor in self.slow:
+            pause = _ms((factor - 1) * point_s * STALL_EVERY)
+            flags += ["--stall", f"{worker}={pause}/{STALL_EVERY}"]
+        return flags + (["--link", "tcp"] if self.link else [])
+
+    def _policy_flags(self) -> list[str]:
+        if self.policy.startswith(_FIXED):
+            interval = _ms(float(self.policy.removeprefix(_FIXED)) * self.pass_s)
+            return ["--sync", "fsp", "--interval", interval, "--migrate", "off"]
+        name, _, parts = self.policy.partition(" ")
+        return POLICIES[name if parts.isdigit() else self.policy].split()
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """This run in the form of JSON. It also identifies the run."""
+        slow = [list(item) for item in self.slow]
+        told = {"problem": self.problem, "policy": self.policy, "slow": slow, "rep": self.rep}
+        return {**told, "link": self.link, "pass_s": self.pass_s}
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> "Spec":
+        slow = tuple((int(worker), float(factor)) for worker, factor in told["slow"])
+        return cls(**{**told, "slow": slow})
+
+    @property
+    def name(self) -> str:
+        slow = ", ".join(f"worker {worker} {factor:g}x" for worker, factor in self.slow)
+        return f"{self.problem}, {self.policy}{f', {slow}' if slow else ''} ({self.rep + 1})"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4f}ms"

@@ -1,0 +1,84 @@
+"""The runs that each figure needs. Figures share runs: a run is made once, whichever figures use it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from benchmarks.fsp.problems import PROBLEMS
+from benchmarks.fsp.specs import Spec
+
+ALL = tuple(PROBLEMS)
+FOUR = ("bspb", "bspv", "fspb", "fspv")
+EQUAL: tuple[tuple[int, float], ...] = ()
+SLOW_4X = ((3, 4.0),)
+SLOW_8X = ((3, 8.6),)
+SWEEP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The fixed intervals that are tried, in passes of a worker."""
+MIGRATED = ("kmeans", "lr")
+WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
+
+
+def runtime() -> list[Spec]:
+    """Figs. 7 and 8: seconds to the target with and without a stalled worker."""
+    return [
+        Spec(problem, policy, slow)
+        for slow in (SLOW_4X, EQUAL)
+        for problem in ALL
+        for policy in FOUR
+    ]
+
+
+def convergence() -> list[Spec]:
+    """Fig. 14: the objective over time beside asp with 1 and 32 contributions per pass."""
+    return [
+        Spec(problem, policy)
+        for problem in ("kmeans", "fcm", "lr")
+        for policy in ("bspv", "fspv", "asp 1", "asp 32")
+    ]
+
+
+def interval() -> list[Spec]:
+    """Fig. 15: fixed intervals beside those that are found."""
+    return [
+        Spec(problem, policy, SLOW_4X)
+        for problem in ALL
+        for policy in (*(f"interval {part:g}" for part in SWEEP), "fspb", "fspv")
+    ]
+
+
+def migration() -> list[Spec]:
+    """Figs. 11 and 12: migration beside no migration, and beside bspb and bspv."""
+    return [
+        Spec(problem, policy, slow)
+        for slow in (SLOW_4X, SLOW_8X)
+        for problem in MIGRATED
+        for policy in ("bspb", "bspv", *WAYS)
+    ] + [Spec(problem, policy) for problem in MIGRATED for policy in WAYS[:3]]
+
+
+def stragglers() -> list[Spec]:
+    """Fig. 9: more and more unequal workers, and more and more slow ones."""
+    skew = [((3, factor),) for factor in (2.0, 4.0, 8.6)]
+    several = [tuple((worker, 4.0) for worker in range(4 - slow, 4)) for slow in (2, 3)]
+    return [Spec("kmeans", policy, slow) for slow in (EQUAL, *skew, *several) for policy in FOUR]
+
+
+def coordination() -> list[Spec]:
+    """Fig. 13: barriers that the lead announces, and barriers by the workers' own timers."""
+    return [
+        Spec(problem, policy, SLOW_4X)
+        for problem in MIGRATED
+        for policy in ("fspv, central", "fspv")
+    ]
+
+
+STUDIES: dict[str, Callable[[], list[Spec]]] = {
+    study.__name__: study
+    for study in (runtime, convergence, interval, migration, stragglers, coordination)
+}
+
+
+def runs_of(names: Iterable[str], reps: int) -> list[Spec]:
+    """The runs of these studies, each once per repetition. The first repetition of all runs comes
+    first, so that a run that is cut short has measured everything once."""
+    found = dict.fromkeys(spec for name in names for spec in STUDIES[name]())
+    return [replace(spec, rep=rep) for rep in range(reps) for spec in found]
