@@ -100,6 +100,19 @@ def test_as_many_clusters_as_points_and_duplicated_points() -> None:
     with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(2\) found smaller"):
         found = KMeans(3, random_state=0).fit(np.repeat(x[:2], 9, axis=0))
     assert found.inertia_ == pytest.approx(0.0, abs=1e-12)
+    for other in (FuzzyCMeans(3, random_state=0), GaussianMixture(3, random_state=0)):
+        with pytest.warns(ConvergenceWarning, match=r"distinct points \(2\) found smaller than"):
+            other.fit(np.repeat(x[:2], 9, axis=0))
+
+
+@pytest.mark.parametrize("estimator", CHECKED, ids=repr)
+@pytest.mark.parametrize(("dtype", "scale"), [(np.float64, 1e200), (np.float32, 1e25)])
+def test_numbers_whose_squares_are_too_large_are_refused(
+    estimator: Any, dtype: npt.DTypeLike, scale: float
+) -> None:
+    x = (np.abs(blobs()) * scale).astype(dtype)
+    with pytest.raises(ValueError, match=r"values as large as .*: scale X"):
+        clone(estimator).fit(x, np.arange(len(x)) % 2)
 
 
 def test_a_singular_covariance_is_a_value_error() -> None:
@@ -126,6 +139,9 @@ def test_points_far_from_the_origin_keep_their_clusters() -> None:
         (KMeans(2, workers=0), "workers is 0"),
         (KMeans(2, workers="two"), "workers is 'two': give a positive number"),
         (KMeans(2, workers=1.5), "workers is 1.5"),
+        (KMeans(2, sync="foo"), "sync is 'foo': give one of 'bspb', 'bsp'"),
+        (GaussianMixture(2, sync="psp"), "sync is 'psp': give one of 'bspb', 'bsp'"),
+        (LogisticRegression(penalty="l1"), "penalty is 'l1': this estimator has 'l2', or None"),
         (FuzzyCMeans(2, m=1), "the fuzzifier must be above 1"),
         (GaussianMixture(2, covariance_type="tied"), "'full' and 'diag'"),
         (GaussianMixture(2, means_init=np.zeros(3)), "means_init has the shape"),
@@ -134,7 +150,14 @@ def test_points_far_from_the_origin_keep_their_clusters() -> None:
 )
 def test_a_wrong_option_is_named(estimator: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        estimator.fit(blobs())
+        estimator.fit(blobs(), np.arange(300) % 2)
+
+
+def test_logistic_regression_without_a_penalty() -> None:
+    x, y = blobs(), np.random.default_rng(0).integers(0, 2, 300)
+    none = LogisticRegression(penalty=None).fit(x, y)
+    endless = LogisticRegression(C=np.inf).fit(x, y)
+    assert np.array_equal(none.coef_, endless.coef_)
 
 
 def test_partial_fit_comes_near_the_fit_of_all_points() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import polyrhythm as pr
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import KMeans
 from polyrhythm.learn.pointwise.local import fit_local
@@ -98,6 +98,35 @@ def test_a_wrong_option_is_named_before_anything_starts(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("a,b\n", {}, "has no rows"),
+        ("", {}, "is empty"),
+        ("a,b\n1,2\n", {"label": "c"}, "has no column 'c': it has a, b"),
+        ("a\n1\n", {"label": "a"}, "has no column beside the label"),
+        ("\xff\xfe,b\n1,2\n", {}, "is not a text file"),
+    ],
+)
+def test_a_bad_file_is_named_before_anything_starts(
+    tmp_path: Path, text: str, options: dict[str, str], message: str
+) -> None:
+    (tmp_path / "t.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises((UsageError, DataError), match=message):
+        run("kmeans", tmp_path, set={"data": tmp_path / "t.csv", **options})
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ratings_need_three_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("person,thing\n1,2\n")
+    with pytest.raises(UsageError, match="has no column 2: it has person, thing"):
+        run("nmf", tmp_path, set={"data": tmp_path / "t.csv"})
+
+
+def test_a_tolerance_of_zero_is_accepted(table: Path, tmp_path: Path) -> None:
+    run("kmeans", tmp_path, sync="bspb", set={"data": table, "k": 2, "tol": 0}, epochs=3)
+
+
 def test_more_clusters_than_points_end_the_job_with_a_clear_line(
     table: Path, tmp_path: Path
 ) -> None:
@@ -109,5 +138,5 @@ def test_a_bad_row_of_the_file_is_named(table: Path, tmp_path: Path) -> None:
     lines = table.read_text().splitlines()
     lines[41] = "1.0,nan,2.0,1"
     table.write_text("\n".join(lines))
-    with pytest.raises(pr.errors.JobFailed, match="row 40 has no finite number in feature 1"):
+    with pytest.raises(pr.errors.JobFailed, match="row 40 has no finite number in column 'b'"):
         run("kmeans", tmp_path, set={"data": table, "k": 2})

@@ -89,6 +89,21 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     Staging.parse(spec.staging, spec.workers, spec.servers)
 
 
+def without_effect(spec: JobSpec) -> list[str]:
+    """Options that were given and change nothing, in words."""
+    if not traits_of(spec.sync).rounds:
+        return []
+    given = (
+        ("--async-scale", spec.async_scale, "auto"),
+        ("--async-momentum", spec.async_momentum, "round"),
+    )
+    chosen = [f"{flag} {value}" for flag, value, default in given if value != default]
+    return [
+        f"{each} has no effect: under --sync {spec.sync} a round is one step of the optimizer"
+        for each in chosen
+    ]
+
+
 def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
     if text not in known:
         raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")

@@ -10,12 +10,12 @@ import typer
 
 from polyrhythm.api import flags, policies, staging
 from polyrhythm.api.checkpointing import check_checkpoints, in_run_folder, with_store
-from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
+from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads, without_effect
 from polyrhythm.api.code import find_code
 from polyrhythm.api.folders import make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
-from polyrhythm.api.saying import say_starting
+from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.targets import targets_of
 from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.model_files import MODEL, named
@@ -353,6 +353,8 @@ def train(
         fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, code.stem)
+    for line in [] if quiet else without_effect(spec):
+        say(f"polyrhythm: {line}")
     say_starting(here, quiet=quiet)
     # Import this only now, so that the line above appears at once.
     from polyrhythm.api.running import run_job

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import warnings
 from numbers import Integral
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.estimators.conventions import (
     BaseEstimator,
+    ConvergenceWarning,
     check_random_state,
     check_sample_weight,
     validate_data,
@@ -20,6 +22,9 @@ from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.layout import Arrays
 
 FLOATS = [np.float64, np.float32]
+SYNCS = ("bspb", "bsp", "bspv", "fsp", "asp")
+"""The policies of jobs of kind statistics. asp is for comparison only: it may diverge."""
+_ROWS = 16_384
 
 
 class Estimator(BaseEstimator):
@@ -44,6 +49,8 @@ class Estimator(BaseEstimator):
             ensure_min_samples=least,
         )
         check_finite(x)
+        if reset:
+            check_size(x)
         return x
 
     def _rng(self) -> np.random.Generator:
@@ -54,6 +61,9 @@ class Estimator(BaseEstimator):
         whole = isinstance(self.workers, Integral) and not isinstance(self.workers, bool)
         if self.workers is not None and not (whole and self.workers >= 1):
             raise ValueError(f"workers is {self.workers!r}: give a positive number, or None")
+        if self.sync not in SYNCS:
+            known = ", ".join(map(repr, SYNCS))
+            raise ValueError(f"sync is {self.sync!r}: give one of {known}")
         return Place(self.workers, self.sync, self.address)
 
     def _run(
@@ -108,6 +118,37 @@ def check_finite(x: Any) -> None:
     more = "" if rows < 2 else f", and {rows - 1} more rows like it"
     raise ValueError(
         f"Input X contains {kind} in row {row}, column {column}{more}: remove or fill such values"
+    )
+
+
+def check_size(x: Any) -> None:
+    """Raise an error if sums of squares of these numbers overflow."""
+    values = x.data if hasattr(x, "indptr") else x
+    if not values.size:
+        return
+    largest = max(abs(float(values.max())), abs(float(values.min())))
+    summands = 8.0 * x.shape[1] * (x.shape[0] if values.dtype == np.float64 else 1)
+    most = math.sqrt(float(np.finfo(values.dtype).max) / summands)
+    if largest > most:
+        raise ValueError(
+            f"Input X contains values as large as {largest:.3g}, whose squares are too large for"
+            f" {values.dtype}: scale X, for instance to unit variance"
+        )
+
+
+def warn_few_points(x: npt.NDArray[Any], wanted: int, name: str) -> None:
+    """Warn if fewer distinct points than clusters are given."""
+    found: set[bytes] = set()
+    for first in range(0, len(x), _ROWS):
+        part = np.ascontiguousarray(x[first : first + _ROWS] + 0.0)  # -0.0 equals 0.0
+        found.update(row.tobytes() for row in np.unique(part, axis=0)[:wanted])
+        if len(found) >= wanted:
+            return
+    warnings.warn(
+        f"Number of distinct points ({len(found)}) found smaller than {name} ({wanted}): give a"
+        f" smaller {name}",
+        ConvergenceWarning,
+        stacklevel=3,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyrhythm.estimators.base import check_positive, check_weights
+from polyrhythm.estimators.base import check_positive, check_weights, warn_few_points
 from polyrhythm.estimators.conventions import check_is_fitted
 from polyrhythm.estimators.kmeans import Clusterer
 from polyrhythm.learn.pointwise.algorithm import Batch
@@ -61,6 +61,7 @@ class FuzzyCMeans(Clusterer):
         self.n_iter_ = found.passes
         self._n_features_out = self.n_clusters
         self.labels_ = self._degrees(x).argmax(0).astype(np.int32)
+        warn_few_points(x, self.n_clusters, "n_clusters")
         return self
 
     def _degrees(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -12,6 +12,7 @@ from polyrhythm.estimators.base import (
     Estimator,
     check_finite,
     check_positive,
+    check_size,
     check_weights,
 )
 from polyrhythm.estimators.conventions import (
@@ -29,7 +30,8 @@ from polyrhythm.learn.pointwise.logistic import LogisticRegression as Algorithm
 
 class LogisticRegression(ClassifierMixin, Estimator):
     """Logistic regression for two classes or several (multinomial). The parameters and attributes
-    are those of scikit-learn's LogisticRegression with its solver "lbfgs" and an L2 penalty.
+    are those of scikit-learn's LogisticRegression with its solver "lbfgs" and an L2 penalty, or none
+    (`penalty=None`). `n_jobs` and `intercept_scaling` are accepted and have no effect.
 
     `workers`: the number of worker processes, or None to compute in this process. `sync`: "bspb",
     because the search needs gradients of all points at one place. `address`: the address of a job,
@@ -37,31 +39,39 @@ class LogisticRegression(ClassifierMixin, Estimator):
 
     def __init__(
         self,
+        penalty: Any = "l2",
         *,
         C: float = 1.0,  # noqa: N803
         l1_ratio: float = 0.0,
+        dual: bool = False,
         tol: float = 1e-4,
         fit_intercept: bool = True,
+        intercept_scaling: float = 1,
         class_weight: Any = None,
         random_state: Any = None,
         solver: str = "lbfgs",
         max_iter: int = 100,
         verbose: int = 0,
         warm_start: bool = False,
+        n_jobs: int | None = None,
         workers: int | None = None,
         sync: str = "bspb",
         address: str | None = None,
     ) -> None:
+        self.penalty = penalty
         self.C = C
         self.l1_ratio = l1_ratio
+        self.dual = dual
         self.tol = tol
         self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
         self.class_weight = class_weight
         self.random_state = random_state
         self.solver = solver
         self.max_iter = max_iter
         self.verbose = verbose
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.workers = workers
         self.sync = sync
         self.address = address
@@ -76,13 +86,23 @@ class LogisticRegression(ClassifierMixin, Estimator):
             raise ValueError(f"C is {self.C!r}: it must be above 0")
         check_positive("tol", self.tol, whole=False, least=0)
         check_positive("max_iter", self.max_iter)
-        if self.solver != "lbfgs" or self.l1_ratio not in (0, None):
-            raise ValueError("this estimator has the solver 'lbfgs' and an L2 penalty (l1_ratio=0)")
+        if self.penalty not in ("l2", "deprecated", None):
+            raise ValueError(
+                f"penalty is {self.penalty!r}: this estimator has 'l2', or None for no penalty"
+            )
+        if self.solver != "lbfgs" or self.l1_ratio not in (0, None) or self.dual:
+            raise ValueError(
+                "this estimator has the solver 'lbfgs' and an L2 penalty (l1_ratio=0, dual=False)"
+            )
         if self.sync != "bspb":
             raise ValueError(
                 f"sync is {self.sync!r}: LogisticRegression needs gradients of all points at one"
                 " place, so give 'bspb'"
             )
+
+    def _strength(self, points: float) -> float:
+        """The factor of the penalty, per point."""
+        return 0.0 if self.penalty is None or math.isinf(self.C) else 1.0 / (self.C * points)
 
     def _labelled(self, x: Any, y: Any, *, reset: bool) -> tuple[Any, npt.NDArray[Any]]:
         x, y = validate_data(
@@ -96,6 +116,7 @@ class LogisticRegression(ClassifierMixin, Estimator):
             ensure_all_finite=False,
         )
         check_finite(x)
+        check_size(x)
         check_classification_targets(y)
         return x, y
 
@@ -113,7 +134,7 @@ class LogisticRegression(ClassifierMixin, Estimator):
         total = float(x.shape[0] if weight is None else weight.sum())
         algorithm = Algorithm(
             len(self.classes_),
-            penalty=0.0 if math.isinf(self.C) else 1.0 / (self.C * total),
+            penalty=self._strength(total),
             intercept=self.fit_intercept,
             tol=self.tol,
             steps=self.max_iter,
@@ -189,7 +210,7 @@ class LogisticRegression(ClassifierMixin, Estimator):
         self._seen = getattr(self, "_seen", 0.0) + x.shape[0]
         algorithm = Algorithm(
             len(self.classes_),
-            penalty=0.0 if math.isinf(self.C) else 1.0 / (self.C * self._seen),
+            penalty=self._strength(self._seen),
             intercept=self.fit_intercept,
         )
         shape = (algorithm.rows, x.shape[1] + 1)

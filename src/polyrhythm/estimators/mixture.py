@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyrhythm.errors import UsageError
-from polyrhythm.estimators.base import Estimator, check_positive
+from polyrhythm.estimators.base import Estimator, check_positive, warn_few_points
 from polyrhythm.estimators.conventions import (
     ConvergenceWarning,
     DensityMixin,
@@ -91,6 +91,7 @@ class GaussianMixture(DensityMixin, Estimator):
                 best = found
         assert best is not None
         self._keep(best)
+        warn_few_points(x, self.n_components, "n_components")
         if not self.converged_:
             warnings.warn(
                 f"the mixture has not converged in {self.max_iter} passes: increase max_iter or tol",

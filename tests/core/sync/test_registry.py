@@ -224,7 +224,8 @@ def test_policies_with_rounds_fold_statistics(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", ["ssp:2", "psp"])
 def test_other_policies_refuse_statistics(sync: str) -> None:
-    with pytest.raises(UsageError, match="cannot fold kind 'statistics': it takes"):
+    usable = "For kind 'statistics' give --sync bsp or fsp or bspb or bspv"
+    with pytest.raises(UsageError, match=f"cannot fold kind 'statistics': it takes .*. {usable}"):
         choose_policy(JobSpec(job="j", sync=sync, kind="statistics"))
 
 

@@ -139,10 +139,10 @@ def bad_csv(tmp_path: Path, text: str) -> Path:
     [
         ("", "is empty"),
         ("a,b\n", "has no rows"),
-        ("a,b\n1,2\n3,x\n", r"bad.csv, rows 0 to 1: .*invalid value 'x'"),
+        ("a,b\n1,2\n3,x\n", r"bad.csv, rows 0 to 1: column 'b': .*invalid value 'x'"),
         ("a,b\n1,2\n3\n", r"rows 0 to 1: .*Expected 2 columns, got 1"),
-        ("a,b\n1,2\n3,nan\n", r"row 1 has no finite number in feature 1"),
-        ("a,b\n1,2\n3,\n", r"row 1 has no finite number in feature 1"),
+        ("a,b\n1,2\n3,nan\n", r"row 1 has no finite number in column 'b'"),
+        ("a,b\n1,2\n3,\n", r"row 1 has no finite number in column 'b'"),
         ("a,b\n1,2\n\n3,4\n", "2 rows where 3 lines were counted: remove empty lines"),
     ],
 )

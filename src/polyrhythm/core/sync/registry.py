@@ -97,10 +97,15 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
     if kind not in KINDS:
         raise UsageError(f"--kind {kind!r} is not known: choose one of {', '.join((AUTO, *KINDS))}")
     _check_outer(job, traits)
+    rows = keeps_rows(kind)
     if kind not in traits.kinds:
         allowed = ", ".join(sorted(traits.kinds))
-        raise UsageError(f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}")
-    if keeps_rows(kind):
+        usable = _names(lambda traits: kind in traits.kinds and (traits.rounds or not rows))
+        raise UsageError(
+            f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}. For kind {kind!r} give"
+            f" --sync {usable}"
+        )
+    if rows:
         _check_rows(job)
     if job.weights != BY_POINTS and not traits.rounds:
         raise UsageError(

@@ -9,6 +9,7 @@ pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
 
 import gzip
 import mmap
+import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ class Table:
         opened there again."""
         self.path = path
         self._given = given
+        self._columns: Columns
         self._edges = [0, *accumulate(counts)]
         self._kept: OrderedDict[int, Batch] = OrderedDict()
         self.parsed = 0
@@ -130,8 +132,8 @@ class Table:
         if broken.any():
             row, column = (int(index) for index in np.argwhere(broken)[0])
             raise DataError(
-                f"{self.path}: row {first + row} has no finite number in feature {column}: remove or"
-                " fill such values"
+                f"{self.path}: row {first + row} has no finite number in column"
+                f" {self._columns.features[column]!r}: remove or fill such values"
             )
 
 
@@ -149,11 +151,8 @@ class CsvTable(Table):
         self._data = _bytes_of(path)
         end = _end_of(self._data)
         line = self._data.find(b"\n")
-        head = bytes(self._data[: end if line < 0 else line]).decode().rstrip("\r")
-        cells = [cell.strip().strip('"') for cell in head.split(",")]
-        named = not all(_is_number(cell) for cell in cells)
+        self._names, named = names_of(path, bytes(self._data[: end if line < 0 else line]))
         begin = 0 if not named else end if line < 0 else min(end, line + 1)
-        self._names = cells if named else [str(number) for number in range(len(cells))]
         self._columns = Columns(path, self._names, label, features)
         self._dtype = np.dtype(dtype)
         self._ranges = _ranges(self._data, begin, end)
@@ -175,8 +174,20 @@ class CsvTable(Table):
             )
         except arrow.ArrowInvalid as error:
             rows = f"rows {self._edges[number]} to {self._edges[number + 1] - 1}"
-            raise DataError(f"{self.path}, {rows}: {error}") from None
+            raise DataError(f"{self.path}, {rows}: {_with_name(str(error), self._names)}") from None
         return self._columns.batch(table, self._dtype)
+
+
+def names_of(path: Path, line: bytes) -> tuple[list[str], bool]:
+    """The names of the columns of a CSV file, and whether its first line contains them. If it does not,
+    the names are numbers."""
+    try:
+        head = line.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a text file: give a file of numbers and commas") from None
+    cells = [cell.strip().strip('"') for cell in head.split(",")]
+    named = not all(_is_number(cell) for cell in cells)
+    return cells if named else [str(number) for number in range(len(cells))], named
 
 
 class ParquetTable(Table):
@@ -249,6 +260,8 @@ class Columns:
             if features is None
             else [named(column) for column in features]
         )
+        if not self.features:
+            raise UsageError(f"{path} has no column beside the label: points need features")
 
     def batch(self, table: Any, dtype: np.dtype[Any]) -> Batch:
         x = np.empty((table.num_rows, len(self.features)), dtype)
@@ -300,6 +313,16 @@ def _open_array(
     ordered = numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else False
     x = x[:, numbers[0] : numbers[-1] + 1] if ordered else x[:, numbers]
     return ArraySource(Batch(x, y))
+
+
+def _with_name(message: str, names: Sequence[str]) -> str:
+    """pyarrow's message, with the name of a column in place of its number."""
+
+    def named(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return f"column {names[number]!r}" if number < len(names) else found[0]
+
+    return re.sub(r"In CSV column #(\d+)", named, message)
 
 
 def _readable(file: Path, read: Any) -> Any:

@@ -1,7 +1,7 @@
 """A Gaussian mixture of a table of points: `--set data=higgs.csv --set k=10 --set covariance=full`. The
 model file has `weights`, `means` and `covariances`."""
 
-from polyrhythm.learn.jobs.point_options import number, whole
+from polyrhythm.learn.jobs.point_options import tolerance, whole
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.mixture import GaussianMixture
 from polyrhythm.learn.worker import Worker
@@ -14,6 +14,6 @@ def main(worker: Worker) -> None:
     algorithm = GaussianMixture(
         whole(options, "k", 8),
         covariance="full" if options.get("covariance") == "full" else "diag",
-        tol=number(options, "tol", 1e-3),
+        tol=tolerance(options, 1e-3),
     )
     run(worker, algorithm, table_of(worker))

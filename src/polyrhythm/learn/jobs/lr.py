@@ -7,7 +7,7 @@ from torch import nn
 
 from polyrhythm.errors import DataError
 from polyrhythm.learn.data.row_groups import RowGroups
-from polyrhythm.learn.jobs.point_options import DATA, label, number, whole
+from polyrhythm.learn.jobs.point_options import DATA, LAST, label, number, whole
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 5, "set": ["data", "label", "rate", "batch"]}
@@ -32,7 +32,7 @@ class Scaled(nn.Module):
 def main(worker: Worker) -> None:
     options = worker.options
     column = label(options)
-    data = RowGroups(options[DATA], label=-1 if column is None else column)
+    data = RowGroups(options[DATA], label=LAST if column is None else column)
     sample = data.source.read(0, min(_SAMPLE, len(data)))
     assert sample.y is not None
     classes = int(sample.y.max()) + 1

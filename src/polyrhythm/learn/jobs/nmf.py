@@ -5,7 +5,7 @@ With `--set observed=yes` only the given ratings count. The model file has the `
 column per thing in ascending order of its number."""
 
 from polyrhythm.learn.data.ratings import open_ratings
-from polyrhythm.learn.jobs.point_options import DATA, number, whole
+from polyrhythm.learn.jobs.point_options import DATA, tolerance, whole
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.factors import NMF
@@ -29,6 +29,6 @@ def main(worker: Worker) -> None:
     only = options.get("observed") == "yes"
     run(
         worker,
-        NMF(whole(options, "k", 8), observed_only=only, tol=number(options, "tol", 1e-5)),
+        NMF(whole(options, "k", 8), observed_only=only, tol=tolerance(options, 1e-5)),
         source,
     )

@@ -8,13 +8,16 @@ from pathlib import Path
 from polyrhythm.errors import UsageError
 
 _WHOLE = ("k", "batch")
-_POSITIVE = ("tol", "rate", "m")
+_POSITIVE = ("rate", "m")
+_TOL = "tol"
 _CHOICES = {
     "covariance": ("diag", "full"),
     "form": ("ratings", "table"),
     "observed": ("yes", "no"),
 }
 DATA = "data"
+LAST = -1
+"""The column of the label of a job that learns labels, unless another one is named."""
 
 
 def check_point_options(
@@ -40,11 +43,20 @@ def check_point_options(
             whole(options, name, 1)
         if name in _POSITIVE:
             number(options, name, 1.0)
+        if name == _TOL:
+            tolerance(options, 1.0)
         if name in _CHOICES and options[name] not in _CHOICES[name]:
             raise UsageError(
                 f"--set {name}={options[name]} is not understood: give"
                 f" {' or '.join(_CHOICES[name])}"
             )
+    from polyrhythm.learn.data.glance import check_table
+
+    ratings = "form" in known and options.get("form") != "table"
+    column = label(options)
+    if column is None and "rate" in known:
+        column = LAST  # the job learns labels
+    check_table(path, None if ratings else column, (0, 1, 2) if ratings else None)
     return {**options, DATA: str(path)}
 
 
@@ -59,13 +71,26 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
 def number(options: Mapping[str, str], name: str, default: float) -> float:
     """A number above 0."""
     text = options.get(name, str(default))
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _parsed(text)
     if not 0.0 < value < inf:
         raise UsageError(f"--set {name}={text} is not understood: give a number above 0")
     return value
+
+
+def tolerance(options: Mapping[str, str], default: float) -> float:
+    """The number of `--set tol`. With 0 the job ends when nothing changes any more."""
+    text = options.get(_TOL, str(default))
+    value = _parsed(text)
+    if not 0.0 <= value < inf:
+        raise UsageError(f"--set {_TOL}={text} is not understood: give 0 or a number above 0")
+    return value
+
+
+def _parsed(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def label(options: Mapping[str, str]) -> str | int | None:
