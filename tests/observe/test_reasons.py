@@ -33,6 +33,7 @@ FIELDS: dict[str, Any] = {
         "number": 3,
         "left": 2,
         "times": 3,
+        "total": 9,
     },
     **{"goal": "rounds", "cause": "done", "limit_s": 2.0, "heartbeats": 20, "heartbeat_s": 0.1},
     **{"count": 4, "apart": 0.4, "passes": 1.5, "target_passes": 2.5, "seconds": 3.0},

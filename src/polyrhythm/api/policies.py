@@ -33,6 +33,14 @@ Migrate = Annotated[
         " with kind statistics."
     ),
 ]
+DataPrivate = Annotated[
+    bool,
+    typer.Option(
+        help="Every worker has a data set of its own: worker.batches gets other points, and another"
+        " number of them, on each worker. The points of a worker that is gone are left out of the"
+        " passes until it comes back."
+    ),
+]
 MostSteps = Annotated[
     int, typer.Option(help="psp: the most steps that a worker makes between two barriers.")
 ]

@@ -67,6 +67,7 @@ def train(
     coordination: policies.Coordination = "semi",
     abandon: policies.Abandon = "off",
     migrate: policies.Migrate = "auto",
+    data_private: policies.DataPrivate = False,
     most_steps: policies.MostSteps = 64,
     probe_points: policies.ProbePoints = 2048,
     min_batch: Annotated[
@@ -315,6 +316,7 @@ def train(
         coordination=coordination,
         abandon=abandon,
         migrate=migrate,
+        data_private=data_private,
         most_steps=most_steps,
         probe_points=probe_points,
         min_batch=min_batch,

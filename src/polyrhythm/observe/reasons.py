@@ -150,7 +150,13 @@ SENTENCES = {
     "model-differs": "{name}'s model differs: {detail}",
     "data-empty": "{name}'s data set is empty",
     "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
-    "data-differs": "{name}'s data set has {points:point}, the job's has {expected}",
+    "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
+    " has a data set of its own, give --data-private",
+    "data-changed": "{name} gave worker.batches a data set of {points:point}, and before one of"
+    " {expected}: a worker trains on one data set",
+    "data-lost": "the {points:point} of {name} are lost with it, and no pass includes them any more:"
+    " {total} are left",
+    "data-back": "{name} is back with its {points:point}, and passes include them again: {total} in all",
     "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
     " {expected}",
     "too-many-contributions": "{name} has {contributions} contributions in flight: at most {most} are"

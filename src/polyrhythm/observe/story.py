@@ -366,6 +366,7 @@ class Teller:
         "chunks": _chunks,
         "points-moved": lambda teller, line: teller._moves(line, moves.moved),
         "points-kept": lambda teller, line: teller._moves(line, moves.kept),
+        "data-set": _policy,
         "no-points": _no_points,
         "skipped": _skipped,
         "refused": _refused,

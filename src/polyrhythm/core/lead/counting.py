@@ -142,6 +142,7 @@ class Counting:
         """A round is folded, and every server knows that the members in `removed` left: share the
         chunks again, and balance the passes."""
         self.send_leases(self._sharing.share_again(self._view, removed), now_ns)
+        self.note_data()
         round_s = self._sharing.round_s
         if round_s is None or self._ending.begun:
             return
@@ -157,6 +158,11 @@ class Counting:
         if message.fault is not None:
             message = msgspec.structs.replace(message, fault=plain_reason(message.fault))
         self.send_leases(self._sharing.delivered(member, message, self._view), now_ns)
+
+    def note_data(self) -> None:
+        """Write to the journal whose data sets are lost, or are back."""
+        for news in self._sharing.take_news():
+            self._outbox.note("data-set", **news.noted())
 
     def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
         for member, lease in leases:

@@ -111,13 +111,16 @@ class Lifecycle:
 
     def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
         """A member announces a data set: give it a lease of chunks."""
-        if not self._sharing.begun:
-            self._outbox.note("data", points=message.points, batch=message.batch)
+        if not self._sharing.begun or self._job.data_private:
+            whose = {"name": member.name} if self._job.data_private else {}
+            self._outbox.note("data", points=message.points, batch=message.batch, **whose)
         lease = self._sharing.enrol(member, message, self._view)
         if isinstance(lease, Reason):
             self.refuse(member, lease, now_ns)
         else:
             self._outbox.tell(member, lease)
+        for news in self._sharing.take_news():
+            self._outbox.note("data-set", **news.noted())
 
     def open_if_ready(self, now_ns: int) -> None:
         """Open round 1 if all initial parameters and enough workers are there. The opening is the

@@ -75,6 +75,7 @@ def connect(job: JobSpec) -> Parts:
         whole_chunks=rows,
         balances=mode != OFF,
         migration=migration,
+        private=job.data_private,
     )
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)

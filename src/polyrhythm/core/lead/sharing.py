@@ -8,6 +8,7 @@ from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.migration import Ended, Migration
+from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.text import name_order
@@ -35,9 +36,12 @@ class Sharing:
         whole_chunks: bool = False,
         balances: bool = False,
         migration: Migration | None = None,
+        private: bool = False,
     ) -> None:
         """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones.
-        `migration`: delivers their points from member to member; None if only leases move."""
+        `migration`: delivers their points from member to member; None if only leases move.
+        `private`: every member has its own data set."""
+        self._private = private
         self._balancing = Balancing(migration) if balances else None
         self._migration = migration if balances else None
         self._min_batch = min_batch
@@ -84,6 +88,8 @@ class Sharing:
         if too_few(points, self._min_batch):
             numbers = {"points": points, "least": self._min_batch}
             return Reason("data-too-small", {"name": member.name, **numbers})
+        if self._private:
+            return self._enrol_private(member, points, batch)
         if self._plan is None and self._record is not None:
             if points != self._record.points:
                 numbers = {"points": points, "expected": self._record.points}
@@ -109,6 +115,30 @@ class Sharing:
         if self._migration is not None and message.listens is not None:
             self._migration.listening(member.key, member.name, message.listens)
         return self._lease(member.key)
+
+    def _enrol_private(self, member: Member, points: int, batch: int) -> Leased | Reason:
+        """A member announces a data set of its own."""
+        if self._plan is None:
+            plan = PrivatePlan(self._seed, self._epochs)
+            if self._record is not None:
+                plan = PrivatePlan.recovered(self._record, self._epochs)
+            self._make(plan)
+        assert isinstance(self._plan, PrivatePlan)
+        expected = self._plan.points_of(member.key)
+        if expected is not None and expected != points:
+            numbers = {"points": points, "expected": expected}
+            return Reason("data-changed", {"name": member.name, **numbers})
+        least = min(self._min_batch, batch or self._min_batch)
+        self._plan.enrol(member.name, member.key, points, least)
+        member.enrolled = True
+        return self._plan.lease(member.key)
+
+    def take_news(self) -> list[Reason]:
+        """What has happened to the data sets of single members since the last call."""
+        if not isinstance(self._plan, PrivatePlan):
+            return []
+        news, self._plan.news = self._plan.news, []
+        return news
 
     def _make(self, plan: DataPlan) -> None:
         self._plan = plan

@@ -18,8 +18,10 @@ def migration_of(job: JobSpec, traits: Traits) -> str:
     chunk are missing from the sum until the new worker visits them.
     """
     mode = job.migrate
+    if job.data_private:
+        _check_private(job, traits)
     if mode == AUTO:
-        return LEASE if traits.timed and not keeps_rows(job.kind) else OFF
+        return LEASE if traits.timed and not keeps_rows(job.kind) and not job.data_private else OFF
     if mode not in _VALUES:
         raise UsageError(f"--migrate {mode!r} is not known: give one of {', '.join(_VALUES)}")
     if mode != OFF and not traits.rounds:
@@ -30,6 +32,23 @@ def migration_of(job: JobSpec, traits: Traits) -> str:
     if mode in DELIVERING and keeps_rows(job.kind):
         raise UsageError(f"--migrate {mode} is not built for kind statistics: give lease or off")
     return mode
+
+
+def _check_private(job: JobSpec, traits: Traits) -> None:
+    """Raise an error if `--data-private` cannot go with the other options."""
+    if not traits.rounds:
+        raise UsageError(
+            f"--data-private needs a policy with rounds, such as bsp or fsp: {job.sync} has none"
+        )
+    if keeps_rows(job.kind):
+        raise UsageError(
+            "--data-private is not built for kind statistics: give --kind gradient or local"
+        )
+    if job.migrate not in (AUTO, OFF):
+        raise UsageError(
+            f"--data-private and --migrate {job.migrate} contradict each other: points that only one"
+            " worker has cannot move; leave --migrate out"
+        )
 
 
 DELIVERING = (FULL, BLOCKING)

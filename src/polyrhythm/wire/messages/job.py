@@ -124,6 +124,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     served: bool = False
     """Whether the job has no code of its own: its workers are processes that others start
     (`polyrhythm serve`). Such a job waits for workers even if all have left."""
+    data_private: bool = False
+    """Whether every worker has a data set of its own, which no other worker can read."""
     migrate_memory: int | None = None
     """Where points travel from worker to worker: the most bytes of the inactive copies of a worker.
     None: as many points as the first share of a worker has."""

@@ -1,0 +1,44 @@
+"""A job in which every worker has its own points, another number of them each. Its parameters count
+visits: row w, element p is the number of counted contributions with point p of worker-w.
+
+With `--set hold=1`, worker-1 waits in its fourth batch for as long as its first process lives, and
+creates the file `held`. Its second process creates the file `back`. With `--set wait=1`, the other
+workers are slow until then.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+MOST, BATCH, WORKERS = 90, 8, 3
+
+
+def points_of(number: int) -> int:
+    return MOST - 20 * number
+
+
+def main(worker):
+    number = int(worker.name.rpartition("-")[2])
+    points = points_of(number)
+    counts = torch.nn.Parameter(torch.zeros(WORKERS, MOST))
+    optimizer = worker.attach(torch.nn.ParameterList([counts]), torch.optim.SGD([counts], lr=1.0))
+    first = not Path(f"{worker.name}.pid").exists()
+    Path(f"{worker.name}.pid").write_text(str(os.getpid()))
+    holds = first and "hold" in worker.options and number == 1
+    local = worker.options.get("local")
+    for step, (numbers,) in enumerate(worker.batches([torch.arange(points)], BATCH)):
+        if holds and step == 3:
+            Path("held").touch()
+            while True:
+                time.sleep(0.05)
+        if not first:
+            Path("back").touch()
+        if "wait" in worker.options and not Path("back").exists():
+            time.sleep(0.05)
+        counts.grad = torch.zeros(WORKERS, MOST)
+        counts.grad[number, numbers] = -1.0 if local else 1.0
+        optimizer.step(points=len(numbers))
+    if number == 0:
+        torch.save(counts.detach(), "final.pt")

@@ -1,0 +1,105 @@
+"""Every worker has its own data (`--data-private`): only it visits its points, and passes count the
+points of the workers that are there."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cluster.jobs.private_visits import WORKERS, points_of
+from tests.cluster.processes import Command, call, wait_until
+
+JOB = Path(__file__).parent / "jobs" / "private_visits.py"
+EPOCHS = 5
+FLAGS = (JOB, "--data-private", "--updater", "addition", "--workers", WORKERS, "--servers", 2)
+
+
+def visits(folder: Path, worker: int) -> torch.Tensor:
+    """How often every point of this worker was visited."""
+    counts = torch.load(folder / "final.pt")[worker]
+    assert not counts[points_of(worker) :].any(), "points that no worker has"
+    return counts[: points_of(worker)]
+
+
+@pytest.mark.parametrize(
+    ("sync", "kind"),
+    [("bsp", "gradient"), ("bsp", "local"), ("psp", "local"), ("fsp", "local")],
+)
+def test_every_worker_visits_its_own_points_once_per_pass(
+    tmp_path: Path, sync: str, kind: str
+) -> None:
+    local = ("--set", "local=1") if kind == "local" else ()
+    done = call(
+        *("train", *FLAGS, "--sync", sync, "--kind", kind, *local, "--epochs", EPOCHS),
+        *("--check", "--quiet"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    for worker in range(WORKERS):
+        assert (visits(tmp_path, worker) == EPOCHS).all()
+
+
+def kill_while_held(command: Command) -> None:
+    wait_until(lambda: (command.cwd / "held").exists(), "worker-1 waits in a batch")
+    os.kill(int((command.cwd / "worker-1.pid").read_text()), signal.SIGKILL)
+
+
+def train(folder: Path, *flags: object) -> Command:
+    return Command(*FLAGS, "--set", "hold=1", "--timer", "off", *flags, cwd=folder)
+
+
+def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(tmp_path: Path) -> None:
+    with train(tmp_path, "--epochs", EPOCHS) as command:
+        kill_while_held(command)
+        assert command.wait(90) in (0, 3)
+        (lost,) = command.journal("data-set")
+        left = points_of(0) + points_of(2)
+        assert lost["reason"] == "data-lost"
+        assert lost["fields"] == {"name": "worker-1", "points": points_of(1), "total": left}
+        assert f"the {points_of(1)} points of worker-1 are lost with it" in command.stderr()
+        assert command.journal("rounds")[-1]["passes"] == EPOCHS
+    for worker in (0, 2):
+        assert (visits(tmp_path, worker) == EPOCHS).all()
+    assert visits(tmp_path, 1).max() <= 1, "the worker was killed in its first pass"
+
+
+def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path) -> None:
+    """It is killed in its first pass. The visits that counted are not repeated."""
+    epochs = 60
+    with train(tmp_path, "--epochs", epochs, "--respawn", "--set", "wait=1") as command:
+        kill_while_held(command)
+        assert command.wait(90) in (0, 3)
+        said = [line["reason"] for line in command.journal("data-set")]
+        assert said in ([], ["data-lost", "data-back"]), "none if it was back before its removal"
+        assert command.journal("rounds")[-1]["passes"] == epochs
+    for worker in (0, 2):
+        assert (visits(tmp_path, worker) == epochs).all()
+    assert visits(tmp_path, 1).max() <= epochs
+    assert visits(tmp_path, 1).min() > 1, "it was killed in its first pass"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--sync", "asp"), "needs a policy with rounds"),
+        (("--migrate", "lease"), "contradict each other"),
+        (("--kind", "statistics"), "not built for kind statistics"),
+    ],
+)
+def test_options_that_contradict_private_data_are_refused(
+    tmp_path: Path, flags: tuple[str, ...], why: str
+) -> None:
+    done = call("train", JOB, "--data-private", "--rounds", 1, *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "--data-private" in line and why in line
+
+
+def test_without_the_flag_data_sets_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    done = call(
+        *("train", JOB, "--updater", "addition", "--workers", WORKERS, "--epochs", 1),
+        cwd=tmp_path,
+    )
+    assert "if every worker has a data set of its own, give --data-private" in done.stderr

@@ -1,0 +1,125 @@
+"""The plan of private data sets: who visits which points, and which points the passes include."""
+
+import pytest
+
+from polyrhythm.core.lead.private import PrivatePlan
+from polyrhythm.core.record import Record
+from polyrhythm.wire.messages import ChunkProgress
+
+A, B, B_AGAIN = (0, 1), (1, 2), (1, 5)
+
+
+def plan_of(**points: int) -> PrivatePlan:
+    plan = PrivatePlan(7, 5)
+    for holder, (name, count) in zip((A, B), points.items(), strict=False):
+        plan.enrol(name, holder, count, 1)
+    plan.check()
+    return plan
+
+
+def visit(plan: PrivatePlan, holder: tuple[int, int], passes: int, cursor: int = 0) -> None:
+    """The member has visited all its chunks this many times, and `cursor` points of each more."""
+    for chunk in plan.lease(holder).chunks:
+        plan.commit(holder, (ChunkProgress(chunk.chunk, passes, cursor),))
+    plan.check()
+
+
+def test_a_lease_numbers_the_points_of_the_members_own_data_set() -> None:
+    plan = plan_of(a=40, b=25)
+    assert plan.points == 65
+    for holder, points in ((A, 40), (B, 25)):
+        lease = plan.lease(holder)
+        assert lease.points == points
+        covered = [p for chunk in lease.chunks for p in range(chunk.first, chunk.last)]
+        assert covered == list(range(points))
+
+
+def test_a_pass_is_over_when_every_member_has_visited_its_points() -> None:
+    plan = plan_of(a=40, b=25)
+    visit(plan, A, 3)
+    assert plan.passes == 0
+    visit(plan, B, 2)
+    assert plan.passes == 2
+
+
+def test_points_that_are_lost_are_left_out() -> None:
+    plan = plan_of(a=40, b=25)
+    visit(plan, A, 3)
+    visit(plan, B, 1)
+    plan.release([B])
+    plan.check()
+    assert (plan.points, plan.passes) == (40, 3)
+    (news,) = plan.news
+    assert (news.code, news.fields) == ("data-lost", {"name": "b", "points": 25, "total": 40})
+
+
+def test_points_that_come_back_count_from_the_present_pass_on() -> None:
+    plan = plan_of(a=40, b=25)
+    visit(plan, A, 3)
+    visit(plan, B, 1, 1)
+    plan.release([B])
+    plan.news.clear()
+    plan.enrol("b", B_AGAIN, 25, 1)
+    plan.check()
+    assert (plan.points, plan.passes) == (65, 3)
+    assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(3, 0)}
+    (news,) = plan.news
+    assert (news.code, news.fields) == ("data-back", {"name": "b", "points": 25, "total": 65})
+
+
+def test_visits_of_the_present_pass_are_not_repeated_by_a_worker_that_comes_back() -> None:
+    plan = plan_of(a=40, b=60)
+    visit(plan, A, 2)
+    visit(plan, B, 2, 1)
+    plan.release([B])
+    plan.enrol("b", B_AGAIN, 60, 1)
+    assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 1)}
+
+
+def test_a_new_incarnation_waits_until_the_old_one_can_count_no_more() -> None:
+    plan = plan_of(a=40, b=25)
+    plan.enrol("b", B_AGAIN, 25, 1)
+    assert not plan.lease(B_AGAIN).chunks
+    visit(plan, B, 1)
+    assert plan.release([B]) == {B_AGAIN}
+    plan.check()
+    assert sum(chunk.last - chunk.first for chunk in plan.lease(B_AGAIN).chunks) == 25
+    assert not plan.news, "nothing was lost"
+
+
+def test_a_worker_with_other_data_begins_anew() -> None:
+    plan = plan_of(a=40, b=25)
+    visit(plan, A, 2)
+    visit(plan, B, 2)
+    plan.release([B])
+    plan.enrol("b", B_AGAIN, 30, 1)
+    plan.check()
+    assert plan.points == 70
+    assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 0)}
+
+
+def test_passes_stay_when_all_members_are_gone() -> None:
+    plan = plan_of(a=40, b=25)
+    visit(plan, A, 3)
+    visit(plan, B, 2)
+    plan.release([A, B])
+    plan.check()
+    assert (plan.points, plan.passes) == (0, 2)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_checkpoint_knows_the_visits_of_every_worker(lost: bool) -> None:
+    plan = plan_of(a=40, b=60)
+    visit(plan, A, 2, 1)
+    visit(plan, B, 2)
+    if lost:
+        plan.release([B])
+    chunks = plan.recorded({A: "a", B: "b"})
+    record = Record(number=1, round=9, points=plan.points, passes=plan.passes, chunks=chunks)
+    found = PrivatePlan.recovered(record, 5)
+    found.enrol("a", A, 40, 1)
+    found.enrol("b", B, 60, 1)
+    found.check()
+    assert {(chunk.passes, chunk.cursor) for chunk in found.lease(A).chunks} == {(2, 1)}
+    assert {(chunk.passes, chunk.cursor) for chunk in found.lease(B).chunks} == {(2, 0)}
+    assert found.passes == 2
