@@ -3,9 +3,53 @@
 from collections.abc import Callable
 from typing import Any
 
-from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.state import reason_of
+from polyrhythm.observe.reasons import few, in_words
+from polyrhythm.observe.state import RunState, reason_of
 from polyrhythm.observe.words import counted
+
+
+def begun(line: dict[str, Any], name_of: Callable[[int], str]) -> tuple[str, list[int]]:
+    """Points begin to move. Returns the words, and the workers that they are about."""
+    reason = reason_of(line)
+    sources, targets = (reason.fields.get(key) or [] for key in ("workers", "targets"))
+    assert isinstance(sources, list) and isinstance(targets, list)
+    names = [few([name_of(each) for each in side]) for side in (sources, targets)]
+    moving = f"{counted(line.get('points', 0), 'point')} ({counted(line.get('moved', 0), 'chunk')})"
+    why = in_words(reason, name_of)
+    return f"{moving} move from {names[0]} to {names[1]}: {why}", [*sources, *targets]
+
+
+def passes_in_words(state: RunState) -> list[str]:
+    """Lines about the passes of every worker, the points that moved and why, and those that are
+    lost."""
+    rows = []
+    workers = state.workers.values()
+    if passes := [f"{each.name} {each.passes:.1f}" for each in workers if each.passes is not None]:
+        rows.append(f"passes: {few(passes)}")
+    return rows + moves_in_words(state)
+
+
+def moves_in_words(state: RunState) -> list[str]:
+    """Lines about the points that moved from slow workers to fast ones and why, and about those that
+    are lost."""
+    rows = []
+    if state.last_move is not None:
+        total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
+        at_s = float(state.last_move.get("at_s", 0.0))
+        last, _ = begun(state.last_move, state.name_of)
+        rows.append(f"{total} moved to faster workers; the last time after {at_s:.1f} s: {last}")
+    for name, points in state.lost_points.items():
+        rows.append(f"the {counted(points, 'point')} of {name} are lost: no pass includes them")
+    return rows
+
+
+def last_move(state: RunState) -> dict[str, Any] | None:
+    """The last move as fields; None if nothing has moved."""
+    if (line := state.last_move) is None:
+        return None
+    words, _ = begun(line, state.name_of)
+    numbers = {"points": line.get("points", 0), "chunks": line.get("moved", 0)}
+    return {"at_s": line.get("at_s"), **numbers, "reason": line.get("reason"), "words": words}
 
 
 def moved(line: dict[str, Any], name_of: Callable[[int], str]) -> str:

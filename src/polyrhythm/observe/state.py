@@ -78,6 +78,10 @@ class RunState:
     moved_chunks: int = 0
     moved_points: int = 0
     """What moved from slow workers to fast ones."""
+    last_move: dict[str, Any] | None = None
+    """The line of the journal about the last such move."""
+    lost_points: dict[str, int] = field(default_factory=dict)
+    """Per worker that is gone with its own data set, the number of its points."""
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     saving: bool = False
@@ -324,6 +328,13 @@ class RunState:
     def _chunks(self, line: dict[str, Any]) -> None:
         self.moved_chunks += line.get("moved", 0)
         self.moved_points += line.get("points", 0)
+        self.last_move = line
+
+    def _data_set(self, line: dict[str, Any]) -> None:
+        news = reason_of(line)
+        self.lost_points.pop(name := str(news.fields.get("name", "")), None)
+        if news.code == "data-lost":
+            self.lost_points[name] = int(str(news.fields.get("points", 0)))
 
     def _points_kept(self, line: dict[str, Any]) -> None:
         self.moved_chunks -= line.get("chunks", 0)
@@ -379,6 +390,7 @@ class RunState:
         "unreported": _unreported,
         "refused": _refused,
         "chunks": _chunks,
+        "data-set": _data_set,
         "points-kept": _points_kept,
         "no-points": _no_points,
         "learning": _found,

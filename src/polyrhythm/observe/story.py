@@ -13,7 +13,6 @@ from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.reasons import (
     LINK_ENDED,
-    few,
     in_words,
     limit_derivation,
     noticed_by,
@@ -247,15 +246,7 @@ class Teller:
         return [self._say(said + more, {line["worker"]})]
 
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
-        chunks = counted(line.get("moved", 0), "chunk")
-        reason = reason_of(line)
-        sources, targets = (reason.fields.get(key) or [] for key in ("workers", "targets"))
-        assert isinstance(sources, list) and isinstance(targets, list)
-        names = [few([self.state.name_of(each) for each in side]) for side in (sources, targets)]
-        points = counted(line.get("points", 0), "point")
-        why = in_words(reason, self.state.name_of)
-        text = f"{points} ({chunks}) move from {names[0]} to {names[1]}: {why}"
-        return [self._say(text, [*sources, *targets])]
+        return [self._say(*moves.begun(line, self.state.name_of))]
 
     def _moves(self, line: dict[str, Any], words: Callable[..., str]) -> list[Sentence]:
         return [self._say(words(line, self.state.name_of), [line["worker"], line["target"]])]

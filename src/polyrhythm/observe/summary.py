@@ -12,6 +12,7 @@ from polyrhythm.core.outer import OFF
 from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
+from polyrhythm.observe.moves import last_move, moves_in_words
 from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.state import RunState, fold
@@ -72,6 +73,9 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "abandoned_rounds": state.abandoned,
         "moved_points": state.moved_points,
         "moved_chunks": state.moved_chunks,
+        "last_move": last_move(state),
+        "lost_points": dict(state.lost_points),
+        "moves": moves_in_words(state),
         "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker, state) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
@@ -193,6 +197,7 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     if (spread_ms := result["arrival_spread_ms"]) is not None:
         rows.append(f"  from a round's first arrival to its last: {spread_ms:.1f} ms (median)")
     rows += _worker_rows(result["per_worker"])
+    rows += [f"  {row}" for row in result.get("moves", ())]
     rows += [
         f"  {name} failed: {how.partition(chr(10))[0]}"
         for name, how in sorted(result.get("worker_failures", {}).items())

@@ -14,6 +14,7 @@ from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
+from polyrhythm.observe.moves import passes_in_words
 from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
@@ -168,6 +169,7 @@ def status(run: Run) -> RenderableType:
     rows.append(Text(headline(state, job if running else None, run.now_s)))
     if state.workers:
         rows.append(workers_table(state.workers.values(), state))
+    rows += [Text(shown(text)) for text in passes_in_words(state)]
     if state.slices:
         slices = ", ".join(f"s{server} {count}" for server, count in state.slices.items())
         links = listed(sorted(set(state.links.values())))

@@ -92,7 +92,8 @@ class WorkerState:
 
     @property
     def passes(self) -> float | None:
-        """The passes over its own points; None if passes are not balanced."""
+        """The passes over its own points; None if they do not differ between workers, or are not
+        known."""
         return self.measured.get("passes")
 
     @property

@@ -76,6 +76,7 @@ def connect(job: JobSpec) -> Parts:
         balances=mode != OFF,
         migration=migration,
         private=job.data_private,
+        timed=policy.traits.timed,
     )
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)

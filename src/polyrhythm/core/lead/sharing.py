@@ -37,10 +37,13 @@ class Sharing:
         balances: bool = False,
         migration: Migration | None = None,
         private: bool = False,
+        timed: bool = False,
     ) -> None:
         """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones.
         `migration`: delivers their points from member to member; None if only leases move.
-        `private`: every member has its own data set."""
+        `private`: every member has its own data set. `timed`: fast members visit their points more
+        often than slow ones."""
+        self._passes_differ = balances or private or timed
         self._private = private
         self._balancing = Balancing(migration) if balances else None
         self._migration = migration if balances else None
@@ -203,8 +206,8 @@ class Sharing:
         return self._leases(view, changed), moved
 
     def passes_of(self) -> dict[int, float]:
-        """The passes of each worker over the points of its chunks, if passes are balanced."""
-        if self._plan is None or self._balancing is None:
+        """The passes of each worker over the points of its chunks, if they may differ."""
+        if self._plan is None or not self._passes_differ:
             return {}
         held = self._plan.held(self._members)
         return {key[0]: each.visits / each.points for key, each in held.items() if each.points}

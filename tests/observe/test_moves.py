@@ -1,0 +1,76 @@
+"""Passes of workers, points that moved and why, and points that are lost: in status and summary."""
+
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.observe.moves import passes_in_words
+from polyrhythm.observe.state import fold
+from polyrhythm.observe.summary import result, summary_text
+from polyrhythm.wire.messages import JobSpec
+
+JOINED = [
+    {"at_s": 0.0, "what": "joined", "worker": number, "name": f"worker-{number}", "epoch": 1}
+    for number in range(3)
+]
+MOVE = {
+    "at_s": 3.0,
+    "what": "chunks",
+    "moved": 5,
+    "points": 40,
+    "reason": "balance-passes",
+    "fields": {
+        "workers": [2],
+        "targets": [0, 1],
+        "passes": 1.5,
+        "target_passes": 3.0,
+        "times": 4.0,
+        "seconds": 8.0,
+    },
+}
+
+
+def rounds(**passes: float) -> dict[str, Any]:
+    return {
+        "at_s": 4.0,
+        "what": "rounds",
+        "round": 9,
+        "rounds": 9,
+        "workers": {int(name[1:]): {"passes": number} for name, number in passes.items()},
+    }
+
+
+def data_set(code: str, **fields: Any) -> dict[str, Any]:
+    return {"at_s": 5.0, "what": "data-set", "reason": code, "fields": fields}
+
+
+def test_status_has_the_passes_of_every_worker_and_the_last_move() -> None:
+    state = fold([*JOINED, MOVE, {**MOVE, "at_s": 3.5, "points": 8}, rounds(w0=3.25, w1=3, w2=2.5)])
+    passes, moves = passes_in_words(state)
+    assert passes == "passes: worker-0 3.2, worker-1 3.0 and worker-2 2.5"
+    assert moves.startswith(
+        "48 points (10 chunks) moved to faster workers; the last time after 3.5 s: 8 points (5"
+        " chunks) move from worker-2 to worker-0 and worker-1: worker-2 would fall behind"
+    )
+
+
+def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None:
+    lost = data_set("data-lost", name="worker-1", points=70, total=140)
+    found = result(fold([*JOINED, MOVE, rounds(w0=3.0), lost]), JobSpec(job="x"))
+    assert (found["moved_points"], found["moved_chunks"]) == (40, 5)
+    assert found["last_move"]["reason"] == "balance-passes"
+    assert found["per_worker"]["worker-0"]["passes"] == 3.0
+    assert found["lost_points"] == {"worker-1": 70}
+    text = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"), None)
+    assert "worker-0: 0 points/s, 0 contributions, 3.0 passes" in text
+    assert "  40 points (5 chunks) moved to faster workers" in text
+    assert "  the 70 points of worker-1 are lost: no pass includes them" in text
+
+
+def test_points_that_are_back_are_not_lost() -> None:
+    lost = data_set("data-lost", name="worker-1", points=70, total=140)
+    back = data_set("data-back", name="worker-1", points=70, total=210)
+    assert not fold([*JOINED, lost, back]).lost_points
+
+
+def test_nothing_is_said_if_passes_do_not_differ() -> None:
+    assert passes_in_words(fold([*JOINED, rounds()])) == []
