@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
 from polyrhythm.core.metrics import parse_best
-from polyrhythm.core.sync.migration import DELIVERING
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.io.addresses import is_loopback
@@ -33,8 +32,6 @@ connection to a lead on another host uses TCP."""
 def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     """Raise an error if the settings of a job are wrong or contradict each other."""
     choose_policy(spec)
-    if spec.migrate in DELIVERING:
-        raise UsageError(f"--migrate {spec.migrate} works in simulations only: give auto or lease")
     if spec.keep_best:
         try:
             parse_best(spec.keep_best)

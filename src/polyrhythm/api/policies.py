@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from polyrhythm.core.outer import EXAMPLE
+from polyrhythm.errors import UsageError
+from polyrhythm.sim.quantities import Size
 
 Interval = Annotated[
     str,
@@ -28,9 +30,11 @@ Abandon = Annotated[
 Migrate = Annotated[
     str,
     typer.Option(
-        help="Policies with rounds: lease (chunks of data move from slow workers to fast ones, so that"
-        " all points are visited equally often), off, or auto: lease under fsp, off otherwise and"
-        " with kind statistics."
+        help="Policies with rounds: how chunks of data move from slow workers to fast ones, so that"
+        " all points are visited equally often. lease: only the right to visit them moves, and each"
+        " worker reads them itself; full: the points travel from worker to worker while both train;"
+        " blocking: the same, and both wait; off; auto: lease under fsp, off otherwise and with kind"
+        " statistics."
     ),
 ]
 DataPrivate = Annotated[
@@ -41,6 +45,25 @@ DataPrivate = Annotated[
         " passes until it comes back."
     ),
 ]
+MigrateMemory = Annotated[
+    str,
+    typer.Option(
+        help="--migrate full and blocking: how many bytes of chunks that it gave away a worker keeps, so"
+        " that they can come back without being sent, such as 2GB. auto: as many as its first share."
+    ),
+]
+
+
+def memory_of(text: str) -> int | None:
+    """The value of --migrate-memory in bytes; None for auto."""
+    if text == "auto":
+        return None
+    try:
+        return int(Size.parse(text))
+    except ValueError as error:
+        raise UsageError(f"--migrate-memory: {error}") from None
+
+
 MostSteps = Annotated[
     int, typer.Option(help="psp: the most steps that a worker makes between two barriers.")
 ]

@@ -68,6 +68,7 @@ def train(
     abandon: policies.Abandon = "off",
     migrate: policies.Migrate = "auto",
     data_private: policies.DataPrivate = False,
+    migrate_memory: policies.MigrateMemory = "auto",
     most_steps: policies.MostSteps = 64,
     probe_points: policies.ProbePoints = 2048,
     min_batch: Annotated[
@@ -317,6 +318,7 @@ def train(
         abandon=abandon,
         migrate=migrate,
         data_private=data_private,
+        migrate_memory=policies.memory_of(migrate_memory),
         most_steps=most_steps,
         probe_points=probe_points,
         min_batch=min_batch,

@@ -202,6 +202,12 @@ def fetcher(
     return lambda indices: collate([dataset[index] for index in indices.tolist()])
 
 
+def in_columns(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> bool:
+    """Whether batches are read as whole columns: tuples of tensors."""
+    whole = _tensors_of(dataset) is not None or isinstance(dataset, RowGroups)
+    return whole and collate_fn in (None, default_collate)
+
+
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
     """The tensors of a data set that consists of tensors; None for any other."""
     if isinstance(dataset, Columns):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader
 
 from polyrhythm.learn.loading import Loading, fetcher, loader_of
+from polyrhythm.learn.migration.moving import MovingPoints
 from polyrhythm.learn.points import Points
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
@@ -33,24 +34,39 @@ class Lookahead:
         seed: int,
         plan: Callable[[Sequence[int]], int],
         fits: Callable[[int], bool],
+        moving: MovingPoints | None = None,
     ) -> None:
         """`plan` gives the number of points of the batch that follows batches of these numbers of
-        points. `fits` says whether a batch that was planned with this number is still wanted."""
+        points. `fits` says whether a batch that was planned with this number is still wanted.
+        `moving`: sends and receives points of chunks that move; None if none travel."""
         self._points = points
         self._plan, self._fits = plan, fits
         self._ahead: deque[Drawn] = deque()
         self._iterator: Iterator[Any] | None = None
         self._loader: DataLoader[Any] | None = None
         self._processes = loading.num_workers
+        self._loading, self._seed, self._moving = loading, seed, moving
         self._fetch = fetcher(loading.dataset, loading.collate_fn)
-        if loading.num_workers or loading.pin_memory:
-            self._loader = loader_of(loading, seed, batch_sampler=_Draws(self._draw))
+        if moving is not None:
+            self._fetch = moving.fetch
+        self._begin_loader()
+
+    def _begin_loader(self) -> None:
+        loading = self._loading
+        if not (loading.num_workers or loading.pin_memory):
+            return
+        arguments = {} if self._moving is None else self._moving.loader_arguments()
+        self._loader = loader_of(loading, self._seed, batch_sampler=_Draws(self._draw), **arguments)
 
     def take(self, lease: Leased) -> bool:
         """Take a new lease; see `Points.take`."""
-        if not self._points.holds(lease):
+        new = not self._points.holds(lease)
+        if new:
             self._flush()
-        return self._points.take(lease)
+        anew = self._points.take(lease)
+        if new and self._moving is not None and self._moving.take(lease, anew=anew):
+            self._begin_loader()  # the loader's processes do not have the points that came since
+        return anew
 
     def next(self, keep: int) -> tuple[Drawn, Any] | None:
         """Return the next batch; None if no points are left. `keep`: how many batches before it may

@@ -65,6 +65,10 @@ class Points:
         self._whole = whole
         self._ranks_of = ranks
 
+    def of(self, first: int, last: int) -> Indices:
+        """The points [first, last) of the permutation."""
+        return self._permutation[first:last]
+
     def holds(self, lease: Leased) -> bool:
         """Whether this is the present lease."""
         return lease is self._lease

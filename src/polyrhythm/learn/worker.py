@@ -30,6 +30,7 @@ from polyrhythm.learn.loading import (
     ranks_of,
 )
 from polyrhythm.learn.lookahead import Lookahead
+from polyrhythm.learn.migration.moving import MovingPoints
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
@@ -243,14 +244,22 @@ class Worker:
             self.say("drop_last has no effect: under this policy the lead chooses the batch size")
             whole = 0
         points.begin(least, whole, ranks)
+        carrier = self._node.points
         ahead = Lookahead(
-            points, loading, self._own_seed(), exchange.plan.next_points, exchange.plan.fits
+            points,
+            loading,
+            self._own_seed(),
+            exchange.plan.next_points,
+            exchange.plan.fits,
+            None if carrier is None else MovingPoints(carrier, points, loading),
         )
         self._visits.put_back = ahead.put_back if job.abandon != OFF else None
         self._node.timesheet.begin_interval()
         try:
             while not self.stopped:
                 self._node.state.end_iteration()
+                if carrier is not None:
+                    carrier.between_batches()
                 exchange.before_batch()
                 lease = self._node.loop.lease or lease
                 if ahead.take(lease):

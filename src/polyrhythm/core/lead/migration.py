@@ -116,7 +116,8 @@ class Migration:
             index, source, target = gift
             chunk = plan.chunks[index]
             if chunk.holder != source or chunk.heir is not None or chunk.cursor:
-                continue  # it has moved otherwise, or is being visited now
+                self._count(plan, source, target, index, Reason("move-visited"))
+                continue
             if index in self._copies.get(target, ()):
                 changed |= plan.give([gift])
                 self._count(plan, source, target, index, None, free=1)

@@ -14,9 +14,9 @@ from polyrhythm.wire import messages as m
 
 
 class UserLoop:
-    def __init__(self, name: str, links: WorkerLinks, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, name: str, links: WorkerLinks, meanwhile: Callable[[], bool]) -> None:
         """`name`: the name of the worker. `meanwhile` is called again and again while the loop
-        waits."""
+        waits. It returns whether there is more to do at once."""
         self.stopped = False
         """Whether the job has ended."""
         self.asked = False
@@ -84,8 +84,7 @@ class UserLoop:
     def _wait(self, done: Callable[[], bool]) -> None:
         while not done():
             self._raise_failure()
-            self._meanwhile()
-            self._links.poll(1.0)
+            self._links.poll(0.0 if self._meanwhile() else 1.0)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -27,6 +27,7 @@ from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.runtime.worker.joining import Joiner
 from polyrhythm.runtime.worker.keeping import StateCarrier
 from polyrhythm.runtime.worker.landing import Landing
@@ -79,7 +80,10 @@ class WorkerNode:
         self.state = StateCarrier(
             self._links, partial(self._driver.post, _ME), lambda until: self.loop.begin(until)
         )
-        self.loop = UserLoop(name, self._links, partial(self.state.send_if_asked, waiting=True))
+        self.loop = UserLoop(name, self._links, self._meanwhile)
+        self.points: PointsCarrier | None = None
+        """Carries points from worker to worker; None if none travel."""
+        self._dialer, self._options = dialer, options
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
@@ -94,7 +98,21 @@ class WorkerNode:
         self._driver.run()
         self.loop.begin(lambda: self.job is not None and self._machine.linked)
         assert self.job is not None
+        self.points = PointsCarrier.begin(
+            self.name,
+            self.job,
+            (lead, self._links.to(LEAD)),
+            self._dialer,
+            self._options,
+            partial(self._driver.post, _ME),
+            self._links.settle,
+        )
         return self.job
+
+    def _meanwhile(self) -> bool:
+        """The user's loop waits. Returns whether there is more to do now."""
+        self.state.send_if_asked(waiting=True)
+        return self.points is not None and self.points.while_waiting()
 
     @property
     def servers(self) -> tuple[m.Address, ...]:
@@ -134,7 +152,8 @@ class WorkerNode:
         size of the user's loop. `groups`: where row groups begin. If the worker must join again, it
         does so first."""
         self.loop.lease = None
-        self._driver.post(_ME, ev.Enrolling(points, batch, groups=groups))
+        listens = None if self.points is None else self.points.address
+        self._driver.post(_ME, ev.Enrolling(points, batch, listens, groups))
         self.loop.begin(
             lambda: self.loop.lease is not None and self._machine.state is Phase.COMPUTING
         )
@@ -368,6 +387,8 @@ class WorkerNode:
 
     def close(self) -> None:
         self._links.stop_reporting()
+        if self.points is not None:
+            self.points.close()
         self._driver.close()
         self._links.close()
         if self._model is not None and self._model.copies is not None:

@@ -1,0 +1,31 @@
+"""The decisions of a worker that sends or receives the points of chunks: how many points a part has,
+how many bytes may wait in a link, how long sending may delay training, and whether a chunk fits into
+memory."""
+
+PART_NBYTES = 256 * 1024
+"""A part of a chunk has about this size, so that reading it delays the training loop only shortly."""
+MOST_WAITING_NBYTES = 4 * 1024 * 1024
+"""The most bytes that wait to be sent to one worker."""
+_FIRST_POINTS = 16
+_MOST_POINTS = 4096
+_SHARE = 0.1
+_FREE_SHARE = 0.5
+
+
+def part_points(left: int, point_nbytes: float | None) -> int:
+    """The number of points of the next part. `left`: the points of the chunk that are left;
+    `point_nbytes`: the size of a point, or None if it is not known yet."""
+    if point_nbytes is None:
+        return min(left, _FIRST_POINTS)
+    return min(left, _MOST_POINTS, max(1, int(PART_NBYTES / max(1.0, point_nbytes))))
+
+
+def may_send_more(spent_ns: int, since_ns: int) -> bool:
+    """Whether another part may be read between two batches, after `spent_ns` of reading in the
+    `since_ns` since the last time. One part always may."""
+    return spent_ns == 0 or spent_ns < _SHARE * since_ns
+
+
+def fits(nbytes: int, available_nbytes: int | None) -> bool:
+    """Whether a chunk of this size may be received. Half of the free memory stays free."""
+    return available_nbytes is None or nbytes <= _FREE_SHARE * available_nbytes

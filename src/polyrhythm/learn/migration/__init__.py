@@ -1,0 +1,1 @@
+"""Points that travel from worker to worker (`--migrate full`): their layout, and where they are kept."""

@@ -1,0 +1,116 @@
+"""Received points are served in batches beside the worker's own, and dropped when a lease says so."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyrhythm.errors import LinkError
+from polyrhythm.learn.migration.layout import Packed, pack, pack_columns
+from polyrhythm.learn.migration.received import Fetcher, ReceivedPoints
+from polyrhythm.learn.points import Indices
+from polyrhythm.wire.messages import ChunkPart
+
+
+def part(packed: Packed, number: int, points: int, offset: int, count: int) -> ChunkPart:
+    return ChunkPart(
+        chunk=7,
+        number=number,
+        points=points,
+        offset=offset,
+        count=count,
+        structure=packed.structure,
+        columns=packed.specs,
+    )
+
+
+def receive(received: ReceivedPoints, parts: list[list[Any]], number: int = 1) -> int | None:
+    """Receive chunk 7 in these parts of points, or of columns."""
+    total, offset, found = sum(map(len, parts)), 0, None
+    for points in parts:
+        packed = pack(points)
+        message = part(packed, number, total, offset, len(points))
+        found = received.add(message, memoryview(b"".join(packed.buffers())))
+        offset += len(points)
+    return found
+
+
+def test_a_chunk_is_there_when_all_its_parts_have_arrived() -> None:
+    received = ReceivedPoints()
+    first = pack([torch.zeros(2)])
+    data = memoryview(b"".join(first.buffers()))
+    assert received.add(part(first, 1, 2, 0, 1), data) is None
+    assert 7 not in received
+    assert received.add(part(first, 1, 2, 1, 1), data) == 16
+    assert 7 in received
+
+
+def test_parts_out_of_order_are_refused() -> None:
+    received = ReceivedPoints()
+    packed = pack([torch.zeros(2)])
+    data = memoryview(b"".join(packed.buffers()))
+    with pytest.raises(LinkError, match="out of order"):
+        received.add(part(packed, 1, 3, 1, 1), data)
+    received.add(part(packed, 1, 3, 0, 1), data)
+    with pytest.raises(LinkError, match="out of order"):
+        received.add(part(packed, 1, 3, 2, 1), data)
+
+
+def test_a_delivery_that_begins_again_replaces_what_had_come() -> None:
+    received = ReceivedPoints()
+    packed = pack([5])
+    data = memoryview(b"".join(packed.buffers()))
+    received.add(part(packed, 1, 2, 0, 1), data)
+    assert receive(received, [[1, 2]], number=1) == 16
+    rows = received.rows(7, 0, 2)
+    assert rows.columns[0].tolist() == [1, 2]
+
+
+def test_chunks_that_no_lease_needs_are_dropped_unless_they_came_later() -> None:
+    received = ReceivedPoints()
+    receive(received, [[1, 2]], number=3)
+    received.keep({7}, delivery=9)
+    received.keep(set(), delivery=2)
+    assert 7 in received
+    received.keep(set(), delivery=3)
+    assert 7 not in received
+
+
+def fetcher(received: ReceivedPoints, *, columns: bool) -> Fetcher:
+    """Points 0 to 9 are the worker's own: their values are their numbers. Others cannot be read."""
+
+    def native(indices: Indices) -> Any:
+        assert all(index < 10 for index in indices)
+        values = torch.from_numpy(indices).to(torch.float32)
+        return (values, values.to(torch.int64)) if columns else values.tolist()
+
+    def sample(index: int) -> float:
+        assert index < 10
+        return float(index)
+
+    return Fetcher(received, native, sample, list, columns=columns)
+
+
+def test_received_points_are_served_beside_own_points() -> None:
+    received = ReceivedPoints()
+    receive(received, [[100.0, 101.0], [102.0]])
+    fetch = fetcher(received, columns=False)
+    assert fetch(np.array([3, 4])) == [3.0, 4.0]
+    assert fetch.take([(6, np.arange(10)), (7, np.array([50, 51, 52]))])
+    assert fetch(np.array([3, 52, 50, 4])) == [3.0, 102.0, 100.0, 4.0]
+    assert not fetch.take([(7, np.array([50, 51, 52]))]), "nothing has changed"
+    assert fetch.take([(6, np.arange(10))])
+    assert fetch(np.array([3])) == [3.0]
+
+
+def test_received_columns_are_served_beside_own_columns() -> None:
+    received = ReceivedPoints()
+    packed = pack_columns((torch.tensor([50.5, 51.5]), torch.tensor([50, 51])))
+    received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
+    fetch = fetcher(received, columns=True)
+    fetch.take([(7, np.array([50, 51]))])
+    for indices, x in [([51, 2, 50], [51.5, 2.0, 50.5]), ([50], [50.5]), ([1], [1.0])]:
+        floats, whole = fetch(np.array(indices))
+        assert floats.tolist() == x and floats.dtype == torch.float32
+        assert whole.tolist() == indices and whole.dtype == torch.int64
