@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from polyrhythm.core.outer import EXAMPLE
+from polyrhythm.core.sizes import parse_size
 from polyrhythm.errors import UsageError
-from polyrhythm.sim.quantities import Size
 
 Interval = Annotated[
     str,
@@ -59,9 +59,9 @@ def memory_of(text: str) -> int | None:
     if text == "auto":
         return None
     try:
-        return int(Size.parse(text))
+        return parse_size(text)
     except ValueError as error:
-        raise UsageError(f"--migrate-memory: {error}") from None
+        raise UsageError(f"--migrate-memory {error}") from None
 
 
 MostSteps = Annotated[

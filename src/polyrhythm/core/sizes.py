@@ -1,0 +1,19 @@
+"""Sizes as users write them: a number and its unit, such as 500MB or 2GiB."""
+
+import re
+
+_UNITS = {
+    **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
+    **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
+}
+_SHAPE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """The size in bytes. Raises a ValueError whose text says how to write a size."""
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(
+            f"{text!r} is not a size: give a number and its unit, such as 500MB or 2GiB"
+        )
+    return round(float(match[1]) * _UNITS[match[2]])
