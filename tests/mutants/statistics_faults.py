@@ -22,6 +22,14 @@ STATISTICS: tuple[Mutant, ...] = (
         f"{_ROWS}[1]",
     ),
     mutant(
+        "torn-version-is-used",
+        "The lead does not say that a contribution of a dead worker is missing in some slices.",
+        "core:Contributions.torn",
+        "self._torn == round_",
+        "False",
+        f"{_ROWS}[93]",
+    ),
+    mutant(
         "difference-is-sent-twice",
         "A worker sends what it has contributed again with its next contribution.",
         "core:Remembered.collect",

@@ -109,6 +109,7 @@ def messages() -> list[m.Message]:
         m.Fold(**IDENTITY, readers=(0, 1), members=(m.MemberSpec(0, 1, "w"),), last=True),
         m.Folded(**IDENTITY),
         m.Release(
+            torn=True,
             **IDENTITY,
             pushed=False,
             stop=True,

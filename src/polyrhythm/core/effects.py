@@ -333,7 +333,7 @@ class Expect(Effect, frozen=True):
 class Resume(Effect, frozen=True):
     """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
     `steps` to `points` say when to contribute next, as in `Release`. `anew`: the worker has
-    rejoined, so it discards what it had not contributed."""
+    rejoined, so it discards what it had not contributed. `torn`: as in `Release`."""
 
     round: int
     stop: bool
@@ -342,6 +342,7 @@ class Resume(Effect, frozen=True):
     probe: tuple[int, int] = (0, 0)
     points: int = 0
     anew: bool = False
+    torn: bool = False
 
 
 class StopWaiting(Effect, frozen=True):

@@ -8,6 +8,7 @@ server.*
 from collections.abc import Callable
 
 from polyrhythm.core.record import Record
+from polyrhythm.core.server.worker_rows import Key, key_of
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.server.rows_check import check_rows
 from polyrhythm.sim.server.rows_store import SimRowsSliceStore
@@ -26,6 +27,8 @@ class Checker:
         self._trailers: set[Given] = set()
         self._arrived: dict[Given, set[int]] = {}
         self._promised: dict[int, list[Given]] = {}
+        self._sequences: dict[int, dict[int, dict[Key, int]]] = {}
+        """Kind statistics: for each version and slice the last contribution in every row."""
         self._cuts: dict[int, dict[int, tuple[frozenset[Given], float]]] = {}
         self.checkpoints: list[tuple[Record, dict[int, tuple[frozenset[Given], float]]]] = []
         """The checkpoints that were made: the record, and per slice its contributions and weight."""
@@ -67,11 +70,38 @@ class Checker:
         if isinstance(memory, SimRowsSliceStore) and slice_ in memory.live:
             check_rows(memory, server, slice_, self.is_member)
 
+    def released(self, release: m.Release) -> None:
+        """The lead lets a worker go on: a version in which slices contain different contributions to
+        one row must be called torn."""
+        slices = self._sequences.get(release.round, {})
+        seen: dict[Key, int] = {}
+        for sequences in slices.values():
+            for key, sequence in sequences.items():
+                if seen.setdefault(key, sequence) != sequence and not release.torn:
+                    raise InvariantBroken(
+                        f"version {release.round} contains contributions {seen[key]} and {sequence} of"
+                        f" {key} in different slices, and the lead has not said so"
+                    )
+
+    def _note_rows(self, server: int, round_: int) -> None:
+        memory = self.memories[server]
+        if not isinstance(memory, SimRowsSliceStore):
+            return
+        for slice_ in memory.slices:
+            if slice_ in memory.live:
+                rows = memory.rows[slice_].rows
+                keys = (key_of(row) for row in memory.live[slice_])
+                self._sequences.setdefault(round_, {})[slice_] = {
+                    key: rows[key].sequence if key in rows else 0 for key in keys
+                }
+        self._sequences.pop(round_ - 5, None)
+
     def folded(self, server: int, round_: int) -> None:
         """A server has folded this round: check that the contributions that were complete are in
         its slices, and its rows of statistics."""
         for slice_ in self.memories[server].slices:
             self.check_rows(server, slice_)
+        self._note_rows(server, round_)
         for given in self._promised.get(round_, ()):
             for slice_, contents in self.memories[server].contents.items():
                 if given not in contents:

@@ -88,6 +88,7 @@ class Contributions:
         self._named_before = 0
         """Kind statistics: contributions that become complete now belong to this round or a later
         one, because every fold before it was ordered without naming them."""
+        self._torn = -1
         self._whole_from = 0
         """In every round from this one on, each complete contribution is in that round on all
         servers or on none."""
@@ -234,6 +235,14 @@ class Contributions:
         """This member was removed, so it will not send again the contributions that it owes."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
+            if self._complete[key].round < self._named_before:
+                self._torn = self._named_before - 1
+
+    def torn(self, round_: int) -> bool:
+        """Kind statistics: whether the version of this round may contain a contribution in some
+        slices and not in others. The fold named it, then a server died that had it, and its worker
+        died before it could send it again."""
+        return self._torn == round_
 
     def folded(self, round_: int) -> None:
         """Every primary has folded the round, and every replica has made the fold too."""

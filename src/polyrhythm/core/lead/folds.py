@@ -123,5 +123,6 @@ class Folds:
             interval_ns=terms.interval_ns,
             points=terms.points,
             probe=self._rounds.part_of(member.worker) if terms.probe else (0, 0),
+            torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
         )
         self._outbox.tell(member, release)

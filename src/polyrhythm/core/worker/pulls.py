@@ -118,6 +118,7 @@ class Pulls:
                 terms.probe,
                 terms.points,
                 anew=first,
+                torn=terms.torn and terms.round == self.resumed,
             )
         )
 

@@ -120,16 +120,20 @@ class MStep:
             found[len(self.tensors) - 1] = torch.tensor([int(number) for number in state])
         return found
 
-    def version_came(self, version: int, passes: int, *, anew: bool, final: bool) -> None:
+    def version_came(
+        self, version: int, passes: int, *, anew: bool, final: bool, torn: bool = False
+    ) -> None:
         """The worker has a new version: take the parameters of the servers if they are newer than
         its own, and make the M-step. `passes`: how often this worker has visited its points. `anew`:
-        it has just joined. `final`: the job has ended."""
+        it has just joined. `final`: the job has ended. `torn`: the sum may contain a contribution in
+        a part of its numbers only, so there is no M-step."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
         if self._final or (final and self._rounds):
             return  # the parameters of the servers are those of the last M-step
         counted = float(row[0])
-        held = self._resumed > 0 and not self._begun and counted < self._points
+        resumes = self._resumed > 0 and not self._begun and counted < self._points
+        held = resumes or torn
         if counted < 1 or held:
             self._version = version
             return

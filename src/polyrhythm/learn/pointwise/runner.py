@@ -248,7 +248,8 @@ class _Loop:
         self._flat.remember(parameters=False)
         passes = self._chunks.passes
         final = self._loop.stopped
-        self._m_step.version_came(self._loop.version, passes, anew=anew, final=final)
+        torn = self._loop.terms.torn
+        self._m_step.version_came(self._loop.version, passes, anew=anew, final=final, torn=torn)
         if passes > before:
             self._end_pass(passes)
         if self._pacer is not None:

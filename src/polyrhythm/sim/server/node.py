@@ -270,6 +270,8 @@ class ServerProcess(Process):
         if self._checker is not None:
             if isinstance(message, m.Fold):
                 self._checker.decided(message)
+            elif isinstance(message, m.Release):
+                self._checker.released(message)
             if to == LEAD and to in self.machines:
                 self._checker.told_lead(message)
         hosted = self.hosted.get(to)

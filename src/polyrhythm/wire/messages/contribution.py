@@ -126,6 +126,9 @@ class Release(Message, frozen=True, kw_only=True):
     nothing."""
     points: int = 0
     """If positive: contribute after so many points. -1: after all points of this worker."""
+    torn: bool = False
+    """Kind statistics: this version may contain a contribution in some slices and not in others, so
+    no parameters are computed from it."""
 
 
 class Pause(Message, frozen=True, kw_only=True):
