@@ -87,7 +87,8 @@ mutants: $(READY)
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
 	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py \
-	  tests/sim/test_simulated_statistics.py --timeout 3600 \
+	  tests/sim/test_simulated_statistics.py tests/sim/test_simulated_balance.py \
+	  tests/sim/test_simulated_migration.py --timeout 3600 \
 	  --hypothesis-seed $(SEED)
 	POLYRHYTHM_FUZZ=$(FUZZ) POLYRHYTHM_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest \
 	  tests/hostile --timeout 14400

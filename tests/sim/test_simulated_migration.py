@@ -14,7 +14,7 @@ from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.wire.messages import ChunkPart
 from tests.sim.staged_run import Run
-from tests.sim.test_simulated_balance import Visits
+from tests.sim.test_simulated_balance import Visits, job, passes
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 SEEDS = range(200) if TORTURE == 1 else range(10_000)
@@ -103,3 +103,91 @@ def test_every_pass_visits_every_point_once(seed: int, monkeypatch: pytest.Monke
     run = Run(storm(seed), seed=seed)
     assert not run.end.failed, run.end.reason
     visits.check()
+
+
+def job_with(migrate: str, goal: str, events: str = "", **changes: str) -> str:
+    """Three fast workers and a slow one, whose points have 1 kB and travel over slow links."""
+    text = job(migrate, goal).replace("points = 20000", 'points = 20000\n        point = "1kB"')
+    text = text.replace('delay = "1ms"', 'delay = "1ms"\n        bandwidth = "2MB"')
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text + events
+
+
+def event(at_s: float, what: str, worker: str, more: str = "") -> str:
+    return f'[[events]]\nat = "{at_s}s"\nwhat = "{what}"\nworker = "{worker}"\n{more}'
+
+
+def kept(run: Run) -> set[str]:
+    """The codes of the reasons for which chunks stayed where they were."""
+    return {line["reason"] for line in run.lines("points-kept")}
+
+
+def test_points_travel_and_passes_are_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    visits, places = Visits(monkeypatch), Places(monkeypatch)
+    run = Run(job_with("full", 'max_time = "60s"'))
+    assert places.moved >= 10 and run.lines("points-moved")
+    assert max(passes(visits)) - min(passes(visits)) <= 2
+
+
+@pytest.mark.parametrize("name", ["worker-3", "worker-0"])
+def test_a_crash_in_the_middle_of_a_window_loses_no_point(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goal = "epochs = 3"
+    (first, *_) = Run(job_with("full", goal)).lines("chunks")
+    visits = Visits(monkeypatch)
+    run = Run(job_with("full", goal, event(first["at_s"] + 0.05, "crash", name)))
+    # a source may notice that its target is dead before the lead does
+    assert kept(run) & {"move-member-left", "move-unreachable"}, "its points were on their way"
+    visits.check()
+
+
+def test_a_worker_that_joins_in_the_middle_of_a_window_ends_the_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goal = "epochs = 3"
+    (first, *_) = Run(job_with("full", goal)).lines("chunks")
+    late = f'[[workers]]\nstep = "10ms"\nname = "late"\njoin = "{first["at_s"] + 0.05}s"\n'
+    visits = Visits(monkeypatch)
+    run = Run(job_with("full", goal, late))
+    assert "move-shared-anew" in kept(run)
+    visits.check()
+
+
+def test_a_target_without_memory_is_said_once_and_gets_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits, places = Visits(monkeypatch), Places(monkeypatch)
+    small = {"count = 3\n": "count = 3\n        memory = 100\n"}
+    run = Run(job_with("full", "epochs = 3", **small))
+    lines = [line for line in run.lines("points-kept") if line["reason"] == "move-no-memory"]
+    targets = [line["target"] for line in lines]
+    assert targets and len(targets) == len(set(targets))
+    assert places.moved == 0
+    visits.check()
+
+
+def test_points_come_back_without_being_sent_if_a_worker_becomes_fast_again() -> None:
+    back = event(30, "slow", "worker-3", "factor = 0.25\n")
+    run = Run(job_with("full", 'max_time = "90s"', back))
+    again = [line for line in run.lines("points-moved") if line["target"] == 3]
+    assert sum(line["free"] for line in again) > 0
+
+
+def test_there_may_be_fewer_points_than_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    visits = Visits(monkeypatch)
+    changes = {"points = 20000": "points = 30", "batch = 32": "batch = 2"}
+    run = Run(job_with("full", "epochs = 20", **changes))
+    assert not run.end.failed
+    visits.check()
+
+
+def test_the_passes_of_a_blocking_job_are_fewer_because_both_workers_wait() -> None:
+    visited = {}
+    for migrate in ("full", "blocking"):
+        run = Run(job_with(migrate, 'max_time = "20s"'))
+        visited[migrate] = run.result["points"]
+        assert run.lines("points-moved")
+    assert visited["full"] > visited["blocking"]

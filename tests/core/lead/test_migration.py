@@ -140,6 +140,10 @@ def test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored() -> No
     job.confirm()
     assert job.plan.chunks[chunk].holder == SLOW
     assert [ended.reason for ended in job.migration.ended()] == [anew]
+    assert job.begin(1) == [chunk]
+    job.confirm()
+    job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
+    assert job.plan.chunks[chunk].holder == SLOW, "the points of the later delivery are missing"
 
 
 def test_a_target_without_memory_gets_nothing_more() -> None:

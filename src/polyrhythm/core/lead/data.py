@@ -7,7 +7,7 @@ points can be in flight: its holder has contributed under a lease that does not 
 or every server knows that the holder was removed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from polyrhythm.core.lead.balance import chunks as giving
@@ -126,20 +126,32 @@ class DataPlan:
         return found
 
     def gifts(
-        self, sources: Iterable[Holder], targets: Iterable[Holder], amount: float, *, ends: bool
+        self,
+        sources: Iterable[Holder],
+        targets: Iterable[Holder],
+        amount: float,
+        *,
+        ends: bool,
+        copies: Mapping[Holder, Collection[int]] | None = None,
     ) -> list[Gift]:
         """Choose chunks with about `amount` points of each of `sources`, evenly for `targets`.
-        `ends`: the amount is one of visits that are left."""
-        received = dict.fromkeys(sorted(targets), 0)
+        `ends`: the amount is one of visits that are left. `copies`: the chunks of which members have
+        an inactive copy; these move first, to where the copy is."""
+        there = {target: (copies or {}).get(target, ()) for target in targets}
+        received = dict.fromkeys(sorted(there), 0)
         found = []
         for source in sorted(sources) if received else ():
             held = [
-                giving.Held(index, chunk.points, chunk.passes, chunk.cursor, chunk.visited)
+                giving.Held(
+                    *(index, chunk.points, chunk.passes, chunk.cursor, chunk.visited),
+                    any(index in copied for copied in there.values()),
+                )
                 for index in sorted(self._held.get(source, ()))
                 if (chunk := self.chunks[index]).heir is None
             ]
             for index in giving.choose(held, amount, self._epochs, ends=ends):
-                target = min(received, key=lambda target: received[target])
+                far = {each: index not in copied for each, copied in there.items()}
+                target = min(received, key=lambda each: (far[each], received[each]))
                 received[target] += self.chunks[index].points
                 found.append((index, source, target))
         return found

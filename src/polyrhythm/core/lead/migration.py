@@ -12,7 +12,7 @@ are kept: at most `most_points`, the newest ones.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -73,6 +73,11 @@ class Migration:
         self._full: set[Holder] = set()
         """Members that have no memory for further points."""
         self._ended: dict[tuple[int, int, str], Ended] = {}
+
+    @property
+    def copies(self) -> Mapping[Holder, Collection[int]]:
+        """Per member, the chunks of which it has an inactive copy."""
+        return self._copies
 
     @property
     def busy(self) -> bool:

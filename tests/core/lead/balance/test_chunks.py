@@ -59,3 +59,15 @@ def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
 def test_auto_moves_leases_under_fsp_only(sync: str, kind: str, moves: str) -> None:
     job = JobSpec(job="j", sync=sync, kind=kind, migrate="auto")
     assert migration_of(job, traits_of(sync)) == moves
+
+
+def test_chunks_with_a_copy_at_the_target_move_first_and_to_that_target() -> None:
+    slow, fast, other = (0, 1), (1, 2), (2, 3)
+    plan = DataPlan(300, 3, 0, None, fewest=30)
+    plan.share([slow, fast, other])
+    held = [chunk.chunk for chunk in plan.lease(slow).chunks]
+    copies = {other: {held[-1], held[-2]}}
+    size = plan.chunks[0].points
+    gifts = plan.gifts([slow], [fast, other], 3 * size, ends=False, copies=copies)
+    assert [target for _, _, target in gifts] == [other, other, fast]
+    assert {chunk for chunk, _, _ in gifts[:2]} == copies[other]

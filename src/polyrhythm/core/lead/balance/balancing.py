@@ -78,7 +78,8 @@ class Balancing:
         targets: Iterable[Holder] = move.targets
         if self._migration is not None:
             targets = self._migration.targets(targets)
-        gifts = plan.gifts(move.sources, targets, move.points, ends=move.ends)
+        copies = None if self._migration is None else self._migration.copies
+        gifts = plan.gifts(move.sources, targets, move.points, ends=move.ends, copies=copies)
         if self._migration is None:
             changed = plan.give(gifts)
         else:

@@ -1,8 +1,8 @@
 """Chooses the chunks that a slow worker gives away.
 
-*The chunks that the worker visited last in this pass go first: they are not due until the pass is
-over. Chunks that are not begun follow. The chunk that the worker is visiting stays, and so does at
-least one chunk.*
+*Chunks whose points need not be sent, because a copy is there, go first. Those follow that the worker
+visited last in this pass: they are not due until the pass is over. Chunks that are not begun come
+last. The chunk that the worker is visiting stays, and so does at least one chunk.*
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ class Held:
     passes: int
     cursor: int
     visited: int
+    copied: bool = False
+    """Whether a worker that may get the chunk has a copy of its points."""
 
 
 def choose(held: Sequence[Held], amount: float, last_pass: int | None, *, ends: bool) -> list[int]:
@@ -25,7 +27,9 @@ def choose(held: Sequence[Held], amount: float, last_pass: int | None, *, ends: 
     there is none. `ends`: the amount is one of visits that are left."""
     this_pass = min((chunk.passes for chunk in held), default=0)
     chosen: list[int] = []
-    for chunk in sorted(held, key=lambda chunk: (chunk.passes == this_pass, -chunk.visited)):
+    for chunk in sorted(
+        held, key=lambda chunk: (not chunk.copied, chunk.passes == this_pass, -chunk.visited)
+    ):
         left = None if last_pass is None else chunk.points * (last_pass - chunk.passes)
         if chunk.cursor or (left is not None and left <= 0):
             continue

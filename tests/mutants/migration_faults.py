@@ -1,0 +1,81 @@
+"""Faults of points that travel from worker to worker."""
+
+from tests.mutants.mutant import Change, Mutant, mutant
+
+_MOVES = "tests/core/lead/test_migration.py"
+_COMMIT = f"{_MOVES}::test_a_move_is_complete_when_points_have_arrived_and_the_holder_has_confirmed"
+
+MIGRATION: tuple[Mutant, ...] = (
+    mutant(
+        "move-commits-before-its-points-have-arrived",
+        "A migration is committed before the target has the data.",
+        "core:DataPlan._complete",
+        "chunk.given_up and (chunk.delivered or not chunk.delivery)",
+        "chunk.given_up",
+        f"{_COMMIT}[True]",
+    ),
+    mutant(
+        "move-commits-before-its-source-has-confirmed",
+        "A migration is committed while a contribution with points of the chunk may be in flight.",
+        "core:DataPlan._complete",
+        "chunk.given_up and (chunk.delivered or not chunk.delivery)",
+        "chunk.delivered or (chunk.given_up and not chunk.delivery)",
+        f"{_COMMIT}[False]",
+    ),
+    mutant(
+        "window-is-not-locked",
+        "A chunk in flight stays in the lease of its holder, which visits it.",
+        "core:DataPlan.lease",
+        "(chunk := self.chunks[index]).heir is None",
+        "(chunk := self.chunks[index]) is not None",
+        f"{_COMMIT}[True]",
+    ),
+    mutant(
+        "inactive-copy-is-visited",
+        "A worker goes on visiting a chunk that it gave away.",
+        "core:DataPlan._hand",
+        "self._held[chunk.holder].discard(index)",
+        "pass",
+        f"{_MOVES}::test_a_chunk_comes_back_without_its_points",
+    ),
+    mutant(
+        "priority-never-ends",
+        "A moved chunk stays behind the others, so it is visited first for ever.",
+        "learn:Points._advance",
+        "passes, cursor = passes + 1, 0",
+        "passes, cursor = passes + (passes == max(self._at.values())[0]), 0",
+        "tests/learn/migration/test_priority.py"
+        "::test_a_moved_chunk_comes_first_until_its_missing_passes_are_made_up[1]",
+    ),
+    mutant(
+        "dead-source-gives-points-that-have-not-arrived",
+        "A chunk of a dead source goes to a target that does not have its points.",
+        "core:DataPlan.release",
+        "chunk.heir if chunk.delivered or not chunk.delivery else None",
+        "chunk.heir",
+        f"{_MOVES}::test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arrived",
+    ),
+    Mutant(
+        "late-delivery-counts",
+        "A report of a delivery that was given up completes a later one.",
+        (
+            Change(
+                "core:Migration.delivered",
+                "delivery is None or delivery.number != number or delivery.target != sender",
+                "delivery is None or delivery.target != sender",
+            ),
+            Change(
+                "core:DataPlan.delivered", "not number or chunk.delivery != number", "not number"
+            ),
+        ),
+        (f"{_MOVES}::test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored",),
+    ),
+    mutant(
+        "active-copy-is-dropped",
+        "A copy that is about to become active is dropped.",
+        "core:Migration._keep_copy",
+        "plan.chunks[index].heir != holder",
+        "True",
+        f"{_MOVES}::test_a_copy_that_becomes_active_again_is_not_dropped",
+    ),
+)
