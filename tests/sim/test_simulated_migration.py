@@ -7,13 +7,20 @@ import os
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.summary import summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.scenario import parse_scenario
+from polyrhythm.sim.simulation import Simulation
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.wire.messages import ChunkPart
 from tests.sim.staged_run import Run
+from tests.sim.test_cuts import checkpoints, visited
 from tests.sim.test_simulated_balance import Visits, job, passes
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
@@ -191,3 +198,37 @@ def test_the_passes_of_a_blocking_job_are_fewer_because_both_workers_wait() -> N
         visited[migrate] = run.result["points"]
         assert run.lines("points-moved")
     assert visited["full"] > visited["blocking"]
+
+
+def test_a_job_that_resumes_from_a_cut_in_the_middle_of_a_window_visits_the_rest_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lead dies while points travel. The job continues from its last checkpoint, in which the
+    chunks in flight belong to their old holder."""
+    watched: list[Any] = []
+    record_chunks = DataPlan.recorded
+
+    def watch(plan: DataPlan, names: dict[Holder, str]) -> Any:
+        if any(plan.chunks[index].delivery for index in plan.moving):
+            watched.append(record_chunks(plan, names))
+        return record_chunks(plan, names)
+
+    monkeypatch.setattr(DataPlan, "recorded", watch)
+    text = job_with("full", "epochs = 3").replace(
+        "[job]\n", '[job]\ncheckpoint_every = "1rounds"\n'
+    )
+    first = Run(text)
+    (record, *_) = (found for found, _ in checkpoints(first) if found.chunks in watched)
+    assert {chunk.holder for chunk in record.chunks} == {f"worker-{n}" for n in range(4)}
+    scenario = parse_scenario(job_with("full", "epochs = 3"), "resumed.toml")
+    spec = msgspec.structs.replace(
+        scenario.job_spec("job"),
+        resume="simulated",
+        resume_number=record.number,
+        resume_round=record.round,
+    )
+    clock = Clock()
+    journal = MemoryJournal(clock.read)
+    resumed = Simulation(scenario, spec, clock, journal, check=True, resumed=record)
+    assert resumed.run().reason.code == "goal"
+    assert summarise(journal.lines)["points"] == 3 * 20000 - visited(record)
