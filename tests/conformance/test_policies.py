@@ -40,6 +40,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "asp": [{"sync": "asp"}],
     "bspb": [{"sync": "bspb", "timer": "5s"}],
     "bspv": [{"sync": "bspv", "timer": "off"}],
+    "bspg": [{"sync": "bspg:16", "timer": "off"}, {"sync": "bspg:24", "timer": "5s"}],
 }
 CASES = [
     pytest.param(name, options, id=" ".join(map(str, options.values())))

@@ -147,6 +147,7 @@ CASES = [
     Case("bsp", "local", local_steps=2, outer="nesterov", weights="workers"),
     Case("bspb", crash="900ms"),
     Case("bspv", crash="300ms"),
+    Case("bspg:24"),
     Case("psp", "local"),
     *(
         Case("fsp", kind, coordination=coordination, interval=interval)

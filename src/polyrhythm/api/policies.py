@@ -37,6 +37,14 @@ Migrate = Annotated[
         " statistics."
     ),
 ]
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(
+        help="bsp: the number of points in each round, divided among the workers that are there. So it"
+        " stays the same when workers join and leave. Larger shares than the batch size of the loop are"
+        " visited in several batches."
+    ),
+]
 DataPrivate = Annotated[
     bool,
     typer.Option(

@@ -19,7 +19,7 @@ from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.targets import targets_of
 from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.model_files import MODEL, named
-from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
+from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help, with_global_batch
 from polyrhythm.engines.choice import LOCAL, check_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
@@ -69,6 +69,7 @@ def train(
     migrate: policies.Migrate = "auto",
     data_private: policies.DataPrivate = False,
     migrate_memory: policies.MigrateMemory = "auto",
+    global_batch: policies.GlobalBatch = None,
     most_steps: policies.MostSteps = 64,
     probe_points: policies.ProbePoints = 2048,
     min_batch: Annotated[
@@ -293,7 +294,7 @@ def train(
         workers=workers,
         servers=servers,
         replicas=replicas,
-        sync=sync,
+        sync=with_global_batch(sync, global_batch),
         timer="off" if deterministic and timer == "auto" else timer,
         deterministic=deterministic,
         kind=kind,

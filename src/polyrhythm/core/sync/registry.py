@@ -18,6 +18,7 @@ from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.core.sync.barrier.batched import BSPB, BSPV
 from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.barrier.fsp import FSP
+from polyrhythm.core.sync.barrier.global_batch import BSPG
 from polyrhythm.core.sync.barrier.psp import PSP
 from polyrhythm.core.sync.migration import migration_of
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy, Traits, split_sync
@@ -26,7 +27,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
 POLICIES: dict[str, PolicyEntry] = {
-    entry.name: entry for entry in (BSP, PSP, FSP, SSP, SSP_RESTART, ASP, BSPB, BSPV)
+    entry.name: entry for entry in (BSP, PSP, FSP, SSP, SSP_RESTART, ASP, BSPB, BSPV, BSPG)
 }
 AUTO = "auto"
 
@@ -45,6 +46,25 @@ def find_policy(sync: str) -> PolicyEntry:
     if ":" in sync and not entry.argument:
         raise UsageError(f"--sync {sync!r} is not known: {name} takes no number")
     return entry
+
+
+def with_global_batch(sync: str, points: int | None) -> str:
+    """The text of `--sync`, if `--global-batch` asks for this many points in each round."""
+    if points is None:
+        return sync
+    if points < 1:
+        raise UsageError(f"--global-batch is {points}: it must be at least 1")
+    if sync != BSP.name:
+        traits = traits_of(sync)
+        why = "the lead chooses how many points a round has"
+        if not traits.rounds:
+            why = "there are no rounds"
+        elif traits.timed:
+            why = "the clock decides how many points a round has"
+        elif traits.plans_steps:
+            why = "the speed of the workers decides how many steps a round has"
+        raise UsageError(f"--global-batch goes with --sync bsp: under {sync} {why}")
+    return f"{BSPG.name}:{points}"
 
 
 def traits_of(sync: str) -> Traits:

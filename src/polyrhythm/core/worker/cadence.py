@@ -8,7 +8,7 @@ is one class for each of the four ways in which policies end the work of a round
 | ByCount      | bsp, ssp, ssp-restart, asp | after each step, or (kind local) `--local-steps`  |
 | ByPrediction | psp                        | after the steps that the lead predicted, once its |
 |              |                            | last contribution has come back in a version      |
-| ByPoints     | bspb, bspv                 | after the points that the lead asked for          |
+| ByPoints     | bspb, bspv, bspg           | after the points that the lead asked for          |
 | ByClock      | fsp                        | when its interval is over, or its lease visited   |
 
 *Under every policy a worker that was told to leave contributes at once, and so does a worker that the

@@ -54,6 +54,11 @@ class Bsp:
         """When the timer fires."""
         self._waiting = Decision(False, NO_WORKERS, None, _WAITING)
 
+    @property
+    def members(self) -> list[int]:
+        """The members of the open round, or of the next one if its fold is under way."""
+        return sorted(self._joining if self._folded < 0 else self._members)
+
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed) and event.round <= self._decided:
             self._counted_before.add(event.worker)

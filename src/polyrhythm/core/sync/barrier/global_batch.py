@@ -1,0 +1,86 @@
+"""BSP with a fixed number of points in each round: each worker's batch follows the number of members.
+
+*The points of a round are divided evenly among the members; if they cannot be, the first members get one
+point more. A new division applies from the next round on. A member that had no points to visit in two
+rounds in a row gets no share until it contributes again, so that the others take over its points.*
+"""
+
+from polyrhythm.core.machine import Waiting
+from polyrhythm.core.sync.barrier.bsp import Bsp
+from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.core.sync.policy import (
+    Decision,
+    Joined,
+    Left,
+    MemberAbstained,
+    MemberContributed,
+    PolicyEntry,
+    PolicyEvent,
+    RoundTerms,
+    Traits,
+    sync_argument,
+)
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec
+
+_RESTS = 2
+"""A member that abstained in so many rounds in a row gets no share."""
+
+
+class GlobalBatch:
+    traits = Traits(rounds=True, kinds=frozenset({"gradient"}), gathers=True)
+
+    def __init__(self, timer: Timer, points: int) -> None:
+        self._barrier = Bsp(timer)
+        self._points = points
+        self._shares: dict[int, int] = {}
+        self._abstained: dict[int, int] = {}
+        """Per member without points, in how many rounds in a row it had none."""
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        decision = self._barrier.on(event, now_ns)
+        match event:
+            case MemberContributed(worker):
+                self._abstained.pop(worker, None)
+            case MemberAbstained(worker):
+                self._abstained[worker] = self._abstained.get(worker, 0) + 1
+            case Joined() | Left():
+                self._shares = {}
+        if decision.fold:
+            self._shares = {}
+        return decision
+
+    def _divide(self) -> dict[int, int]:
+        """The points of each member in the round that opens. All members are released at once, so
+        their shares belong together."""
+        members = self._barrier.members
+        self._abstained = {each: n for each, n in self._abstained.items() if each in members}
+        active = [each for each in members if self._abstained.get(each, 0) < _RESTS] or members
+        each, more = divmod(self._points, max(1, len(active)))
+        return {worker: max(1, each + (rank < more)) for rank, worker in enumerate(active)}
+
+    def terms(self, worker: int) -> RoundTerms:
+        shares = self._shares = self._shares or self._divide()
+        return RoundTerms(points=shares.get(worker) or max(1, self._points // max(1, len(shares))))
+
+    def why(self) -> Waiting:
+        return self._barrier.why()
+
+
+def _build(job: JobSpec) -> GlobalBatch:
+    points, least = sync_argument(job), job.workers * job.min_batch
+    if points < least:
+        raise UsageError(
+            f"--global-batch {points} is too small for {job.workers} workers with batches of at least"
+            f" {job.min_batch} points (--min-batch): give at least {least}"
+        )
+    return GlobalBatch(Timer.parse(job.timer), points)
+
+
+BSPG = PolicyEntry(
+    "bspg",
+    "bsp with N points in each round, also --global-batch N",
+    GlobalBatch.traits,
+    _build,
+    "N",
+)
