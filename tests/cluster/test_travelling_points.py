@@ -54,6 +54,7 @@ def test_every_point_is_visited_once_per_pass_while_points_travel(
     assert sum(received) > 0, "the fast workers visit points that the slow one has read"
 
 
+@pytest.mark.guarantee("points-travel", policies=("fsp",), k=(0,))
 @pytest.mark.parametrize(
     ("who", "did"), [(SOURCE, "sent"), (TARGET, "took")], ids=["source", "target"]
 )
