@@ -12,6 +12,7 @@ not made again. `draw` makes the pictures, and writes the tables to docs/fsp.md.
 """
 
 import argparse
+import math
 import os
 import threading
 from pathlib import Path
@@ -86,8 +87,8 @@ def measure(args: argparse.Namespace) -> None:
             with lock:  # the models of gradient problems are shared
                 return found(parameter)
 
-        target = targets[spec.problem]["target"]
-        result = run(spec, args.data, target, evaluate, max_s)
+        target = -math.inf if spec.hold_s else targets[spec.problem]["target"]
+        result = run(spec, args.data, target, evaluate, min(max_s, spec.hold_s or max_s))
         return {**result, "machine": report.machine(), "parallel": args.parallel}
 
     report.say(f"{len(specs)} runs, {args.parallel} at a time")

@@ -1,5 +1,5 @@
 """Makes the data folder of the measurements from the public data sets, small enough to be sent to
-another machine (2 MB), and opens it there."""
+another machine (2 MB in all), and opens it there."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from benchmarks.fsp.problems import PROBLEMS, target_of
 
 _SEED = 22
-_IMAGES = 6_000
+_IMAGES = 3_000
 _LEAST_RATINGS = 5
 RATINGS, TARGETS = "ratings.npz", "targets.json"
 

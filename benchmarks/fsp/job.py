@@ -19,6 +19,10 @@ from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.runner import run_pointwise
 from polyrhythm.learn.pointwise.source import ArraySource
 
+BLOCKS = 8
+"""The blocks of a batch. A block is visited as a whole, so a slow worker ends a round up to half a block
+late."""
+
 
 def main(worker: Worker) -> None:
     problem = PROBLEMS[worker.options["problem"]]
@@ -37,7 +41,8 @@ def by_statistics(
     record(algorithm, recorder)
     source = ArraySource(Batch(x, np.arange(len(x))))  # the labels are the numbers of the points
     with one_blas_thread():
-        run_pointwise(worker, algorithm, source, batch=int(worker.options["batch"]))
+        batch = int(worker.options["batch"])
+        run_pointwise(worker, algorithm, source, batch=batch, block=max(1, batch // BLOCKS))
     recorder.close()
 
 

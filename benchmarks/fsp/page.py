@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import readme
 from benchmarks.fsp.pictures import Axes, Points, draw
+from benchmarks.fsp.problems import PROBLEMS
 from benchmarks.fsp.specs import Spec
 from benchmarks.fsp.studies import (
     ALL,
@@ -33,14 +34,17 @@ class Results:
     """The results of all runs, by problem, policy and slow workers."""
 
     def __init__(self, results: Iterable[Result]) -> None:
-        self._found: dict[tuple[str, str, Slow, str], list[Result]] = {}
+        self._found: dict[tuple[str, str, Slow, bool], list[Result]] = {}
         for result in results:
             spec = Spec.read(result["spec"])
-            key = (spec.problem, spec.policy, spec.slow, spec.link)
+            key = (spec.problem, spec.policy, spec.slow, spec.hold_s > 0)
             self._found.setdefault(key, []).append(result)
 
-    def of(self, problem: str, policy: str, slow: Slow = EQUAL, link: str = "") -> list[Result]:
-        return self._found.get((problem, policy, slow, link), [])
+    def of(
+        self, problem: str, policy: str, slow: Slow = EQUAL, *, held: bool = False
+    ) -> list[Result]:
+        """The runs to the target, or those of a fixed length (`held`)."""
+        return self._found.get((problem, policy, slow, held), [])
 
     def seconds(self, problem: str, policy: str, slow: Slow = EQUAL) -> float | None:
         """The median of the seconds to the target; None if it was not reached, or not measured."""
@@ -54,10 +58,16 @@ class Results:
         return _NEVER if seconds is None else f"{seconds:.1f}"
 
     def median(
-        self, problem: str, policy: str, slow: Slow, value: Callable[[Result], float]
+        self,
+        problem: str,
+        policy: str,
+        slow: Slow,
+        value: Callable[[Result], float],
+        *,
+        held: bool = False,
     ) -> float | None:
         """The median of a value over the runs that did not fail."""
-        runs = [run for run in self.of(problem, policy, slow) if "failed" not in run]
+        runs = [run for run in self.of(problem, policy, slow, held=held) if "failed" not in run]
         return statistics.median(value(run) for run in runs) if runs else None
 
     @property
@@ -246,19 +256,19 @@ def passes(found: Results) -> str:
     for slow in (EQUAL, SLOW_4X, SLOW_8X):
         for problem in MIGRATED:
             for policy in WAYS:
-                if not found.of(problem, policy, slow):
+                if not found.of(problem, policy, slow, held=True):
                     continue
-                counts = [
-                    found.median(problem, policy, slow, _visits(name))
-                    for name in ("least", "most", "late_least", "late_most")
+                values = [
+                    found.median(problem, policy, slow, value, held=True)
+                    for value in (
+                        *(_visits(name) for name in ("least", "most", "late_least", "late_most")),
+                        lambda run: float(run["moved_points"]),
+                        cpu_us(0),
+                        cpu_us(3),
+                    )
                 ]
-                moved = found.median(problem, policy, slow, lambda run: float(run["moved_points"]))
-                cpu = [found.median(problem, policy, slow, cpu_us(worker)) for worker in (0, 3)]
                 setting = f"{slow[0][1]:g}x" if slow else "equal"
-                cells = [*(_number(count, 0) for count in counts), _number(moved, 0)]
-                lines.append(
-                    [problem, setting, _called(policy), *cells, *(_number(us, 1) for us in cpu)]
-                )
+                lines.append([problem, setting, _called(policy), *(_number(v, 0) for v in values)])
     head = ["", "slow", "", "least visits", "most", "least, second half", "most, second half"]
     return rows([*head, "points moved", "us per point, worker 0", "worker 3"], lines)
 
@@ -344,7 +354,7 @@ def interval(found: Results, pictures: Path) -> str:
 def _found_interval(run: Result) -> float:
     """The last interval of a run, in passes."""
     intervals = run.get("intervals") or [[0.0, 0.0]]
-    return float(intervals[-1][1]) / 1e3 / float(run["spec"]["pass_s"])
+    return float(intervals[-1][1]) / 1e3 / PROBLEMS[run["spec"]["problem"]].pass_s
 
 
 def _number(value: float | None, digits: int = 1) -> str:

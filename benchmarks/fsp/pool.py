@@ -32,6 +32,8 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 def expected_s(spec: Spec, limit_s: float) -> float:
     """About how long a run trains. `bspb` is the slowest, and as slow as its slowest worker."""
+    if spec.hold_s:
+        return spec.hold_s
     slowest = max((factor for _, factor in spec.slow), default=1.0)
     if spec.policy == "bspb":
         return min(limit_s, spec.of.passes * spec.pass_s * slowest * 1.1)

@@ -6,7 +6,7 @@ given parameters is evaluated, and what a reference run reaches.
 | `kmeans`, `fcm`, `gmm` | 10,984 events of HIGGS, 28 features with unit variances | statistics |
 | `nmf` | 3,650 films of MovieLens (with 5 or more ratings) by 610 persons, 0 if not rated | statistics |
 | `lr` | the same events, with their labels | gradients (Adam) |
-| `cnn` | 6,000 digits of MNIST | gradients (Adam) |
+| `cnn` | 3,000 digits of MNIST | gradients (Adam) |
 
 The network of `cnn` has two convolutions with 6 and 12 kernels of 5 x 5 (FSP's footnote 3).
 """
@@ -45,12 +45,14 @@ class Problem:
     data: str
     """The name of the file in the data folder."""
     batch: int
-    """The points of a full step. Under `fsp` this is the largest micro-batch. By statistics a batch is
-    always visited as a whole, so it is small: a slow worker ends a round as late as half a batch."""
+    """The points of a full step. Under `fsp` this is the largest micro-batch, and `auto` begins with the
+    interval in which each worker visits one batch."""
     passes: int
     """The target is the objective after this many passes of `bspb`."""
     algorithm: Callable[[], Algorithm] | None = None
     """None: the parameters are found by gradients."""
+    pass_s: float = 1.0
+    """How long a worker that is not stalled needs for all of its points."""
 
     @property
     def kind(self) -> str:
@@ -60,18 +62,18 @@ class Problem:
 PROBLEMS = {
     problem.name: problem
     for problem in (
-        Problem("kmeans", "higgs.npy", 16, 10, lambda: KMeans(_K, tol=_NEVER)),
-        Problem("fcm", "higgs.npy", 16, 10, lambda: FuzzyCMeans(_K, m=1.3, tol=_NEVER)),
+        Problem("kmeans", "higgs.npy", 64, 10, lambda: KMeans(_K, tol=_NEVER)),
+        Problem("fcm", "higgs.npy", 64, 10, lambda: FuzzyCMeans(_K, m=1.3, tol=_NEVER)),
         Problem(
             "gmm",
             "higgs.npy",
-            16,
+            64,
             10,
             lambda: GaussianMixture(_K, tol=_NEVER, regularisation=1e-2),
         ),
-        Problem("nmf", "films.npy", 4, 10, lambda: NMF(_K, tol=_NEVER)),
-        Problem("lr", "higgs.npy", 64, 15),
-        Problem("cnn", "digits.npz", 64, 15),
+        Problem("nmf", "films.npy", 16, 10, lambda: NMF(_K, tol=_NEVER)),
+        Problem("lr", "higgs.npy", 64, 30, pass_s=0.6),
+        Problem("cnn", "digits.npz", 32, 15),
     )
 }
 

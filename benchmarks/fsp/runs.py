@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def run(
         return {
             "spec": spec.described,
             "seconds": watch.reached_s,
-            "target": target,
+            "target": target if isfinite(target) else None,
             "curve": watch.thinned(_MOST_CURVE),
             **found,
         }

@@ -9,9 +9,7 @@ WORKERS = 4
 STALL_EVERY = 8
 """A stalled worker pauses after this many points. FSP pauses every 1,000 points of much larger data
 sets."""
-PASS_S = 1.0
-"""How long a worker that is not stalled needs for all of its points."""
-POINTS = {"higgs.npy": 10_984, "films.npy": 3_650, "digits.npz": 6_000}
+POINTS = {"higgs.npy": 10_984, "films.npy": 3_650, "digits.npz": 3_000}
 POLICIES = {
     "bspb": "--sync bspb",
     "bspv": "--sync bspv",
@@ -38,11 +36,16 @@ class Spec:
     rep: int = 0
     link: str = ""
     """The rate of the link between processes, such as `50mbit`; empty: links within a host."""
-    pass_s: float = PASS_S
+    hold_s: float = 0.0
+    """If above 0: the run goes on for this many seconds, whatever its objective."""
 
     @property
     def of(self) -> Problem:
         return PROBLEMS[self.problem]
+
+    @property
+    def pass_s(self) -> float:
+        return self.of.pass_s
 
     @property
     def share(self) -> int:
@@ -77,7 +80,7 @@ class Spec:
         """This run in the form of JSON. It also identifies the run."""
         slow = [list(item) for item in self.slow]
         told = {"problem": self.problem, "policy": self.policy, "slow": slow, "rep": self.rep}
-        return {**told, "link": self.link, "pass_s": self.pass_s}
+        return {**told, "link": self.link, "hold_s": self.hold_s}
 
     @classmethod
     def read(cls, told: dict[str, Any]) -> "Spec":
@@ -87,7 +90,8 @@ class Spec:
     @property
     def name(self) -> str:
         slow = ", ".join(f"worker {worker} {factor:g}x" for worker, factor in self.slow)
-        return f"{self.problem}, {self.policy}{f', {slow}' if slow else ''} ({self.rep + 1})"
+        held = f", {self.hold_s:g} s" if self.hold_s else ""
+        return f"{self.problem}, {self.policy}{f', {slow}' if slow else ''}{held} ({self.rep + 1})"
 
 
 def _ms(seconds: float) -> str:

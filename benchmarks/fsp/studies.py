@@ -13,6 +13,7 @@ SLOW_4X = ((3, 4.0),)
 SLOW_8X = ((3, 8.6),)
 SWEEP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The fixed intervals that are tried, in passes of a worker."""
+HELD_S = 20.0
 MIGRATED = ("kmeans", "lr")
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
 
@@ -46,13 +47,24 @@ def interval() -> list[Spec]:
 
 
 def migration() -> list[Spec]:
-    """Figs. 11 and 12: migration beside no migration, and beside bspb and bspv."""
+    """Fig. 11: migration beside no migration, and beside bspb and bspv."""
     return [
         Spec(problem, policy, slow)
         for slow in (SLOW_4X, SLOW_8X)
         for problem in MIGRATED
         for policy in ("bspb", "bspv", *WAYS)
-    ] + [Spec(problem, policy) for problem in MIGRATED for policy in WAYS[:3]]
+    ]
+
+
+def passes() -> list[Spec]:
+    """Fig. 12 and Table 2: the passes of points, and the processor time per point, in runs of a fixed
+    length, with and without a slow worker."""
+    return [
+        Spec(problem, policy, slow, hold_s=HELD_S)
+        for slow in (SLOW_4X, SLOW_8X, EQUAL)
+        for problem in MIGRATED
+        for policy in WAYS
+    ]
 
 
 def stragglers() -> list[Spec]:
@@ -73,7 +85,7 @@ def coordination() -> list[Spec]:
 
 STUDIES: dict[str, Callable[[], list[Spec]]] = {
     study.__name__: study
-    for study in (runtime, convergence, interval, migration, stragglers, coordination)
+    for study in (runtime, convergence, interval, migration, passes, stragglers, coordination)
 }
 
 

@@ -31,3 +31,15 @@ def test_a_name_gets_the_same_chunks_whenever_its_worker_joins(order: tuple[str,
     assert found == dealt(NAMES)
     assert found["worker-1"][0][0] == 0, "worker-1 comes before worker-2 and worker-10"
     assert sum(map(len, found.values())) == 48
+
+
+@pytest.mark.parametrize(("balances", "chunks"), [(False, 12), (True, 100)])
+def test_statistics_have_few_chunks_unless_passes_are_balanced(balances: bool, chunks: int) -> None:
+    view = View()
+    sharing = Sharing(seed=0, epochs=None, whole_chunks=True, balances=balances)
+    for name in NAMES:
+        view.enter(view.admit(name, 0))
+    leases = [
+        sharing.enrol(member, Enrol(points=10_984, batch=64), view) for member in view.members()
+    ]
+    assert sum(len(lease.chunks) for lease in leases if isinstance(lease, Leased)) == chunks

@@ -109,3 +109,10 @@ def test_the_shortest_micro_batch_depends_on_the_start_and_on_the_users_batch() 
     assert cheap.shortest_ns == pytest.approx(0.8 * MS, rel=0.25)
     assert dear.shortest_ns == pytest.approx((9 + 32 * 0.1) * MS, rel=0.25)
     assert unknown.shortest_ns == 0
+
+
+def test_the_shortest_micro_batch_has_the_fewest_points_that_are_allowed() -> None:
+    whole_blocks = MicroBatch(64, 48)
+    for points in (64, 48, 64, 48, 64):
+        whole_blocks.measured(points, points * MS)
+    assert whole_blocks.shortest_ns == pytest.approx(48 * MS, rel=0.05)

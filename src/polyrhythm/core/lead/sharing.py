@@ -104,9 +104,9 @@ class Sharing:
         elif self._plan is None:
             self._members = _entered(view.members())
             least = min(self._min_batch, batch or self._min_batch)
-            if self._whole_chunks:
-                least = max(least, _least_of(points, len(self._members)))
             fewest = 1 if self._balancing is None else CHUNKS_TO_BALANCE
+            if self._whole_chunks:
+                least = max(least, _least_of(points, len(self._members), fewest))
             count, seed, epochs = len(self._members), self._seed, self._epochs
             plan = DataPlan(points, count, seed, epochs, least, fewest, message.groups)
             self._make(plan)
@@ -276,11 +276,12 @@ class Sharing:
                 self._migration.check(self._plan)
 
 
-def _least_of(points: int, members: int) -> int:
+def _least_of(points: int, members: int, fewest: int) -> int:
     """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole chunks:
     for small chunks the calls would take longer than the computing. Every member still gets some
-    chunks, so that a worker that joins can take its share."""
-    count = max(_FEWEST_CHUNKS * members, points // _CHUNK_POINTS)
+    chunks, so that a worker that joins can take its share. `fewest`: the fewest chunks that the balance
+    of passes needs."""
+    count = max(_FEWEST_CHUNKS * members, points // _CHUNK_POINTS, fewest)
     return max(1, points // max(1, count))
 
 

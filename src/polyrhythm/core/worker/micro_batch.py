@@ -60,11 +60,12 @@ class MicroBatch:
     @property
     def shortest_ns(self) -> int:
         """The time of the shortest micro-batch whose start does not cost too large a share of it.
-        Half of the user's batch is always long enough. 0 if unknown."""
+        Half of the user's batch is always long enough, and no micro-batch has fewer than `least`
+        points. 0 if unknown."""
         if not self._weight:
             return 0
         points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
-        return max(1, round(self._takes(max(1.0, points))))
+        return max(1, round(self._takes(max(1.0, self._least, points))))
 
     def takes_ns(self, points: float) -> float:
         """The expected time of a micro-batch of this many points; 0 if unknown."""

@@ -62,10 +62,12 @@ def run_pointwise(
     parameter: Arrays | None = None,
     after_pass: AfterPass | None = None,
     batch: int = BATCH,
+    block: int = BLOCK,
 ) -> Fit:
     """Run an algorithm on this worker until the job ends. `parameter`: the first parameters, if not
     those of `init_parameter`; those of the first worker of the job are used. `after_pass` is called
-    with the number of passes and the objective."""
+    with the number of passes and the objective. `batch`: how many points are visited at a time, unless
+    the sync policy wants fewer. `block`: how many points are always visited together."""
     _, job, _ = worker.inside
     if not keeps_rows(job.kind):
         raise UsageError(
@@ -80,7 +82,7 @@ def run_pointwise(
         parameter = first_parameter(algorithm, source, job.seed)
     if job.init:
         parameter = _loaded(parameter, Path(job.init))
-    return _Loop(worker, algorithm, source, parameter, batch, after_pass).run()
+    return _Loop(worker, algorithm, source, parameter, batch, block, after_pass).run()
 
 
 def _loaded(parameter: Arrays, init: Path) -> Arrays:
@@ -121,6 +123,7 @@ class _Loop:
         source: Source,
         parameter: Arrays,
         batch: int,
+        block: int,
         after_pass: AfterPass | None,
     ) -> None:
         node, job, pacer = worker.inside
@@ -135,10 +138,11 @@ class _Loop:
         self._cadence = choose_cadence(job)
         self._varies = traits_of(job.sync).gathers
         """Whether the sync policy chooses the points of a step."""
-        self._cadence.begin(self._batch, least_of(min(job.min_batch, self._batch), self._batch))
+        self._least = least_of(min(job.min_batch, self._batch), self._batch)
+        self._block = max(1, min(block, self._batch))
         rounds = traits_of(job.sync).rounds
         self._m_step = MStep(algorithm, parameter, len(source), job.resume_number, rounds=rounds)
-        self._chunks = Chunks(algorithm, source, self._m_step.row_size, min(BLOCK, self._batch))
+        self._chunks = Chunks(algorithm, source, self._m_step.row_size, self._block)
         self._visits = Visits()
         self._fit = Fit(parameter, 0, terminated=False)
         self._steps = 0
@@ -149,6 +153,9 @@ class _Loop:
         node, loop = self._node, self._loop
         self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
         lease = node.enrol(self._count, self._batch, announced(self._source.groups()))
+        longest = max((chunk.last - chunk.first for chunk in lease.chunks), default=self._block)
+        # a block is visited as a whole, and is at most a chunk
+        self._cadence.begin(self._batch, max(self._least, min(self._block, longest)))
         if self._pacer is not None:
             self._pacer.begin()
         self._chunks.take(lease)
