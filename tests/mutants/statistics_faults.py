@@ -27,7 +27,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:Contributions.torn",
         "self._torn == round_",
         "False",
-        f"{_ROWS}[93]",
+        f"{_ROWS}[140]",
     ),
     mutant(
         "difference-is-sent-twice",
