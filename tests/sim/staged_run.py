@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core.effects import End
+from polyrhythm.core.record import Record
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.observe.summary import summarise
 from polyrhythm.sim.clock import Clock
@@ -11,17 +14,29 @@ from polyrhythm.sim.simulation import Simulation
 
 
 class Run:
-    """Runs a scenario to its end."""
+    """Runs a scenario to its end. `resumed`: the record of the checkpoint with which it begins."""
 
-    def __init__(self, text: str, *, seed: int = 0, check: bool = True) -> None:
+    def __init__(
+        self, text: str, *, seed: int = 0, check: bool = True, resumed: Record | None = None
+    ) -> None:
         self.clock = Clock()
         self.journal = MemoryJournal(self.clock.read)
         scenario = parse_scenario(text, "scenario.toml")
         job = scenario.job_spec("job")
+        if resumed is not None:
+            numbers = {"resume_number": resumed.number, "resume_round": resumed.round}
+            job = msgspec.structs.replace(job, resume="simulated", **numbers)
         self.simulation = Simulation(
-            scenario, job, self.clock, self.journal, seed=seed, check=check
+            scenario, job, self.clock, self.journal, seed=seed, check=check, resumed=resumed
         )
         self.end: End = self.simulation.run()
+
+    @property
+    def checkpoints(self) -> list[Record]:
+        """The records of the checkpoints that were made."""
+        checker = self.simulation._checker
+        assert checker is not None
+        return [record for record, _ in checker.checkpoints]
 
     @property
     def result(self) -> dict[str, Any]:

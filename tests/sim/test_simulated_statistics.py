@@ -2,11 +2,12 @@
 points of all members gives, and no point is in two rows, whatever happens to workers and servers.
 
 The checker of the simulator tests this after every fold, on primaries and replicas. The tests try 200
-seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
+seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds. Jobs also resume from checkpoints.
 """
 
 import os
 import random
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,20 @@ def text_of(seed: int) -> str:
     # a round of bspb and bspv is a large part of a pass
     epochs = {"bspb": 10, "bspv": 4}.get(sync, 2)
     return text.replace("epochs = 2\n", f"epochs = {epochs}\n")
+
+
+def run(seed: int) -> Run:
+    """In every fifth scenario the job resumes from a checkpoint, and the same happens to it again."""
+    text = text_of(seed)
+    if seed % 5 != 2:
+        return Run(text, seed=seed)
+    first = Run(text.replace("[job]", '[job]\ncheckpoint_every = "2rounds"', 1), seed=seed)
+    assert not first.end.failed, first.end.reason
+    # a job that resumes after its last pass has nothing to do
+    unfinished = [record for record in first.checkpoints if record.passes < 1]
+    if not unfinished:
+        return first
+    return Run(text, seed=seed + 1, resumed=random.Random(seed).choice(unfinished))
 
 
 @pytest.fixture
@@ -63,14 +78,28 @@ def test_the_sum_of_rows_is_the_memory_of_all_points(
 
     monkeypatch.setattr("polyrhythm.sim.checker.check_rows", count)
     try:
-        run = Run(text_of(seed), seed=seed)
+        finished = run(seed)
     except InvariantBroken as error:
         name = "test_the_sum_of_rows_is_the_memory_of_all_points"
         again = f"tests/sim/test_simulated_statistics.py::{name}[{seed}]"
         command = f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{again}'"
         raise AssertionError(f"{error}; see it again with: {command}") from error
-    assert not run.end.failed, run.end.reason
+    assert not finished.end.failed, finished.end.reason
     assert checked
+
+
+def test_some_scenarios_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed = []
+
+    class Watched(Run):
+        def __init__(self, text: str, **options: Any) -> None:
+            resumed.append(options.get("resumed") is not None)
+            super().__init__(text, **options)
+
+    monkeypatch.setattr("tests.sim.test_simulated_statistics.Run", Watched)
+    for seed in range(2, 42, 5):
+        run(seed)
+    assert sum(resumed) >= 4
 
 
 CALM = """
