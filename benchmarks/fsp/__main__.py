@@ -5,16 +5,18 @@ workers (Figs. 7, 8, 9, 14, 15), and the balance of passes (Figs. 10 to 13, Tabl
     python -m benchmarks.fsp run STUDY... --data FOLDER --out FILE.jsonl [--parallel 8] [--reps 3]
     python -m benchmarks.fsp draw FILE.jsonl...
 
-`prepare` makes a small data folder. `run` makes the runs of some studies, or of all; each result is one
-line of JSON. Several runs go on side by side: a worker computes for a few percent of its time, because
-its steps are padded (`--min-step`). `--minutes` limits the whole command. A run that FILE has already is
-not made again. `draw` makes the pictures, and writes the tables to docs/fsp.md.
+`prepare` makes a small data folder. `run` makes the runs of some studies, or of all but `bandwidth`,
+which needs root (`ip` and `tc`). Each result is one line of JSON. Several runs go on side by side: a
+worker computes for a few percent of its time, because its steps are padded (`--min-step`). `--minutes`
+limits the whole command. A run that FILE has already is not made again. `draw` makes the pictures, and
+writes the tables to docs/fsp.md.
 """
 
 import argparse
 import math
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from benchmarks.fsp.problems import PROBLEMS, Evaluate, evaluation_of
 from benchmarks.fsp.runs import run
 from benchmarks.fsp.specs import Spec
 from benchmarks.fsp.studies import STUDIES, runs_of
+from benchmarks.shaping import shaped_link
 
 _SOURCE = readme.ROOT.parent / "shared" / "data"
 
@@ -64,7 +67,10 @@ def main() -> None:
 
 def measure(args: argparse.Namespace) -> None:
     targets = open_folder(args.data)
-    specs = runs_of(args.studies or list(STUDIES), 1 if args.quick else args.reps)
+    specs = runs_of(
+        args.studies or [name for name in STUDIES if name != "bandwidth"],
+        1 if args.quick else args.reps,
+    )
     if args.problems:
         specs = [spec for spec in specs if spec.problem in args.problems.split(",")]
     if args.policies:
@@ -88,7 +94,9 @@ def measure(args: argparse.Namespace) -> None:
                 return found(parameter)
 
         target = -math.inf if spec.hold_s else targets[spec.problem]["target"]
-        result = run(spec, args.data, target, evaluate, min(max_s, spec.hold_s or max_s))
+        with shaped_link(spec.link) if spec.link else nullcontext(()) as prefix:
+            seconds = min(max_s, spec.hold_s or max_s)
+            result = run(spec, args.data, target, evaluate, seconds, prefix)
         return {**result, "machine": report.machine(), "parallel": args.parallel}
 
     report.say(f"{len(specs)} runs, {args.parallel} at a time")

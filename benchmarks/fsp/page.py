@@ -13,6 +13,7 @@ from benchmarks.fsp.studies import (
     ALL,
     EQUAL,
     FOUR,
+    LINKS,
     MIGRATED,
     SLOW_4X,
     SLOW_8X,
@@ -34,17 +35,25 @@ class Results:
     """The results of all runs, by problem, policy and slow workers."""
 
     def __init__(self, results: Iterable[Result]) -> None:
-        self._found: dict[tuple[str, str, Slow, bool], list[Result]] = {}
+        """Runs that failed do not count as measured."""
+        self._found: dict[tuple[str, str, Slow, bool, str], list[Result]] = {}
         for result in results:
             spec = Spec.read(result["spec"])
-            key = (spec.problem, spec.policy, spec.slow, spec.hold_s > 0)
-            self._found.setdefault(key, []).append(result)
+            key = (spec.problem, spec.policy, spec.slow, spec.hold_s > 0, spec.link)
+            if "failed" not in result:
+                self._found.setdefault(key, []).append(result)
 
     def of(
-        self, problem: str, policy: str, slow: Slow = EQUAL, *, held: bool = False
+        self,
+        problem: str,
+        policy: str,
+        slow: Slow = EQUAL,
+        *,
+        held: bool = False,
+        link: str = "",
     ) -> list[Result]:
         """The runs to the target, or those of a fixed length (`held`)."""
-        return self._found.get((problem, policy, slow, held), [])
+        return self._found.get((problem, policy, slow, held, link), [])
 
     def seconds(self, problem: str, policy: str, slow: Slow = EQUAL) -> float | None:
         """The median of the seconds to the target; None if it was not reached, or not measured."""
@@ -65,9 +74,10 @@ class Results:
         value: Callable[[Result], float],
         *,
         held: bool = False,
+        link: str = "",
     ) -> float | None:
         """The median of a value over the runs that did not fail."""
-        runs = [run for run in self.of(problem, policy, slow, held=held) if "failed" not in run]
+        runs = self.of(problem, policy, slow, held=held, link=link)
         return statistics.median(value(run) for run in runs) if runs else None
 
     @property
@@ -97,6 +107,7 @@ def write(results: list[Result], document: Path = DOCS) -> None:
         "waits": waits(found),
         "migration": migration(found, pictures / "fsp-migration.svg"),
         "passes": passes(found),
+        "bandwidth": bandwidth(found),
         "coordination": coordination(found),
         "convergence": curves(found, pictures),
         "interval": interval(found, pictures),
@@ -271,6 +282,27 @@ def passes(found: Results) -> str:
                 lines.append([problem, setting, _called(policy), *(_number(v, 0) for v in values)])
     head = ["", "slow", "", "least visits", "most", "least, second half", "most, second half"]
     return rows([*head, "points moved", "us per point, worker 0", "worker 3"], lines)
+
+
+def bandwidth(found: Results) -> str:
+    lines = []
+    for link in LINKS:
+        for problem in MIGRATED:
+            for policy in ("fspv", "fspv, full"):
+                values = [
+                    found.median(problem, policy, SLOW_4X, value, held=True, link=link)
+                    for value in (
+                        lambda run: float(run["moved_points"]),
+                        lambda run: float(sum(w.get("points", 0) for w in run["workers"])),
+                        cpu_us(0),
+                        cpu_us(3),
+                    )
+                ]
+                if values[0] is not None:
+                    cells = [_number(value, 0) for value in values]
+                    lines.append([problem, link, _called(policy), *cells])
+    head = ["", "link", "", "points moved", "points visited", "us per point, worker 0", "worker 3"]
+    return rows(head, lines)
 
 
 def _visits(name: str) -> Callable[[Result], float]:

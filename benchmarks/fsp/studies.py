@@ -14,6 +14,8 @@ SLOW_8X = ((3, 8.6),)
 SWEEP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The fixed intervals that are tried, in passes of a worker."""
 HELD_S = 20.0
+LINKS = ("40mbit", "20mbit")
+"""All processes of a job share the link."""
 MIGRATED = ("kmeans", "lr")
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
 
@@ -67,6 +69,16 @@ def passes() -> list[Spec]:
     ]
 
 
+def bandwidth() -> list[Spec]:
+    """Table 2: migration over a link, and over one with half its rate."""
+    return [
+        Spec(problem, policy, SLOW_4X, link=link, hold_s=HELD_S)
+        for link in LINKS
+        for problem in MIGRATED
+        for policy in ("fspv", "fspv, full")
+    ]
+
+
 def stragglers() -> list[Spec]:
     """Fig. 9: more and more unequal workers, and more and more slow ones."""
     skew = [((3, factor),) for factor in (2.0, 4.0, 8.6)]
@@ -85,7 +97,16 @@ def coordination() -> list[Spec]:
 
 STUDIES: dict[str, Callable[[], list[Spec]]] = {
     study.__name__: study
-    for study in (runtime, convergence, interval, migration, passes, stragglers, coordination)
+    for study in (
+        runtime,
+        convergence,
+        interval,
+        migration,
+        passes,
+        bandwidth,
+        stragglers,
+        coordination,
+    )
 }
 
 

@@ -13,9 +13,7 @@ round over a slow link takes more than 0.8 of the time.
 """
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ import torch
 from benchmarks import report
 from benchmarks.commands import Runner, execute, train
 from benchmarks.quality.__main__ import find_data
+from benchmarks.shaping import shaped_link
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.quantised import Quantiser, read_quantised
 
@@ -63,19 +62,8 @@ def run(
 @contextmanager
 def shaped(rate: str) -> Iterator[Runner]:
     """A function that runs commands in a network namespace whose loopback link has this rate."""
-    name = f"push-bytes-{os.getpid()}"
-
-    def call(*words: str) -> None:
-        subprocess.run(words, check=True, capture_output=True, text=True, timeout=20)
-
-    call("ip", "netns", "add", name)
-    try:
-        call("ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up")
-        tbf = ("tbf", "rate", rate, "burst", "256kb", "latency", "200ms")
-        call("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", *tbf)
-        yield lambda command, timeout_s: execute(["ip", "netns", "exec", name, *command], timeout_s)
-    finally:
-        call("ip", "netns", "del", name)
+    with shaped_link(rate) as prefix:
+        yield lambda command, timeout_s: execute([*prefix, *command], timeout_s)
 
 
 def round_s(push: str, rounds: int, runner: Runner) -> float:
