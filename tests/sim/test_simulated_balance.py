@@ -11,6 +11,7 @@ import pytest
 
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.wire.messages import ChunkProgress, Trailer
 from tests.sim.ledger import scenario, storm
@@ -127,10 +128,32 @@ def test_the_chunks_of_slow_workers_are_visited_as_often_as_others(
     visits = Visits(monkeypatch)
     run = Run(job("auto", 'max_time = "60s"'))
     assert run.lines("chunks")
-    # one pass between the workers, and one between the chunks of a worker that is within a pass
-    assert max(passes(visits)) - min(passes(visits)) <= 2
+    assert max(passes(visits)) - min(passes(visits)) <= 1
     Run(job("off", 'max_time = "60s"'))
     assert max(passes(visits)) >= 3 * min(passes(visits))
+
+
+@pytest.mark.parametrize("slow", ["13ms", "40ms", "86ms"])
+def test_chunks_differ_by_one_pass_after_the_balance_has_settled(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The balance settles within 20 s, of which a pass takes two. A measurement that was wrong may
+    make a worker late now and then."""
+    apart: list[tuple[float, int]] = []
+    balance = Sharing.balance
+
+    def watched(sharing: Sharing, view: View, remaining_s: float | None, now_ns: int):  # type: ignore[no-untyped-def]
+        if (plan := sharing._plan) is not None:
+            counts = [chunk.passes for chunk in plan.chunks]
+            apart.append((now_ns / 1e9, max(counts) - min(counts)))
+        return balance(sharing, view, remaining_s, now_ns)
+
+    monkeypatch.setattr(Sharing, "balance", watched)
+    Run(job("auto", 'max_time = "60s"', slow=slow))
+    settled = [passes for at_s, passes in apart if at_s > apart[0][0] + 20]
+    assert len(settled) > 300
+    assert sum(passes > 1 for passes in settled) <= 0.03 * len(settled)
+    assert max(settled) <= 2
 
 
 @pytest.mark.parametrize("epochs", [1, 5])

@@ -106,6 +106,8 @@ SENTENCES = {
     "balance-uncertain": "the workers do not differ by more than their measurements do",
     "balance-passes": "{workers} would fall behind: {passes:.1f} passes against {target_passes:.1f} of"
     " {targets}, and {times:.1f} times the time per point",
+    "balance-pass": "{workers} would finish this pass {seconds:.1f} s after {targets}, at {times:.1f}"
+    " times the time per point",
     "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}, at {times:.1f} times"
     " the time per point",
     "move-no-memory": "{targets} has no memory for {nbytes:byte} of points",

@@ -246,7 +246,8 @@ class Teller:
         return [self._say(said + more, {line["worker"]})]
 
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(*moves.begun(line, self.state.name_of))]
+        said = self._say(*moves.begun(line, self.state.name_of))
+        return [replace(said, routine=line.get("reason") == "balance-pass")]
 
     def _moves(self, line: dict[str, Any], words: Callable[..., str]) -> list[Sentence]:
         return [self._say(words(line, self.state.name_of), [line["worker"], line["target"]])]

@@ -125,6 +125,14 @@ class DataPlan:
                     held.left += max(0, self._epochs * chunk.points - visits)
         return found
 
+    def left_of_pass(self, members: Iterable[Holder]) -> dict[Holder, int]:
+        """How many visits each member has left in the present pass."""
+        found, until = dict.fromkeys(members, 0), self.passes + 1
+        for chunk in self.chunks:
+            if chunk.due is not None and chunk.due in found and chunk.passes < until:
+                found[chunk.due] += chunk.points * (until - chunk.passes) - chunk.cursor
+        return found
+
     def gifts(
         self,
         sources: Iterable[Holder],
@@ -132,11 +140,12 @@ class DataPlan:
         amount: float,
         *,
         ends: bool,
+        this_pass: bool = False,
         copies: Mapping[Holder, Collection[int]] | None = None,
     ) -> list[Gift]:
         """Choose chunks with about `amount` points of each of `sources`, evenly for `targets`.
-        `ends`: the amount is one of visits that are left. `copies`: the chunks of which members have
-        an inactive copy; these move first, to where the copy is."""
+        `ends`: the amount is one of visits that are left in the job, or in `this_pass`. `copies`: the
+        chunks of which members have an inactive copy; these move first, to where the copy is."""
         there = {target: (copies or {}).get(target, ()) for target in targets}
         received = dict.fromkeys(sorted(there), 0)
         found = []
@@ -149,7 +158,8 @@ class DataPlan:
                 for index in sorted(self._held.get(source, ()))
                 if (chunk := self.chunks[index]).heir is None
             ]
-            for index in giving.choose(held, amount, self._epochs, ends=ends):
+            last = self.passes + 1 if this_pass else self._epochs
+            for index in giving.choose(held, amount, last, ends=ends):
                 far = {each: index not in copied for each, copied in there.items()}
                 target = min(received, key=lambda each: (far[each], received[each]))
                 received[target] += self.chunks[index].points

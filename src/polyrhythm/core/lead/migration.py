@@ -80,6 +80,11 @@ class Migration:
         return self._copies
 
     @property
+    def stops(self) -> bool:
+        """Whether the members of a move have no other points meanwhile."""
+        return self._blocking
+
+    @property
     def busy(self) -> bool:
         """Whether chunks are in flight or wait."""
         return bool(self._queue or self._flying)

@@ -45,7 +45,8 @@ class Sharing:
         often than slow ones."""
         self._passes_differ = balances or private or timed
         self._private = private
-        self._balancing = Balancing(migration) if balances else None
+        even = not whole_chunks and (migration is None or not migration.stops)
+        self._balancing = Balancing(migration, even=even) if balances else None
         self._migration = migration if balances else None
         self._min_batch = min_batch
         self._whole_chunks = whole_chunks

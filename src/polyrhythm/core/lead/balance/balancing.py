@@ -1,9 +1,9 @@
 """Balances the passes of the members at folds: measures their speeds, and moves leases."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from polyrhythm.core.lead.balance.decision import Balance, Move, decide
+from polyrhythm.core.lead.balance.decision import Balance, Move, decide, finish_pass
 from polyrhythm.core.lead.balance.pairs import Pace
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
 from polyrhythm.core.lead.chunks import Holder
@@ -25,9 +25,13 @@ class Balancing:
     """*A decision waits until the last moves are complete, and until every member was measured in a
     few rounds since then.*"""
 
-    def __init__(self, migration: Migration | None = None) -> None:
-        """`migration`: delivers the points of chunks that move; None if only leases move."""
+    def __init__(self, migration: Migration | None = None, *, even: bool = False) -> None:
+        """`migration`: delivers the points of chunks that move; None if only leases move. `even`:
+        once points have moved, all members also finish every pass at the same time."""
         self._migration = migration
+        self._even = even
+        self._moved = False
+        """Whether points have moved. They do not between equal machines."""
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
@@ -53,12 +57,17 @@ class Balancing:
             return set(), []
         chunk = plan.points / len(plan.chunks)
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
+        if not decided.moves and self._even and self._moved:
+            left = plan.left_of_pass(present)
+            paces = [replace(pace, left=left[pace.key]) for pace in paces]
+            decided = finish_pass(paces, chunk, self.speeds.round_s)
         changed: set[Holder] = set()
         moved: list[Moved] = []
         for move in decided.moves:
             givers, chunks, points = self._begin(plan, move)
             changed |= givers
             if chunks:
+                self._moved = True
                 moved.append(Moved(chunks, points, move.reason))
         return changed, moved
 
@@ -79,7 +88,8 @@ class Balancing:
         if self._migration is not None:
             targets = self._migration.targets(targets)
         copies = None if self._migration is None else self._migration.copies
-        gifts = plan.gifts(move.sources, targets, move.points, ends=move.ends, copies=copies)
+        how = {"ends": move.ends, "this_pass": move.this_pass}
+        gifts = plan.gifts(move.sources, targets, move.points, **how, copies=copies)
         if self._migration is None:
             changed = plan.give(gifts)
         else:

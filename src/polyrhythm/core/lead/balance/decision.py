@@ -15,6 +15,7 @@ from polyrhythm.core.lead.balance.pairs import (
     Pace,
     SuperWorker,
     group,
+    merged,
     pair,
     points_by_passes,
     visits_by_finish,
@@ -24,6 +25,9 @@ from polyrhythm.wire.messages.reasons import Field
 
 PARTS = 4
 """The number of parts (d in FSP) of the remaining time; passes are balanced for one part."""
+_MOVE_ROUNDS = 2
+"""How many rounds a move takes: the holder must confirm it."""
+_PASS = "balance-pass"
 _CERTAIN = 3.0
 """How many standard errors a difference must have."""
 
@@ -38,6 +42,8 @@ class Move:
     points: float
     ends: bool
     reason: Reason
+    this_pass: bool = False
+    """Whether these visits are those of the present pass, instead of all that are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,26 @@ def _by_finish(
     return _decided(moves, worst)
 
 
+def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
+    """Let all workers finish the present pass at the same time, so that none begins the next one
+    long before the others. `left` of a pace is the number of its visits in this pass. Every worker is
+    taken by itself, because workers that are alike may be at different points of the pass."""
+    alone = [merged([pace]) for pace in paces]
+    ranked = sorted(alone, key=lambda each: (-each.finish_s, each.keys))
+    worst = ranked[0].finish_s - ranked[-1].finish_s
+    moves = []
+    for slow, fast in pair(ranked) if ranked[0].finish_s > _MOVE_ROUNDS * round_s else ():
+        apart_s = slow.finish_s - fast.finish_s
+        noise = math.hypot(slow.left * slow.error, fast.left * fast.error)
+        points = visits_by_finish(slow, fast)
+        # A slow worker should rather finish early: the others visit several chunks while it visits
+        # its last one.
+        points += chunk / 2 * max(0.0, 1 - fast.seconds / slow.seconds)
+        if points >= chunk / 2 and apart_s > max(chunk * fast.seconds, _CERTAIN * noise):
+            moves.append(_move(_PASS, slow, fast, points, apart_s))
+    return _decided(moves, worst)
+
+
 def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, seconds: float) -> Move:
     fields: dict[str, Field] = {
         "workers": [worker for worker, _ in slow.keys],
@@ -120,7 +146,9 @@ def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, second
         "times": slow.seconds / fast.seconds,
         "seconds": seconds,
     }
-    return Move(slow.keys, fast.keys, points, code == "balance-finish", Reason(code, fields))
+    this_pass = code == _PASS
+    ends = this_pass or code == "balance-finish"
+    return Move(slow.keys, fast.keys, points, ends, Reason(code, fields), this_pass)
 
 
 def _decided(moves: Sequence[Move], worst: float) -> Balance:

@@ -75,10 +75,11 @@ def group(paces: Iterable[Pace]) -> list[SuperWorker]:
                 break
         else:
             groups.append([pace])
-    return [_merged(members) for members in groups]
+    return [merged(members) for members in groups]
 
 
-def _merged(members: Sequence[Pace]) -> SuperWorker:
+def merged(members: Sequence[Pace]) -> SuperWorker:
+    """The super-worker of these workers."""
     count = len(members)
     return SuperWorker(
         keys=tuple(sorted(pace.key for pace in members)),
