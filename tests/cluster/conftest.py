@@ -11,7 +11,9 @@ from tests.cluster.machines import JOB, Machines
 HERE = Path(__file__).parent
 
 LONG_JOB = '''
-"""A small model for as many rounds as asked."""
+"""A small model for as many rounds as asked. It rests, so that other tests can run."""
+import time
+
 import torch
 
 
@@ -21,6 +23,7 @@ def main(worker):
     while not worker.stopped:
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
+        time.sleep(0.005)
 '''
 
 
