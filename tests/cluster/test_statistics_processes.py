@@ -134,3 +134,18 @@ def test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum(
         assert done.returncode == 0, done.stderr
         # the checkpoint has the parameters before the M-step of its last round
         assert {number for number, _, _ in numbers(tmp_path).values()} == {cut + m_steps}
+
+
+@pytest.mark.parametrize("sync", ["fsp", "bsp"])
+def test_points_move_with_what_they_remember(sync: str, tmp_path: Path) -> None:
+    """A slow worker gives points to fast ones. In every version every point is in the sum at most
+    once, and at the end all of them are."""
+    more = ["--sync", sync, "--interval", "60ms", "--workers", 3, "--servers", 2, "--slow", "2=4x"]
+    more += ["--migrate", "full", "--epochs", 40, "--set", "batch=25", "--check"]
+    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+        assert command.wait(90) == 0, command.stderr()
+        moved = command.journal("points-moved")
+    assert [path.read_text() for path in tmp_path.glob("*.fault")] == []
+    assert {points for _, points, _ in numbers(tmp_path).values()} == {POINTS}
+    if sync == "fsp":
+        assert sum(line["points"] for line in moved) > 0

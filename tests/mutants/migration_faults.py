@@ -65,7 +65,9 @@ MIGRATION: tuple[Mutant, ...] = (
                 "delivery is None or delivery.target != sender",
             ),
             Change(
-                "core:DataPlan.delivered", "not number or chunk.delivery != number", "not number"
+                "core:DataPlan.delivered",
+                "not number or chunk.delivery != number or chunk.delivered",
+                "not number or chunk.delivered",
             ),
         ),
         (f"{_MOVES}::test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored",),

@@ -127,4 +127,31 @@ STATISTICS: tuple[Mutant, ...] = (
         "tests/core/lead/test_named_folds.py"
         "::test_a_contribution_that_all_servers_had_before_the_fold_counts_in_the_next_round",
     ),
+    mutant(
+        "moved-memory-is-not-added",
+        "The new holder of a chunk remembers its points, but does not add them to its row.",
+        "learn:Chunks._read",
+        "self.remembered.adopt(lease.chunk, state['subtotal'])",
+        "pass",
+        "tests/learn/test_pointwise_moves.py::test_a_chunk_moves_with_what_its_points_remember"
+        "[algorithm0]",
+    ),
+    mutant(
+        "added-before-it-is-subtracted",
+        "The new holder of a chunk adds its points while they are in the row of the old one.",
+        "core:DataPlan.delivered",
+        "not again or chunk.holder is None",
+        "True",
+        "tests/core/lead/test_migration.py"
+        "::test_with_rows_the_holder_subtracts_when_the_points_have_arrived_and_not_before",
+    ),
+    mutant(
+        "chunk-in-flight-is-subtracted",
+        "The points of a chunk are missing from the sum while they travel.",
+        "core:Remembered.take",
+        "{chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}",
+        "{chunk.chunk for chunk in lease.chunks}",
+        "tests/learn/test_pointwise_moves.py::test_a_chunk_moves_with_what_its_points_remember"
+        "[algorithm1]",
+    ),
 )

@@ -61,6 +61,8 @@ def storm(seed: int) -> str:
     sync = rng.choice(["fsp", "fsp", "fsp", "psp", "bsp"])
     points = rng.choice([60, 500, 2000])
     kind = "gradient" if sync == "bsp" else "local"
+    if seed % 4 == 3:
+        sync, kind = rng.choice(["fsp", "bsp"]), "statistics"
     text = f"""
         [job]
         sync = "{sync}"

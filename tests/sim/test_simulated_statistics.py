@@ -26,11 +26,13 @@ KIND = "statistics"
 
 
 def text_of(seed: int) -> str:
-    """In every second scenario servers fail too."""
+    """In every second scenario servers fail too. In every third one, points move from worker to
+    worker with what they remember."""
     sync = SYNCS[seed % len(SYNCS)]
+    moves = '[job]\nmigrate = "full"\n' if seed % 3 == 2 else "[job]\n"
     if seed // len(SYNCS) % 2:
-        return storm(sync, seed, KIND)
-    text = scenario(sync, seed, kind=KIND)
+        return storm(sync, seed, KIND).replace("[job]\n", moves, 1)
+    text = scenario(sync, seed, kind=KIND).replace("[job]\n", moves, 1)
     # a round of bspb and bspv is a large part of a pass
     epochs = {"bspb": 10, "bspv": 4}.get(sync, 2)
     return text.replace("epochs = 2\n", f"epochs = {epochs}\n")

@@ -16,9 +16,11 @@ NO_MEMORY = Reason("move-no-memory", {"nbytes": 10})
 class Job:
     """A plan of 300 points in 30 chunks, and its migration."""
 
-    def __init__(self, *, copies_nbytes: int | None = None, blocking: bool = False) -> None:
+    def __init__(
+        self, *, copies_nbytes: int | None = None, blocking: bool = False, rows: bool = False
+    ) -> None:
         self.plan = DataPlan(300, 3, 0, None, least=10, fewest=30)
-        self.migration = Migration(copies_nbytes, blocking=blocking)
+        self.migration = Migration(copies_nbytes, blocking=blocking, rows=rows)
         self.plan.share(MEMBERS)
         self.migration.begin(self.plan, 3)
         for number, member in enumerate(MEMBERS):
@@ -228,3 +230,30 @@ def test_with_blocking_both_workers_have_no_points_until_all_have_arrived() -> N
     job.deliver(flying[-1])
     assert (leased(SLOW), leased(FAST)) == (4, 16)
     assert job.plan.lease(SLOW).number > number, "the source gets a new lease"
+
+
+def test_with_rows_the_holder_subtracts_when_the_points_have_arrived_and_not_before() -> None:
+    job = Job(rows=True)
+    (chunk,) = job.begin(1)
+    job.confirm()
+    assert [send.chunk for send in job.sends(SLOW)] == [chunk], "it stays in the row of its holder"
+    locked = job.plan.lease(SLOW).number
+    job.deliver(chunk)
+    assert not job.sends(SLOW) and job.plan.lease(SLOW).number > locked, "the holder is told"
+    job.plan.confirm(SLOW, locked)
+    job.settle()
+    assert job.plan.chunks[chunk].holder == SLOW, "the holder may not have subtracted it yet"
+    job.confirm()
+    assert job.plan.chunks[chunk].holder == FAST
+    assert not job.migration.lease(job.plan, SLOW).copies, "what points remember must be sent"
+
+
+def test_with_rows_a_dead_holder_need_not_subtract() -> None:
+    job = Job(rows=True)
+    (chunk,) = job.begin(1)
+    job.confirm()
+    job.deliver(chunk)
+    job.plan.release([SLOW])
+    job.migration.forget([SLOW])
+    job.settle()
+    assert job.plan.chunks[chunk].holder == FAST

@@ -188,13 +188,19 @@ class DataPlan:
         self._number(changed)
         return changed
 
-    def delivered(self, index: int, number: int) -> set[Holder]:
-        """The heir of the chunk has all its points. Returns the members whose leases grew."""
+    def delivered(self, index: int, number: int, *, again: bool = False) -> set[Holder]:
+        """The heir of the chunk has all its points. `again`: the holder must confirm a lease that it
+        gets from now on, and not only the one by which the chunk was locked. Returns the members
+        whose leases changed."""
         chunk = self.chunks[index]
-        if not number or chunk.delivery != number:
+        if not number or chunk.delivery != number or chunk.delivered:
             return set()
         chunk.delivered = True
-        return self._complete([index])
+        if not again or chunk.holder is None:
+            return self._complete([index])
+        self._number([chunk.holder])
+        chunk.given_up, chunk.asked = False, self._numbers[chunk.holder]
+        return {chunk.holder}
 
     def _ask(self, changed: Iterable[Holder]) -> None:
         """Number the leases that changed. The holders of chunks that move are asked to confirm."""

@@ -50,10 +50,16 @@ class Ended:
 
 
 class Migration:
-    def __init__(self, copies_nbytes: int | None = None, *, blocking: bool = False) -> None:
+    def __init__(
+        self, copies_nbytes: int | None = None, *, blocking: bool = False, rows: bool = False
+    ) -> None:
         """`copies_nbytes`: the most bytes of the inactive copies of a worker (None: as many points
         as the first share of a worker has). `blocking`: all chunks of a move are in flight at once,
-        and their old and new holders have no other points meanwhile."""
+        and their old and new holders have no other points meanwhile. `rows`: kind statistics. What
+        the points have added stays in the row of the holder until they have arrived; then the holder
+        subtracts it, and after that the new holder adds it. No copies are kept, because what points
+        remember must always be sent."""
+        self._rows = rows
         self._copies_nbytes = copies_nbytes
         self._blocking = blocking
         self._queue: deque[Gift] = deque()
@@ -150,7 +156,7 @@ class Migration:
         if delivery is None or delivery.number != number or delivery.target != sender:
             return set()
         self._point_nbytes = nbytes / max(1, plan.chunks[chunk].points)
-        return plan.delivered(chunk, number)
+        return plan.delivered(chunk, number, again=self._rows)
 
     def failed(
         self, plan: DataPlan, sender: Holder, chunk: int, number: int, fault: Reason
@@ -244,6 +250,8 @@ class Migration:
     def _keep_copy(self, plan: DataPlan, holder: Holder, chunk: int) -> None:
         """The member has given the chunk away: it keeps a copy, and the oldest copies are dropped if
         there are too many. A copy that becomes active again is not dropped."""
+        if self._rows:
+            return
         copies = self._copies.setdefault(holder, {})
         copies.pop(chunk, None)
         copies[chunk] = None
@@ -263,7 +271,8 @@ class Migration:
         for delivery in self._flying.values():
             if delivery.target == holder:
                 arriving.append(delivery.chunk)
-            if delivery.source == holder:
+            given = self._rows and plan.chunks[delivery.chunk].delivered
+            if delivery.source == holder and not given:
                 chunk, number = plan.chunks[delivery.chunk], delivery.number
                 name, address = self._listening[delivery.target]
                 points = (delivery.chunk, chunk.first, chunk.last)

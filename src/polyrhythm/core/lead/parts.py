@@ -67,7 +67,7 @@ def connect(job: JobSpec) -> Parts:
     mode = migration_of(job, policy.traits)
     migration = None
     if mode in DELIVERING:
-        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING)
+        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
     sharing = Sharing(
         job.seed,
         job.epochs,

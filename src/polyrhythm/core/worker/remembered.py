@@ -2,8 +2,9 @@
 it has not contributed yet.
 
 *A chunk that leaves the lease is subtracted at once, before its points can be visited by another
-worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. After a
-rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
+worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. A worker
+that gets a chunk together with what its points remember adds it again at once. After a rejoin nothing
+is subtracted, because the row of the earlier incarnation is deleted.*
 
 The values are of any type: arrays in a worker, tuples of numbers in the simulator.
 """
@@ -40,14 +41,15 @@ class Remembered(Generic[Value]):
 
     def take(self, lease: Leased) -> set[int]:
         """Take a new lease. Returns the chunks whose points must be forgotten, because they are not
-        in the lease, or because this worker has joined again."""
+        in the lease, or because this worker has joined again. A chunk that is being sent to another
+        worker stays in the row until it has arrived there."""
         if lease.incarnation != self._incarnation:
             self._incarnation = lease.incarnation
             gone = set(self._subtotals)
             self._subtotals.clear()
             self.difference, self.pending = self._zero(), False
             return gone
-        leased = {chunk.chunk for chunk in lease.chunks}
+        leased = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
         gone = self._subtotals.keys() - leased
         for chunk in sorted(gone):
             self.difference = self._subtract(self.difference, self._subtotals.pop(chunk))
@@ -62,6 +64,15 @@ class Remembered(Generic[Value]):
         self._subtotals[chunk] = self._add(subtotal, change)
         self.difference = self._add(self.difference, change)
         self.pending = True
+
+    def subtotal(self, chunk: int) -> Value:
+        """What the points of a chunk have added."""
+        return self._add(self._zero(), self._subtotals.get(chunk, self._zero()))
+
+    def adopt(self, chunk: int, subtotal: Value) -> None:
+        """A chunk has come from another worker, which has subtracted this: add it at once, although
+        its points are not visited yet."""
+        self.visited(chunk, subtotal)
 
     def collect(self) -> Value:
         """Return the difference for a contribution, and begin with zero again."""

@@ -8,15 +8,20 @@ many points have added something, and how many of them have voted to halt.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyrhythm.core.worker.remembered import Remembered
+from polyrhythm.learn.migration.layout import Packed, Samples, pack
+from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Memory, has_memory
+from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.source import Source
-from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
+from polyrhythm.runtime.worker.deliveries import PointsCarrier
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Leased
 
 COUNTS = 2
 """How many numbers come before the statistics of the algorithm."""
@@ -37,6 +42,28 @@ class Chunk:
         """Without memory: what each block has added."""
         self._seen = np.zeros(count, np.bool_)
         self._halted = np.zeros(count, np.bool_)
+
+    def state(self) -> dict[str, Any]:
+        """The points, and all that the chunk remembers of them, to be sent to another worker."""
+        found = [(at, last) for at, last in enumerate(self._last) if last is not None]
+        return {
+            "points": state_of(self._points),
+            "memory": dict(self._memory),
+            "block": self._block,
+            "at": np.array([at for at, _ in found], np.int64),
+            "last": np.array([last for _, last in found], np.float64),
+            "seen": self._seen,
+            "halted": self._halted,
+        }
+
+    @classmethod
+    def of_state(cls, lease: ChunkLease, state: dict[str, Any]) -> "Chunk":
+        """A chunk that another worker has sent."""
+        chunk = cls(lease, batch_of(state["points"]), state["memory"], state["block"])
+        for at, last in zip(state["at"].tolist(), state["last"], strict=True):
+            chunk._last[at] = last
+        chunk._seen, chunk._halted = state["seen"], state["halted"]
+        return chunk
 
     def move(self, passes: int, cursor: int) -> None:
         """Continue at a position, if it is further."""
@@ -96,8 +123,23 @@ def _singles(halted: npt.NDArray[np.bool_], first: int, last: int) -> list[tuple
 class Chunks:
     """All chunks of a worker."""
 
-    def __init__(self, algorithm: Algorithm, source: Source, size: int, block: int) -> None:
-        """`size`: how many numbers a row of statistics has, without the counts."""
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        source: Source,
+        size: int,
+        block: int,
+        carrier: PointsCarrier | None = None,
+    ) -> None:
+        """`size`: how many numbers a row of statistics has, without the counts. `carrier`: sends
+        chunks to other workers and receives them; None if none travel."""
+        self._carrier = carrier
+        self._received = ReceivedPoints()
+        self._locked: dict[int, Chunk] = {}
+        """The chunks that are being sent to other workers: they are not visited."""
+        if carrier is not None:
+            carrier.read, carrier.add = self._state_of, self._received.add
+            carrier.units = lambda send: 1
         self._algorithm = algorithm
         self._source = source
         self._block = block
@@ -131,17 +173,38 @@ class Chunks:
         if anew:
             self._chunks.clear()
             self._been.clear()
+            self._locked.clear()
+            self._received.forget()
         leased = {each.chunk for each in lease.chunks}
+        sent = {each.chunk for each in lease.sends}
+        self._locked |= {each: self._chunks[each] for each in sent & self._chunks.keys()}
         for number in self._chunks.keys() - leased:
             gone = self._chunks.pop(number)
             self._been[number] = gone.passes, gone.cursor
+        self._chunks |= {each: self._locked[each] for each in leased & self._locked.keys()}
+        self._locked = {each: chunk for each, chunk in self._locked.items() if each in sent}
         for each in lease.chunks:
             if each.chunk not in self._chunks:
                 self._chunks[each.chunk] = self._read(each)
             self._chunks[each.chunk].move(each.passes, each.cursor)
+        if self._carrier is not None:
+            self._received.keep({*lease.arriving}, lease.delivery)
+            self._carrier.take(lease)
         return anew
 
+    def _state_of(self, send: ChunkSend, offset: int, count: int) -> list[tuple[int, Packed]]:
+        """A chunk that this worker sends, with what its points have added."""
+        state = self._locked[send.chunk].state()
+        state["subtotal"] = self.remembered.subtotal(send.chunk)
+        return [(1, pack([state]))]
+
     def _read(self, lease: ChunkLease) -> Chunk:
+        if lease.chunk in self._received:
+            state = Samples(self._received.rows(lease.chunk, 0, 1))[0]
+            chunk = Chunk.of_state(lease, state)
+            self.remembered.adopt(lease.chunk, state["subtotal"])
+            self._been.pop(lease.chunk, None)
+            return chunk
         points = self._source.read(lease.first, lease.last)
         memory = self._algorithm.memory(len(points)) if self._remembers else {}
         chunk = Chunk(lease, points, memory, min(self._block, lease.last - lease.first))

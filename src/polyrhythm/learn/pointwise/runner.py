@@ -142,7 +142,8 @@ class _Loop:
         self._block = max(1, min(block, self._batch))
         rounds = traits_of(job.sync).rounds
         self._m_step = MStep(algorithm, parameter, len(source), job.resume_number, rounds=rounds)
-        self._chunks = Chunks(algorithm, source, self._m_step.row_size, self._block)
+        size = self._m_step.row_size
+        self._chunks = Chunks(algorithm, source, size, self._block, node.points)
         self._visits = Visits()
         self._fit = Fit(parameter, 0, terminated=False)
         self._steps = 0
@@ -162,6 +163,8 @@ class _Loop:
         self._take_version(anew=True)
         while not self._worker.stopped:
             node.state.end_iteration()
+            if node.points is not None:
+                node.points.between_batches()
             lease = loop.lease or lease
             if self._chunks.take(lease):
                 self._visits.drop()

@@ -106,6 +106,8 @@ class PointsCarrier:
         self._hello = m.WorkerHello(name=name, job=job.job, identity="")
         self.read: Read | None = None
         self.add: Add | None = None
+        self.units: Callable[[m.ChunkSend], int] = lambda send: send.last - send.first
+        """In how many units a chunk is sent: its points, or 1 if it is sent as a whole."""
         self._queue: list[_Outgoing] = []
         self._begun: set[int] = set()
         """The numbers of the deliveries that were begun."""
@@ -197,7 +199,7 @@ class PointsCarrier:
     def _send_points(self, outgoing: _Outgoing, link: Link) -> m.ChunkSend | m.ChunkPart:
         """Send the next part of a chunk, and return it. If that fails, return the order to send."""
         send, peer = outgoing.send, outgoing.peer
-        points = send.last - send.first
+        points = self.units(send)
         count = part_points(points - outgoing.offset, peer.point_nbytes)
         assert self.read is not None
         try:

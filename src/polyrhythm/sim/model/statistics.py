@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyrhythm.core.worker.remembered import Remembered
-from polyrhythm.wire.messages import ChunkProgress, Contribution, Leased
+from polyrhythm.wire.messages import ChunkPart, ChunkProgress, Contribution, Leased
 
 Statistics = tuple[float, float]
 """The sum of the numbers of some points, and how many points these are."""
@@ -45,6 +45,20 @@ def carry(message: Contribution, difference: Difference) -> CarriedContribution:
     return CarriedContribution(**fields, difference=difference)
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkMemory:
+    """What the points of a chunk remember: the number of each point that was visited."""
+
+    numbers: Mapping[int, float]
+    subtotal: Statistics
+
+
+class CarriedPart(ChunkPart, frozen=True, kw_only=True):
+    """A `ChunkPart` with the memory of its points in place of its payload."""
+
+    memory: ChunkMemory
+
+
 class SimMemory:
     """The memory of the points of one worker."""
 
@@ -67,6 +81,19 @@ class SimMemory:
             del self._numbers[chunk]
         self._firsts = {each.chunk: (each.first, each.last - each.first) for each in lease.chunks}
         self._at = {chunk: at[chunk] for chunk in self._firsts}
+
+    def of(self, chunk: int) -> ChunkMemory:
+        """What the points of a chunk remember that this worker sends."""
+        return ChunkMemory(dict(self._numbers.get(chunk, {})), self._remembered.subtotal(chunk))
+
+    def knows(self, chunk: int) -> bool:
+        """Whether points of this chunk are in the row."""
+        return chunk in self._remembered.chunks
+
+    def adopt(self, chunk: int, memory: ChunkMemory) -> None:
+        """A chunk has come from another worker."""
+        self._numbers[chunk] = dict(memory.numbers)
+        self._remembered.adopt(chunk, memory.subtotal)
 
     def visit(self, progress: tuple[ChunkProgress, ...]) -> None:
         """The worker has come to these positions."""

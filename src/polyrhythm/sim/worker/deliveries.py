@@ -9,6 +9,7 @@ from collections.abc import Callable
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event, Reason
 from polyrhythm.sim.model.link import Channel
+from polyrhythm.sim.model.statistics import CarriedPart, ChunkMemory
 from polyrhythm.wire import messages as m
 
 
@@ -17,10 +18,12 @@ class SimDeliveries:
         "_channels",
         "_dial",
         "_incarnation",
+        "_memories",
         "_memory",
         "_point_nbytes",
         "_post",
         "_sent",
+        "memory_of",
         "received",
     )
 
@@ -42,12 +45,16 @@ class SimDeliveries:
         self._incarnation = 0
         self._sent: set[int] = set()
         """The numbers of the deliveries that were sent."""
+        self.memory_of: Callable[[int], ChunkMemory | None] = lambda chunk: None
+        """Kind statistics: what the points of a chunk of this worker remember."""
+        self._memories: dict[int, ChunkMemory] = {}
         self.received: dict[int, tuple[int, int]] = {}
         """The chunks that were received: the number of the delivery, and the points."""
 
     def take(self, lease: m.Leased) -> None:
         """Send the chunks that this lease names, and drop the points that it does not need."""
         if lease.incarnation != self._incarnation:
+            self._memories.clear()
             self.received.clear()  # the lead does not know what an earlier incarnation had
             self._incarnation = lease.incarnation
         needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
@@ -55,6 +62,7 @@ class SimDeliveries:
         for chunk, (number, _) in list(self.received.items()):
             if chunk not in needed and number <= lease.delivery:
                 del self.received[chunk]
+                self._memories.pop(chunk, None)
         for send in lease.sends:
             if send.number not in self._sent:
                 self._sent.add(send.number)
@@ -72,6 +80,10 @@ class SimDeliveries:
         part = m.ChunkPart(
             chunk=send.chunk, number=send.number, points=points, offset=0, count=points
         )
+        memory = self.memory_of(send.chunk)
+        if memory is not None:
+            fields = {name: getattr(part, name) for name in part.__struct_fields__}
+            part = CarriedPart(**fields, memory=memory)
         channel.send(part, points * self._point_nbytes)
 
     def receive(self, part: m.ChunkPart) -> None:
@@ -82,7 +94,13 @@ class SimDeliveries:
             self._post(ev.PointsDelivered(part.chunk, part.number, fault=fault))
             return
         self.received[part.chunk] = (part.number, part.points)
+        if isinstance(part, CarriedPart):
+            self._memories[part.chunk] = part.memory
         self._post(ev.PointsDelivered(part.chunk, part.number, nbytes))
+
+    def take_memory(self, chunk: int) -> ChunkMemory | None:
+        """What the points of a received chunk remember. It can be taken once."""
+        return self._memories.pop(chunk, None)
 
     def close(self, end: Callable[[Channel], None]) -> None:
         """This worker ends: `end` ends each of its links to other workers."""

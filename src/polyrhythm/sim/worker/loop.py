@@ -37,6 +37,7 @@ from polyrhythm.sim.model.statistics import Difference, SimMemory
 from polyrhythm.sim.model.stretch import Stretch
 from polyrhythm.sim.model.timesheet import SimTimesheet
 from polyrhythm.sim.process import Process
+from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.visits import SimVisits
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
@@ -176,6 +177,12 @@ class Loop:
                 self._visits.memory = SimMemory()
             self._get_ready()
         self._job = job
+
+    def connect(self, deliveries: SimDeliveries) -> None:
+        """Send and receive points, and what they remember, over `deliveries`."""
+        self.take_sends = deliveries.take
+        deliveries.memory_of = self._visits.memory_of
+        self._visits.take_received = deliveries.take_memory
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
         """`computing`: the machine waits for nothing but this lease."""

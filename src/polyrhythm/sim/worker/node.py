@@ -129,7 +129,7 @@ class WorkerProcess(Process):
             point_nbytes,
             memory,
         )
-        self._loop.take_sends = self._deliveries.take
+        self._loop.connect(self._deliveries)
         self._asked: fx.CaptureState | None = None
         self._computing = self._loop.computing
 
@@ -162,7 +162,7 @@ class WorkerProcess(Process):
     # -- messages ------------------------------------------------------------------------------
 
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
-        if type(batch[0]) is m.ChunkPart:
+        if isinstance(batch[0], m.ChunkPart):
             self._receive_points(batch)
             return
         if self._computing.on or self.frozen or self._backlog:

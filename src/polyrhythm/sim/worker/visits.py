@@ -1,7 +1,9 @@
 """The points that a simulated worker has visited since its last contribution."""
 
+from collections.abc import Callable
+
 from polyrhythm.sim.model.points import SimPoints
-from polyrhythm.sim.model.statistics import SimMemory
+from polyrhythm.sim.model.statistics import ChunkMemory, SimMemory
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
 
@@ -15,6 +17,7 @@ class SimVisits:
         "memory",
         "points",
         "steps",
+        "take_received",
     )
 
     def __init__(self) -> None:
@@ -28,6 +31,8 @@ class SimVisits:
         """The number of points in the lease; 0 if there is no lease."""
         self.memory: SimMemory | None = None
         """Kind statistics: what the points of this worker have added to its row."""
+        self.take_received: Callable[[int], ChunkMemory | None] = lambda chunk: None
+        """Returns what the points of a chunk remember, if they came from another worker."""
         self._cursor = SimPoints()
 
     def take_lease(self) -> None:
@@ -40,9 +45,18 @@ class SimVisits:
             self.points = 0  # the worker was evicted, so these points never count
         if new and self.memory is not None:
             self.memory.take(self.lease, self._cursor.at)
+            for chunk in self.lease.chunks:
+                if not self.memory.knows(chunk.chunk):
+                    found = self.take_received(chunk.chunk)
+                    if found is not None:
+                        self.memory.adopt(chunk.chunk, found)
         self.everything = self._cursor.everything
         if not self.points:
             self.lease_number = self.lease.number
+
+    def memory_of(self, chunk: int) -> ChunkMemory | None:
+        """What the points of a chunk remember; None unless the kind is statistics."""
+        return None if self.memory is None else self.memory.of(chunk)
 
     def cut_at(self, least: int) -> None:
         """Set the smallest number of points in a batch."""

@@ -1,0 +1,136 @@
+"""A chunk moves to another worker with its points and what they remember: its points are not in two
+rows, and not missing after the new worker's next contribution."""
+
+from collections.abc import Iterator
+from queue import Queue
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from polyrhythm.core.events import PointsDelivered
+from polyrhythm.core.machine import Event
+from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
+from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
+from polyrhythm.learn.pointwise.chunks import Chunks
+from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.source import ArraySource
+from polyrhythm.runtime.net.dial import SocketDialer
+from polyrhythm.runtime.worker.deliveries import PointsCarrier
+from polyrhythm.wire.messages import ChunkLease, ChunkSend, JobSpec, Leased
+from tests.learn.test_pointwise_chunks import COUNT, FIRST, PARAMETER, SECOND, both, collect
+
+JOB = JobSpec(job="j", sync="fsp", migrate="full", kind="statistics")
+LATER: Arrays = {"factor": np.asarray(3.0)}
+
+
+class Unreadable:
+    """A source whose points this worker cannot read."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def groups(self) -> list[int]:
+        return [0]
+
+    def read(self, first: int, last: int) -> Batch:
+        raise AssertionError("the points come from the other worker")
+
+
+class Pair:
+    """Two workers. The first one holds both chunks, and sends the second chunk to the other one."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.events: Queue[Event] = Queue()
+        self.carriers = [
+            PointsCarrier(
+                *(f"worker-{n}", JOB, "127.0.0.1", SocketDialer("auto"), "auto", None),
+                post=self.events.put,
+                wake=lambda: None,
+            )
+            for n in range(2)
+        ]
+        own = ArraySource(Batch(np.arange(COUNT, dtype=float).reshape(-1, 1)))
+        self.source = Chunks(algorithm, own, 1, 10, self.carriers[0])
+        self.target = Chunks(algorithm, Unreadable(), 1, 10, self.carriers[1])
+        self.source.take(self.lease(1, FIRST, SECOND))
+        self.target.take(self.lease(1))
+
+    def lease(self, number: int, *chunks: ChunkLease, sends: tuple[ChunkSend, ...] = ()) -> Leased:
+        return Leased(
+            points=COUNT,
+            seed=0,
+            chunks=chunks,
+            number=number,
+            incarnation=1,
+            sends=sends,
+            arriving=(1,) if not chunks else (),
+            delivery=1,
+        )
+
+    def deliver(self) -> None:
+        """Lock the second chunk at its holder, and send it."""
+        address = self.carriers[1].address
+        send = ChunkSend(1, 1, 25, 50, 1, 2, "worker-1", address)
+        self.source.take(self.lease(2, FIRST, sends=(send,)))
+        while self.events.empty():
+            self.carriers[0].while_waiting()
+        event = self.events.get()
+        assert isinstance(event, PointsDelivered) and event.fault is None
+
+
+def visit_all(chunks: Chunks, parameter: Arrays) -> None:
+    """Make one pass."""
+    before = chunks.passes
+    while chunks.passes == before:
+        chunks.visit(10, parameter)
+
+
+@pytest.fixture
+def pair(algorithm: Algorithm) -> Iterator[Pair]:
+    made = Pair(algorithm)
+    yield made
+    for carrier in made.carriers:
+        carrier.close()
+
+
+@both
+def test_a_chunk_moves_with_what_its_points_remember(pair: Pair, algorithm: Algorithm) -> None:
+    visit_all(pair.source, PARAMETER)
+    whole = collect(pair.source)
+    assert whole[0] == COUNT
+    pair.deliver()
+    visit_all(pair.source, PARAMETER)
+    assert collect(pair.source)[0] == 0, "the chunk in flight stays in the row of its holder"
+    pair.source.take(pair.lease(3, FIRST))
+    given = collect(pair.source)
+    assert given[0] == -25, "now the holder has subtracted it"
+    moved = ChunkLease(1, 25, 50, 1, 0)
+    pair.target.take(pair.lease(2, moved))
+    assert collect(pair.target) == [-number for number in given], "the new holder adds it at once"
+    visit_all(pair.target, LATER)
+    expected = 2 * sum(range(25, 50))
+    assert collect(pair.target) == [0, 0, expected], "and contributes differences from then on"
+
+
+@both
+def test_a_chunk_whose_move_was_given_up_goes_on_with_what_it_remembers(
+    pair: Pair, algorithm: Algorithm
+) -> None:
+    visit_all(pair.source, PARAMETER)
+    collect(pair.source)
+    pair.deliver()
+    pair.source.take(pair.lease(3, FIRST, SECOND))
+    assert not pair.source.remembered.pending
+    visit_all(pair.source, LATER)
+    assert collect(pair.source) == [0, 0, 2 * sum(range(COUNT))]
+
+
+def test_points_of_every_kind_come_back_as_they_were() -> None:
+    dense = Batch(np.eye(3), np.arange(3), np.ones(3))
+    again = batch_of(state_of(dense))
+    assert np.array_equal(again.x, dense.x) and np.array_equal(again.y, dense.y)  # type: ignore[arg-type]
+    assert again.weight is not None
+    thin = batch_of(state_of(Batch(sparse.csr_matrix(np.eye(4)[:2]))))
+    assert thin.x.shape == (2, 4) and np.array_equal(thin.x.toarray(), np.eye(4)[:2])
+    assert thin.y is None and thin.weight is None
