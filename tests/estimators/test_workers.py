@@ -1,6 +1,7 @@
 """Fits with real worker processes, and as a worker of a job that runs already."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.base import clone
 import polyrhythm as pr
 from polyrhythm.cluster import FuzzyCMeans, KMeans
 from polyrhythm.decomposition import NMF
+from polyrhythm.estimators import fitting
 from polyrhythm.linear_model import LogisticRegression
 from polyrhythm.mixture import GaussianMixture
 
@@ -75,3 +77,30 @@ def test_fits_in_several_threads_do_not_disturb_each_other() -> None:
     for thread in threads:
         thread.join()
     assert [found[seed] for seed in range(4)] == alone
+
+
+@pytest.mark.cluster
+def test_an_array_that_is_mapped_from_a_file_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("the points were copied")
+
+    monkeypatch.setattr("polyrhythm.estimators.fitting.np.save", refuse)
+    there = KMeans(3, random_state=0, workers=2).fit(mapped)
+    here = KMeans(3, random_state=0).fit(X)
+    assert np.allclose(there.cluster_centers_, here.cluster_centers_)
+
+
+def test_a_part_of_a_mapped_array_is_found_in_its_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for part in (mapped, mapped[10:20], np.asarray(mapped[100:]), mapped[3:][4:50]):
+        place = fitting._mapped(part)
+        assert place is not None
+        assert np.array_equal(fitting._map(place), part)
+    assert fitting._mapped(mapped[:, 1:]) is None
+    assert fitting._mapped(X) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import JobFailed, UsageError
@@ -57,6 +58,10 @@ class Fitted:
     """The objective after each pass."""
     ended_s: list[float] = field(default_factory=list)
     """The time at the end of each pass, by the clock of `time.perf_counter`."""
+    began_s: float = 0.0
+    """When the first worker began, by the same clock."""
+    start_s: float = 0.0
+    """How long it took until the processes of the job had started."""
 
 
 def fit_points(
@@ -94,6 +99,7 @@ class _Fit:
 
     def on(self, worker: Worker) -> Fitted:
         ended_s: list[float] = []
+        began_s = time.perf_counter()
 
         def after_pass(passes: int, objective: float | None) -> None:
             ended_s.append(time.perf_counter())
@@ -105,7 +111,9 @@ class _Fit:
             found = run_pointwise(
                 worker, self.algorithm, source, parameter=self.parameter, after_pass=after_pass
             )
-        return Fitted(found.parameter, found.passes, found.terminated, found.objectives, ended_s)
+        return Fitted(
+            found.parameter, found.passes, found.terminated, found.objectives, ended_s, began_s
+        )
 
 
 def _inline(fit: _Fit, place: Place, max_passes: int) -> Fitted:
@@ -170,6 +178,7 @@ def _processes(fit: _Fit, workers: int, sync: str, max_passes: int, *, quiet: bo
             found = _Fit(algorithm, _load(kept), parameter, None).on(worker)
             _save(found, folder / worker.name)
 
+        called_s = time.perf_counter()
         train(
             main,
             kind="statistics",
@@ -181,7 +190,9 @@ def _processes(fit: _Fit, workers: int, sync: str, max_passes: int, *, quiet: bo
             quiet=quiet,
         )
         for path in sorted(folder.glob("worker-*.npz")):
-            return _saved(path)
+            found = _saved(path)
+            found.start_s = max(0.0, found.began_s - called_s)
+            return found
     raise JobFailed("no worker has left a result")
 
 
@@ -197,13 +208,29 @@ def _keep(points: Batch, folder: Path) -> dict[str, Any]:
         kept["shape"] = x.shape
     for name, array in arrays.items():
         if array is not None:
-            kept[name] = str(folder / f"{name}.npy")
-            np.save(kept[name], array)
+            kept[name] = _mapped(array)
+            if kept[name] is None:
+                kept[name] = str(folder / f"{name}.npy")
+                np.save(kept[name], array)
     return kept
 
 
+def _mapped(array: npt.NDArray[Any]) -> tuple[str, str, int, tuple[int, ...]] | None:
+    """The file, the type, the offset and the shape of an array that is mapped from a file; None if it
+    is not, or not in one piece."""
+    whole: Any = array
+    while whole is not None and not isinstance(whole, np.memmap):
+        whole = whole.base
+    if whole is None or not whole.filename or not array.flags.c_contiguous or whole.mode == "c":
+        return None
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    offset = whole.offset + array.ctypes.data - whole.ctypes.data
+    return str(whole.filename), array.dtype.str, offset, array.shape
+
+
 def _load(kept: dict[str, Any]) -> Batch:
-    arrays = {name: np.load(path, mmap_mode="r") for name, path in kept.items() if name != "shape"}
+    arrays = {name: _map(place) for name, place in kept.items() if name != "shape"}
     x: Any = arrays.get("x")
     if x is None:
         from scipy import sparse
@@ -213,13 +240,23 @@ def _load(kept: dict[str, Any]) -> Batch:
     return Batch(x, arrays.get("y"), arrays.get("weight"))
 
 
+def _map(place: Any) -> npt.NDArray[Any]:
+    if isinstance(place, str):
+        found: npt.NDArray[Any] = np.load(place, mmap_mode="r")
+        return found
+    path, dtype, offset, shape = place
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
 def _save(found: Fitted, path: Path) -> None:
-    numbers = json.dumps([found.passes, found.terminated, found.objectives, found.ended_s])
+    numbers = json.dumps(
+        [found.passes, found.terminated, found.objectives, found.ended_s, found.began_s]
+    )
     np.savez(path, numbers=np.array(numbers), **found.parameter)  # type: ignore[arg-type]
 
 
 def _saved(path: Path) -> Fitted:
     with np.load(path) as arrays:
-        passes, terminated, objectives, ended_s = json.loads(str(arrays["numbers"]))
+        passes, terminated, objectives, ended_s, began_s = json.loads(str(arrays["numbers"]))
         parameter = {name: arrays[name] for name in arrays.files if name != "numbers"}
-    return Fitted(parameter, passes, terminated, objectives, ended_s)
+    return Fitted(parameter, passes, terminated, objectives, ended_s, began_s)

@@ -212,12 +212,12 @@ class Chunks:
         return chunk
 
     def visit(self, count: int, parameter: Arrays) -> tuple[int, tuple[ChunkProgress, ...]]:
-        """Visit about `count` points of one pass. Returns how many, and the progress through chunks.
-        (0, ()): no points are left."""
+        """Visit about `count` points of one pass, up to a block fewer. Returns how many, and the
+        progress through chunks. (0, ()): no points are left."""
         visited, progress = 0, []
         for chunk in self._in_order():
-            if visited >= count:
-                break
+            if visited and count - visited < self._block:
+                break  # a visit to a small part of a chunk costs as much as one to the whole chunk
             found, change = chunk.visit(count - visited, self._algorithm, parameter)
             self.remembered.visited(chunk.number, change)
             visited += found
