@@ -5,6 +5,7 @@ read only when all its points are there.*
 """
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +27,29 @@ class _Arrived:
     points: int
     parts: list[Packed] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    samples: list[Samples] = field(default_factory=list)
+    """The points of each part, when all parts have arrived."""
     count: int = 0
 
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts)
+
+    def part_of(self, position: int) -> int:
+        """The index of the part that contains this point."""
+        return bisect_right(self.offsets, position) - 1
+
+    def complete(self) -> None:
+        """All parts have arrived. Parts of the same layout become one, so that many points can be
+        read at once."""
+        first = self.parts[0]
+        if all(
+            (each.structure, each.specs) == (first.structure, first.specs) for each in self.parts
+        ):
+            columns = zip(*(part.columns for part in self.parts), strict=True)
+            whole = tuple(np.concatenate(column) for column in columns)
+            self.parts, self.offsets = [Packed(first.structure, first.specs, whole)], [0]
+        self.samples = [Samples(part) for part in self.parts]
 
 
 class ReceivedPoints:
@@ -56,6 +75,7 @@ class ReceivedPoints:
             if arrived.count < part.points:
                 return None
             del self._arriving[key]
+            arrived.complete()
             self._chunks[part.chunk] = arrived
             return arrived.nbytes
 
@@ -80,8 +100,14 @@ class ReceivedPoints:
     def at(self, chunk: int, position: int) -> tuple[Packed, int]:
         """The part that contains the point at this position of the chunk, and its row there."""
         arrived = self._chunks[chunk]
-        at = int(np.searchsorted(arrived.offsets, position, side="right")) - 1
+        at = arrived.part_of(position)
         return arrived.parts[at], position - arrived.offsets[at]
+
+    def sample(self, chunk: int, position: int) -> Any:
+        """The point at this position of the chunk."""
+        arrived = self._chunks[chunk]
+        at = arrived.part_of(position)
+        return arrived.samples[at][position - arrived.offsets[at]]
 
     def rows(self, chunk: int, first: int, last: int) -> Packed:
         """The points [first, last) of a chunk, or fewer, which are in one part."""
@@ -107,8 +133,9 @@ class Fetcher:
         self._received = received
         self._native, self._sample, self._collate = native, sample, collate
         self._columns = columns
-        self._where: dict[int, tuple[int, int]] = {}
-        """Per received point of the lease, its chunk and its position in the chunk."""
+        self._chunk = np.empty(0, np.int64)
+        """Per point of the data set, the chunk of the lease with which it was received, or -1."""
+        self._position = np.empty(0, np.int64)
         self.served: frozenset[int] = frozenset()
         """The chunks of the lease that were received."""
 
@@ -119,49 +146,44 @@ class Fetcher:
         if served.keys() == self.served:
             return False
         self.served = frozenset(served)
-        self._where = {
-            int(point): (number, position)
-            for number, points in served.items()
-            for position, point in enumerate(points)
-        }
+        count = 1 + max((int(points.max()) for points in served.values()), default=-1)
+        self._chunk, self._position = np.full(count, -1), np.zeros(count, np.int64)
+        for number, points in served.items():
+            self._chunk[points] = number
+            self._position[points] = np.arange(len(points))
         return True
 
     def __call__(self, indices: Indices) -> Any:
-        if not self._where:
-            return self._native(indices)
-        places = [self._where.get(int(index)) for index in indices]
-        if not any(places):
+        chunks = np.full(len(indices), -1)
+        known = indices < len(self._chunk)
+        chunks[known] = self._chunk[indices[known]]
+        if (chunks < 0).all():
             return self._native(indices)
         if self._columns:
-            return self._together(indices, places)
-        samples = [
-            self._sample(int(index)) if place is None else _sample_of(*self._received.at(*place))
-            for index, place in zip(indices, places, strict=True)
-        ]
-        return self._collate(samples)
+            return self._together(indices, chunks)
+        return self._collate(
+            [
+                self._sample(index)
+                if chunk < 0
+                else self._received.sample(chunk, int(self._position[index]))
+                for index, chunk in zip(indices.tolist(), chunks.tolist(), strict=True)
+            ]
+        )
 
-    def _together(self, indices: Indices, places: list[tuple[int, int] | None]) -> Any:
-        own = [row for row, place in enumerate(places) if place is None]
-        batch = self._native(indices[own]) if own else None
-        found: list[torch.Tensor] | None = None
-        for row, place in enumerate(places):
-            if place is None:
-                continue
-            part, at = self._received.at(*place)
-            if found is None:
-                found = [
-                    torch.empty((len(places), *spec.shape), dtype=tensor_of(spec, column[:0]).dtype)
-                    for spec, column in zip(part.specs, part.columns, strict=True)
-                ]
-            for out, spec, column in zip(found, part.specs, part.columns, strict=True):
-                out[row] = tensor_of(spec, column[at : at + 1])[0]
-        assert found is not None
-        if batch is not None:
-            index = torch.tensor(own)
-            for out, column in zip(found, batch, strict=True):
-                out[index] = column
+    def _together(self, indices: Indices, chunks: Indices) -> tuple[torch.Tensor, ...]:
+        """The columns of these points, of which some belong to received chunks."""
+        found: list[torch.Tensor] = []
+        for chunk in np.unique(chunks[chunks >= 0]).tolist():
+            part, _ = self._received.at(chunk, 0)
+            rows = np.flatnonzero(chunks == chunk)
+            at = torch.from_numpy(self._position[indices[rows]])
+            columns = [tensor_of(*each) for each in zip(part.specs, part.columns, strict=True)]
+            if not found:
+                found = [each.new_empty(len(indices), *each.shape[1:]) for each in columns]
+            for out, column in zip(found, columns, strict=True):
+                out[torch.from_numpy(rows)] = column[at]
+        own = np.flatnonzero(chunks < 0)
+        if len(own):
+            for out, column in zip(found, self._native(indices[own]), strict=True):
+                out[torch.from_numpy(own)] = column
         return tuple(found)
-
-
-def _sample_of(part: Packed, row: int) -> Any:
-    return Samples(part)[row]
