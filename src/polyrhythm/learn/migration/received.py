@@ -154,6 +154,8 @@ class Fetcher:
         return True
 
     def __call__(self, indices: Indices) -> Any:
+        if not self.served:
+            return self._native(indices)
         chunks = np.full(len(indices), -1)
         known = indices < len(self._chunk)
         chunks[known] = self._chunk[indices[known]]
@@ -172,15 +174,21 @@ class Fetcher:
 
     def _together(self, indices: Indices, chunks: Indices) -> tuple[torch.Tensor, ...]:
         """The columns of these points, of which some belong to received chunks."""
+        if chunks[0] >= 0 and (chunks == chunks[0]).all():
+            part, _ = self._received.at(int(chunks[0]), 0)
+            at = torch.from_numpy(self._position[indices])
+            columns = zip(part.specs, part.columns, strict=True)
+            return tuple(tensor_of(*each)[at] for each in columns)
         found: list[torch.Tensor] = []
         for chunk in np.unique(chunks[chunks >= 0]).tolist():
             part, _ = self._received.at(chunk, 0)
             rows = np.flatnonzero(chunks == chunk)
             at = torch.from_numpy(self._position[indices[rows]])
-            columns = [tensor_of(*each) for each in zip(part.specs, part.columns, strict=True)]
+            pairs = zip(part.specs, part.columns, strict=True)
+            tensors = [tensor_of(*each) for each in pairs]
             if not found:
-                found = [each.new_empty(len(indices), *each.shape[1:]) for each in columns]
-            for out, column in zip(found, columns, strict=True):
+                found = [each.new_empty(len(indices), *each.shape[1:]) for each in tensors]
+            for out, column in zip(found, tensors, strict=True):
                 out[torch.from_numpy(rows)] = column[at]
         own = np.flatnonzero(chunks < 0)
         if len(own):
