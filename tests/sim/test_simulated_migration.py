@@ -234,3 +234,14 @@ def test_a_job_that_resumes_from_a_cut_in_the_middle_of_a_window_visits_the_rest
     resumed = Simulation(scenario, spec, clock, journal, check=True, resumed=record)
     assert resumed.run().reason.code == "goal"
     assert summarise(journal.lines)["points"] == 3 * 20000 - visited(record)
+
+
+@pytest.mark.parametrize("bandwidth", ["2MB", "1MB"])
+def test_sending_the_points_costs_less_than_4_percent_of_the_run(bandwidth: str) -> None:
+    """FSP Table 2: at half the bandwidth, too. With `lease` the same chunks move without points."""
+    took_s = {}
+    for migrate in ("lease", "full"):
+        text = job_with(migrate, "epochs = 8").replace('"2MB"', f'"{bandwidth}"')
+        run = Run(text.replace('model = "100kB"', 'model = "4kB"'))
+        took_s[migrate] = run.result["seconds"]
+    assert took_s["full"] < 1.04 * took_s["lease"]
