@@ -12,7 +12,8 @@ from polyrhythm.core.events import PointsDelivered
 from polyrhythm.core.machine import Event
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
-from polyrhythm.learn.pointwise.chunks import Chunks
+from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks
+from polyrhythm.learn.pointwise.kmeans import KMeans
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.runtime.net.dial import SocketDialer
@@ -40,7 +41,11 @@ class Unreadable:
 class Pair:
     """Two workers. The first one holds both chunks, and sends the second chunk to the other one."""
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(
+        self, algorithm: Algorithm, target: Algorithm | None = None, statistics: int = 1
+    ) -> None:
+        """`target`: the algorithm of the second worker, if it is another object. `statistics`: how
+        many numbers the statistics have."""
         self.events: Queue[Event] = Queue()
         self.carriers = [
             PointsCarrier(
@@ -51,8 +56,8 @@ class Pair:
             for n in range(2)
         ]
         own = ArraySource(Batch(np.arange(COUNT, dtype=float).reshape(-1, 1)))
-        self.source = Chunks(algorithm, own, 1, 10, self.carriers[0])
-        self.target = Chunks(algorithm, Unreadable(), 1, 10, self.carriers[1])
+        self.source = Chunks(algorithm, own, statistics, 10, self.carriers[0])
+        self.target = Chunks(target or algorithm, Unreadable(), statistics, 10, self.carriers[1])
         self.source.take(self.lease(1, FIRST, SECOND))
         self.target.take(self.lease(1))
 
@@ -78,6 +83,10 @@ class Pair:
         event = self.events.get()
         assert isinstance(event, PointsDelivered) and event.fault is None
 
+    def close(self) -> None:
+        for carrier in self.carriers:
+            carrier.close()
+
 
 def visit_all(chunks: Chunks, parameter: Arrays) -> None:
     """Make one pass."""
@@ -90,8 +99,7 @@ def visit_all(chunks: Chunks, parameter: Arrays) -> None:
 def pair(algorithm: Algorithm) -> Iterator[Pair]:
     made = Pair(algorithm)
     yield made
-    for carrier in made.carriers:
-        carrier.close()
+    made.close()
 
 
 @both
@@ -124,6 +132,39 @@ def test_a_chunk_whose_move_was_given_up_goes_on_with_what_it_remembers(
     assert not pair.source.remembered.pending
     visit_all(pair.source, LATER)
     assert collect(pair.source) == [0, 0, 2 * sum(range(COUNT))]
+
+
+def centres(*values: float) -> Arrays:
+    return {"centers": np.array(values).reshape(-1, 1), "variance": np.asarray(1.0)}
+
+
+def test_points_of_kmeans_change_their_cluster_at_a_worker_whose_centres_have_moved_less() -> None:
+    """The source has followed its centres over a long way, so the bounds of its points are large."""
+    kmeans = KMeans(2)
+    first = centres(0.0, 49.0)
+    pair = Pair(kmeans, KMeans(2), kmeans.layout(first).size)
+    for parameter in (first, first, centres(1e4, 2e4), first):
+        visit_all(pair.source, parameter)
+    pair.deliver()
+    pair.target.take(pair.lease(2, ChunkLease(1, 25, 50, 4, 0)))
+    collect(pair.target)
+    visit_all(pair.target, first)
+    assert not any(collect(pair.target)), "all its points are in the cluster of 49"
+    visit_all(pair.target, centres(49.0, 0.0))
+    moved = collect(pair.target)[COUNTS:]
+    assert moved == list(kmeans.layout(first).flat(_moved_points()))
+    pair.close()
+
+
+def _moved_points() -> Arrays:
+    """How the statistics change when the points 25 to 49 go from the second cluster to the first."""
+    points = np.arange(25.0, 50.0)
+    change = np.array([1.0, -1.0])
+    return {
+        "sum": (change * points.sum()).reshape(-1, 1),
+        "count": change * len(points),
+        "square": change * (points**2).sum(),
+    }
 
 
 def test_points_of_every_kind_come_back_as_they_were() -> None:

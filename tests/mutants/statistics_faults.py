@@ -137,6 +137,15 @@ STATISTICS: tuple[Mutant, ...] = (
         "[algorithm0]",
     ),
     mutant(
+        "bounds-of-another-worker",
+        "KMeans compares the bounds of points that came from another worker with its own drift.",
+        "learn:Chunks._read",
+        "self._algorithm.adopt(state['memory'])",
+        "state['memory']",
+        "tests/learn/test_pointwise_moves.py"
+        "::test_points_of_kmeans_change_their_cluster_at_a_worker_whose_centres_have_moved_less",
+    ),
+    mutant(
         "added-before-it-is-subtracted",
         "The new holder of a chunk adds its points while they are in the row of the old one.",
         "core:DataPlan.delivered",

@@ -21,8 +21,8 @@ The sum always contains exactly one summand per point. There are two ways to ach
   each batch, and sends the difference.
 - **With memory.** `memory(count)` returns arrays with a row for each point, in the state "not counted
   yet". `update_points` returns the *change* of the statistics, and updates the memory in place. So an
-  algorithm whose points seldom change sends and computes little. Memory is used with the object that
-  made it only, and with one row per point in any partition.
+  algorithm whose points seldom change sends and computes little. Memory is used with one row per point
+  in any partition, and with the object that made it; with another object, `adopt` is called first.
 """
 
 import math
@@ -133,6 +133,11 @@ class Algorithm(ABC):
     def memory(self, count: int) -> Memory:
         """Return the memory of `count` points that are not counted yet: arrays with `count` rows."""
         return {}
+
+    def adopt(self, memory: Memory) -> Memory:
+        """These points have come from another worker (`--migrate full`): return their memory without
+        what refers to the object that made it. The default returns it as it is."""
+        return memory
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
         """Return what the algorithm minimises, as a sum over points (a job shows it per point), from

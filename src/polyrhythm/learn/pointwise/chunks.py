@@ -57,9 +57,9 @@ class Chunk:
         }
 
     @classmethod
-    def of_state(cls, lease: ChunkLease, state: dict[str, Any]) -> "Chunk":
-        """A chunk that another worker has sent."""
-        chunk = cls(lease, batch_of(state["points"]), state["memory"], state["block"])
+    def of_state(cls, lease: ChunkLease, state: dict[str, Any], memory: Memory) -> "Chunk":
+        """A chunk that another worker has sent, with the memory of its points."""
+        chunk = cls(lease, batch_of(state["points"]), memory, state["block"])
         for at, last in zip(state["at"].tolist(), state["last"], strict=True):
             chunk._last[at] = last
         chunk._seen, chunk._halted = state["seen"], state["halted"]
@@ -201,7 +201,7 @@ class Chunks:
     def _read(self, lease: ChunkLease) -> Chunk:
         if lease.chunk in self._received:
             state = Samples(self._received.rows(lease.chunk, 0, 1))[0]
-            chunk = Chunk.of_state(lease, state)
+            chunk = Chunk.of_state(lease, state, self._algorithm.adopt(state["memory"]))
             self.remembered.adopt(lease.chunk, state["subtotal"])
             self._been.pop(lease.chunk, None)
             return chunk

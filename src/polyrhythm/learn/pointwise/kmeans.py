@@ -58,6 +58,9 @@ class KMeans(Algorithm):
             "square": np.zeros(count, np.float32),
         }
 
+    def adopt(self, memory: Memory) -> Memory:
+        return {**memory, "bound": np.full_like(memory["bound"], -np.inf)}
+
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x = np.asarray(batch.x)
         label, bound, square = memory["label"], memory["bound"], memory["square"]
