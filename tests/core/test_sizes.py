@@ -17,5 +17,13 @@ def test_other_texts_are_refused_in_one_line(text: str) -> None:
         memory_of(text)
 
 
+@pytest.mark.parametrize("text", ["99999999999999GB", "9" * 400 + "TB"])
+def test_a_size_that_no_message_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(
+        UsageError, match="--migrate-memory .* is too large: give at most 1048576TiB"
+    ):
+        memory_of(text)
+
+
 def test_auto_is_no_size() -> None:
     assert memory_of("auto") is None

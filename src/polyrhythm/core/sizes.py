@@ -6,6 +6,8 @@ _UNITS = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
 }
+_MOST = 2**60
+"""Larger sizes are mistakes, and numbers in messages have at most 64 bits."""
 _SHAPE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", re.ASCII)
 
 
@@ -16,4 +18,7 @@ def parse_size(text: str) -> int:
         raise ValueError(
             f"{text!r} is not a size: give a number and its unit, such as 500MB or 2GiB"
         )
-    return round(float(match[1]) * _UNITS[match[2]])
+    found = float(match[1]) * _UNITS[match[2]]
+    if found > _MOST:
+        raise ValueError(f"{text!r} is too large: give at most {_MOST // 2**40}TiB")
+    return round(found)
