@@ -2,7 +2,9 @@
 It trains one of the six algorithms (`problems.py`) and records the run (`recording.py`)."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,9 +12,18 @@ from torch import nn
 
 sys.path.append(str(Path(__file__).parents[2]))  # for processes that a command starts
 
-from benchmarks.fsp.problems import PROBLEMS, Problem, arrays_of, model_of, points_of, tensors_of
+from benchmarks.fsp.problems import (
+    PROBLEMS,
+    SORTED,
+    Problem,
+    arrays_of,
+    model_of,
+    points_of,
+    tensors_of,
+)
 from benchmarks.fsp.recording import Recorder
 from polyrhythm import Worker
+from polyrhythm.learn.data.row_groups import Indices, RowGroups
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Memory
 from polyrhythm.learn.pointwise.blocks import one_blas_thread
 from polyrhythm.learn.pointwise.layout import Arrays
@@ -65,14 +76,24 @@ def record(algorithm: Algorithm, recorder: Recorder) -> None:
     algorithm.update_parameter = update_parameter  # type: ignore[method-assign]
 
 
+class Numbered(RowGroups):
+    """A table whose points also have their numbers. The points of a chunk are neighbours in the file."""
+
+    def columns(self, indices: Sequence[int] | Indices) -> tuple[torch.Tensor, ...]:
+        x, y = super().columns(indices)
+        return x, y.long(), torch.as_tensor(indices, dtype=torch.int64)
+
+
 def by_gradients(worker: Worker, problem: Problem, folder: Path, out: Path) -> None:
     x, y = tensors_of(problem, folder)
     recorder = Recorder(out, worker.name, len(x))
     model, own = model_of(problem, worker.seed)
     optimizer = worker.attach(model, own)
     worker.probe((x, y), lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
-    data, batch = (x, y, torch.arange(len(x))), int(worker.options["batch"])
-    for points, labels, numbers in worker.batches(data, batch):
+    data: Any = (x, y, torch.arange(len(x)))
+    if problem.data == SORTED:
+        data = Numbered(folder / SORTED, label=-1)
+    for points, labels, numbers in worker.batches(data, int(worker.options["batch"])):
         recorder.visited(numbers.numpy())
         loss = nn.functional.cross_entropy(model(points), labels)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -1,7 +1,10 @@
 """Makes the pictures and tables of docs/fsp.md from the results of runs."""
 
+import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,15 @@ from benchmarks.fsp.studies import (
     FOUR,
     LINKS,
     MIGRATED,
+    PASSED,
     SLOW_4X,
     SLOW_8X,
+    STUDIES,
     SWEEP,
     WAYS,
     convergence,
 )
 from benchmarks.stragglers.curves import draw_bars
-from benchmarks.stragglers.studies import middle
 
 DOCS = readme.ROOT / "docs" / "fsp.md"
 Result = dict[str, Any]
@@ -58,7 +62,11 @@ class Results:
     def seconds(self, problem: str, policy: str, slow: Slow = EQUAL) -> float | None:
         """The median of the seconds to the target; None if it was not reached, or not measured."""
         runs = self.of(problem, policy, slow)
-        return middle(runs, "seconds") if runs else None
+        if not runs:
+            return None
+        seconds = (math.inf if run["seconds"] is None else float(run["seconds"]) for run in runs)
+        found = statistics.median(seconds)
+        return found if math.isfinite(found) else None
 
     def cell(self, problem: str, policy: str, slow: Slow = EQUAL) -> str:
         if not self.of(problem, policy, slow):
@@ -80,40 +88,62 @@ class Results:
         runs = self.of(problem, policy, slow, held=held, link=link)
         return statistics.median(value(run) for run in runs) if runs else None
 
-    @property
-    def reps(self) -> int:
-        return max((len(runs) for runs in self._found.values()), default=0)
+    def limit_s(self, cells: Iterable[tuple[str, str, Slow]]) -> float:
+        """How long the longest of these runs was."""
+        return max(
+            (float(run["trained_s"]) for cell in cells for run in self.of(*cell)), default=0.0
+        )
 
-    @property
-    def machine(self) -> str:
-        runs = [run for runs in self._found.values() for run in runs if "machine" in run]
-        return runs[-1]["machine"].split(",")[0] if runs else "-"
 
-    @property
-    def cores(self) -> float:
-        """The most cores that the workers of one run used, as a mean over the run."""
-        every = [run.get("cores", 0.0) for runs in self._found.values() for run in runs]
-        return max(every, default=0.0)
+def machine_of(result: Result) -> str:
+    return ", ".join(str(result.get("machine", "unknown")).split(", ")[:2])
+
+
+def on_machine(results: list[Result], counted: Callable[[Spec], bool]) -> tuple[str, Results]:
+    """The results of the machine that has made the most different runs of some kind. Runs of different
+    machines are not compared with each other."""
+    made = {
+        (machine_of(result), replace(Spec.read(result["spec"]), rep=0))
+        for result in results
+        if "failed" not in result
+    }
+    machines = Counter(machine for machine, spec in made if counted(spec))
+    if not machines:
+        return "", Results([])
+    name = machines.most_common(1)[0][0]
+    return name, Results(result for result in results if machine_of(result) == name)
+
+
+def part_of(study: str) -> Callable[[Spec], bool]:
+    specs = set(STUDIES[study]())
+    return lambda spec: spec in specs
+
+
+def moves(spec: Spec) -> bool:
+    """Whether this is a run to the target with migration."""
+    return spec.policy in WAYS[1:] and not spec.hold_s
 
 
 def write(results: list[Result], document: Path = DOCS) -> None:
-    found = Results(results)
     pictures = document.parent / "pictures"
     pictures.mkdir(exist_ok=True)
-    sections = {
-        "stalled": runtime(found, SLOW_4X, pictures / "fsp-stalled.svg"),
-        "equal": runtime(found, EQUAL, pictures / "fsp-equal.svg"),
-        "stragglers": stragglers(found, pictures),
-        "waits": waits(found),
-        "migration": migration(found, pictures / "fsp-migration.svg"),
-        "passes": passes(found),
-        "bandwidth": bandwidth(found),
-        "coordination": coordination(found),
-        "convergence": curves(found, pictures),
-        "interval": interval(found, pictures),
+    sections: dict[str, tuple[Callable[[Results, Path], str], Callable[[Spec], bool]]] = {
+        "stalled": (stalled, part_of("runtime")),
+        "equal": (equal, part_of("runtime")),
+        "stragglers": (stragglers, part_of("stragglers")),
+        "waits": (waits, part_of("runtime")),
+        "migration": (migration, moves),
+        "passes": (passes, part_of("passes")),
+        "bandwidth": (bandwidth, part_of("bandwidth")),
+        "coordination": (coordination, lambda spec: spec.policy == "fspv, central"),
+        "convergence": (curves, part_of("convergence")),
+        "interval": (interval, part_of("interval")),
     }
-    for name, text in sections.items():
-        readme.write(name, text, document)
+    for name, (section, counted) in sections.items():
+        machine, found = on_machine(results, counted)
+        text = section(found, pictures)
+        told = f"Measured on one machine ({machine}).\n\n{text}" if machine else "Not measured yet."
+        readme.write(name, told, document)
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -126,6 +156,14 @@ def shown(path: Path, text: str) -> str:
 
 
 # -- Figs. 7, 8, 9 -----------------------------------------------------------------------------
+
+
+def stalled(found: Results, pictures: Path) -> str:
+    return runtime(found, SLOW_4X, pictures / "fsp-stalled.svg")
+
+
+def equal(found: Results, pictures: Path) -> str:
+    return runtime(found, EQUAL, pictures / "fsp-equal.svg")
 
 
 def runtime(found: Results, slow: Slow, picture: Path) -> str:
@@ -145,7 +183,8 @@ def runtime(found: Results, slow: Slow, picture: Path) -> str:
         for problem in ALL
         if any(found.of(problem, policy, slow) for policy in FOUR)
     }
-    picture.write_text(draw_bars(bars, 200.0))
+    cells = [(problem, policy, slow) for problem in ALL for policy in FOUR]
+    picture.write_text(draw_bars(bars, found.limit_s(cells)))
     head = ["seconds to the target", *_NAMES.values(), *(f"{_NAMES[p]} / FSPV" for p in FOUR[:3])]
     return f"{rows(head, lines)}\n\n{shown(picture, 'seconds to the target')}"
 
@@ -172,7 +211,8 @@ def stragglers(found: Results, pictures: Path) -> str:
             for setting, slow in settings
         }
         picture = pictures / f"fsp-{name}.svg"
-        picture.write_text(draw_bars(bars, 200.0))
+        cells = [("kmeans", policy, slow) for _, slow in settings for policy in FOUR]
+        picture.write_text(draw_bars(bars, found.limit_s(cells)))
         parts += [rows(["kmeans", *_NAMES.values()], lines), shown(picture, name)]
     return "\n\n".join(parts)
 
@@ -185,7 +225,7 @@ def wait_ms(worker: int) -> Callable[[Result], float]:
     return lambda run: 1e3 * float(run["workers"][worker]["wait_s"]) / max(1, run["rounds"])
 
 
-def waits(found: Results) -> str:
+def waits(found: Results, pictures: Path) -> str:
     lines = []
     for policy in FOUR:
         cells = [found.median("kmeans", policy, SLOW_4X, wait_ms(worker)) for worker in range(4)]
@@ -210,9 +250,9 @@ def computing(run: Result) -> float:
     return float(busy / ((busy + waited) or 1.0))
 
 
-def coordination(found: Results) -> str:
+def coordination(found: Results, pictures: Path) -> str:
     lines = []
-    for problem in MIGRATED:
+    for problem in PASSED:
         for policy, name in (("fspv, central", "central"), ("fspv", "semi")):
             values = [
                 found.median(problem, policy, SLOW_4X, value)
@@ -234,7 +274,8 @@ def coordination(found: Results) -> str:
 # -- Figs. 11 and 12, Table 2 ------------------------------------------------------------------
 
 
-def migration(found: Results, picture: Path) -> str:
+def migration(found: Results, pictures: Path) -> str:
+    picture = pictures / "fsp-migration.svg"
     lines, bars = [], {}
     for slow in (SLOW_4X, SLOW_8X):
         for problem in MIGRATED:
@@ -244,7 +285,10 @@ def migration(found: Results, picture: Path) -> str:
             name = f"{problem}, one of 4 workers {slow[0][1]:g}x"
             lines.append([name, *(_compared(found, problem, p, slow, best) for p in policies)])
             bars[name] = {_called(p): seconds[p] for p in policies if found.of(problem, p, slow)}
-    picture.write_text(draw_bars(bars, 200.0))
+    cells = [
+        (problem, way, slow) for problem in MIGRATED for way in WAYS for slow in (SLOW_4X, SLOW_8X)
+    ]
+    picture.write_text(draw_bars(bars, found.limit_s(cells)))
     head = ["seconds (times `lease`)", "BSPB", "BSPV", *(_called(way) for way in WAYS)]
     return f"{rows(head, lines)}\n\n{shown(picture, 'seconds with and without migration')}"
 
@@ -262,10 +306,10 @@ def _compared(found: Results, problem: str, policy: str, slow: Slow, best: float
     return cell if seconds is None or not best else f"{cell} ({seconds / best:.2f}x)"
 
 
-def passes(found: Results) -> str:
+def passes(found: Results, pictures: Path) -> str:
     lines = []
     for slow in (EQUAL, SLOW_4X, SLOW_8X):
-        for problem in MIGRATED:
+        for problem in PASSED:
             for policy in WAYS:
                 if not found.of(problem, policy, slow, held=True):
                     continue
@@ -284,10 +328,10 @@ def passes(found: Results) -> str:
     return rows([*head, "points moved", "us per point, worker 0", "worker 3"], lines)
 
 
-def bandwidth(found: Results) -> str:
+def bandwidth(found: Results, pictures: Path) -> str:
     lines = []
     for link in LINKS:
-        for problem in MIGRATED:
+        for problem in PASSED:
             for policy in ("fspv", "fspv, full"):
                 values = [
                     found.median(problem, policy, SLOW_4X, value, held=True, link=link)

@@ -18,16 +18,18 @@ _START_S = 15.0
 
 
 def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """The results of several files. Of a run that occurs twice, the last result counts, unless it
-    failed."""
-    found: dict[Spec, dict[str, Any]] = {}
+    """The results of several files. Of a run that occurs twice in a file, the last result counts, unless
+    it failed. Runs of different files are repetitions of each other."""
+    every: list[dict[str, Any]] = []
     for path in paths:
+        found: dict[Spec, dict[str, Any]] = {}
         for line in path.read_text().splitlines():
             result = json.loads(line)
             spec = Spec.read(result["spec"])
             if spec not in found or "failed" not in result:
                 found[spec] = result
-    return list(found.values())
+        every += found.values()
+    return every
 
 
 def expected_s(spec: Spec, limit_s: float) -> float:
@@ -71,7 +73,7 @@ class Pool:
                     spec = todo.pop(0)
                     left_s = ends_s - time.monotonic() - _START_S
                     if left_s >= expected_s(spec, self._limit_s):
-                        return spec, min(self._limit_s, left_s)
+                        return spec, min(self._limit_s, spec.most_s, left_s)
                     skipped.append(spec)
             return None
 

@@ -6,6 +6,7 @@ given parameters is evaluated, and what a reference run reaches.
 | `kmeans`, `fcm`, `gmm` | 10,984 events of HIGGS, 28 features with unit variances | statistics |
 | `nmf` | 3,650 films of MovieLens (with 5 or more ratings) by 610 persons, 0 if not rated | statistics |
 | `lr` | the same events, with their labels | gradients (Adam) |
+| `lr-sorted` | the events in the order of the mass m_bb | gradients (Adam) |
 | `cnn` | 3,000 digits of MNIST | gradients (Adam) |
 
 The network of `cnn` has two convolutions with 6 and 12 kernels of 5 x 5 (FSP's footnote 3).
@@ -34,6 +35,7 @@ from polyrhythm.learn.pointwise.source import ArraySource
 Evaluate = Callable[[Arrays], float]
 """Gives the objective of parameters: the mean over all points."""
 
+SORTED = "higgs-sorted.npy"
 _NEVER = 1e-12
 """A tolerance with which an algorithm ends only when nothing changes any more."""
 _K = 10
@@ -74,6 +76,7 @@ PROBLEMS = {
         Problem("nmf", "films.npy", 16, 10, lambda: NMF(_K, tol=_NEVER)),
         Problem("lr", "higgs.npy", 64, 30, pass_s=0.6),
         Problem("cnn", "digits.npz", 32, 15),
+        Problem("lr-sorted", SORTED, 128, 20, pass_s=0.6),
     )
 }
 
@@ -99,7 +102,7 @@ def tensors_of(problem: Problem, folder: Path) -> tuple[torch.Tensor, torch.Tens
 
 def model_of(problem: Problem, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
-    if problem.name == "lr":
+    if problem.name != "cnn":
         model: nn.Module = nn.Linear(28, 2)
         return model, torch.optim.Adam(model.parameters(), lr=0.02)
     model = nn.Sequential(
@@ -129,9 +132,9 @@ def evaluation_of(problem: Problem, folder: Path) -> Evaluate:
     on what workers remember of them."""
     if problem.algorithm is not None:
         return _by_statistics(problem.algorithm(), points_of(problem, folder))
-    x, y = (tensor[:_EVALUATED] for tensor in tensors_of(problem, folder))
-    if problem.name == "lr":
-        x, y = tensors_of(problem, folder)
+    x, y = tensors_of(problem, folder)
+    if problem.name == "cnn":
+        x, y = x[:_EVALUATED], y[:_EVALUATED]
     model, _ = model_of(problem, 0)
     own = dict(model.named_parameters())
 

@@ -28,6 +28,7 @@ def result_of(spec: Spec, seconds: float | None = 5.0, **more: Any) -> dict[str,
         "target": 1.0,
         "curve": [[0.0, 2.0], [5.0, 1.0]],
         "rounds": 10,
+        "trained_s": 9.0,
         "intervals": [[1.0, 50.0]],
         "moved_points": 0,
         "spread_ms": 1.0,
@@ -202,6 +203,7 @@ def test_a_median_counts_a_run_that_misses_the_target_as_infinitely_long() -> No
     spec = Spec("kmeans", "bspb")
     found = Results([result_of(spec, 4.0), result_of(spec, None), result_of(spec, 6.0)])
     assert found.seconds("kmeans", "bspb") == 6.0
+    assert Results([result_of(spec, 4.0), result_of(spec, None)]).seconds("kmeans", "bspb") is None
     assert found.cell("kmeans", "bspv") == "-"
     assert Results([result_of(spec, None)]).cell("kmeans", "bspb") == "not reached"
 
@@ -229,4 +231,19 @@ def test_a_page_without_results_says_so(tmp_path: Path) -> None:
     document = tmp_path / "fsp.md"
     document.write_text(DOCS.read_text())
     write([], document)
-    assert "| kmeans | - | - | - | - | - | - | - |" in document.read_text()
+    assert document.read_text().count("Not measured yet.") == 10
+
+
+def test_runs_of_different_machines_are_not_mixed(tmp_path: Path) -> None:
+    document = tmp_path / "fsp.md"
+    document.write_text(DOCS.read_text())
+    large = [result_of(spec, 2.0) for spec in runs_of(["runtime", "migration"], 1)]
+    small = [
+        result_of(spec, 7.0, machine="aarch64, 2 cores, 0% of their time taken by others")
+        for spec in runs_of(["migration"], 3)
+    ]
+    write([*large, *small], document)
+    text = document.read_text()
+    assert "| kmeans | 2.0 | 2.0 | 2.0 | 2.0 | 1.0x | 1.0x | 1.0x |" in text
+    assert "one of 4 workers 4x | 7.0 (1.00x)" in text
+    assert "Measured on one machine (aarch64, 2 cores)." in text
