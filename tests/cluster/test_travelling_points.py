@@ -41,8 +41,14 @@ def lines(journal: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "flags",
-    [("full",), ("blocking",), ("full", "--link", "tcp"), ("full", "--set", "processes=1")],
-    ids=["full", "blocking", "tcp", "loader processes"],
+    [
+        ("full",),
+        ("blocking",),
+        ("full", "--link", "tcp"),
+        ("full", "--set", "processes=1"),
+        ("full", "--set", "again=30"),
+    ],
+    ids=["full", "blocking", "tcp", "loader processes", "several loops"],
 )
 def test_every_point_is_visited_once_per_pass_while_points_travel(
     flags: tuple[str, ...], tmp_path: Path

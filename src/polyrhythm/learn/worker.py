@@ -31,6 +31,7 @@ from polyrhythm.learn.loading import (
 )
 from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.migration.moving import MovingPoints
+from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
@@ -57,6 +58,8 @@ class Worker:
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
         self._pacer = Pacer(self._stage) if self._stage != Stage() else None
         self._points: Points | None = None
+        self._received = ReceivedPoints()
+        """Points of other workers. They stay when the user's code begins another loop."""
         self._kept = Kept(node)
         self._models = Models(node, job, self._kept, self._pacer, self.say)
         self._passes = VisitedPasses(node.loop)
@@ -251,7 +254,7 @@ class Worker:
             self._own_seed(),
             exchange.plan.next_points,
             exchange.plan.fits,
-            None if carrier is None else MovingPoints(carrier, points, loading),
+            None if carrier is None else MovingPoints(carrier, points, loading, self._received),
         )
         self._visits.put_back = ahead.put_back if job.abandon != OFF else None
         self._node.timesheet.begin_interval()

@@ -21,6 +21,15 @@ class Read(torch.utils.data.Dataset):
         return {"number": index, "reader": (torch.tensor(self.reader), f"of {self.reader}")}
 
 
+def batches(worker, dataset, processes, again):
+    """All batches; with `again`, every so many batches in a loop of their own."""
+    while not worker.stopped:
+        for number, batch in enumerate(worker.batches(dataset, BATCH, num_workers=processes), 1):
+            yield batch
+            if number == again:
+                break
+
+
 def main(worker):
     blocks = [torch.nn.Parameter(torch.zeros(POINTS)) for _ in range(SLICES)]
     groups = [{"params": [block]} for block in blocks]
@@ -28,7 +37,7 @@ def main(worker):
     me = int(worker.name.rpartition("-")[2])
     processes = int(worker.options.get("processes", 0))
     received = 0
-    for points in worker.batches(Read(me), BATCH, num_workers=processes):
+    for points in batches(worker, Read(me), processes, int(worker.options.get("again", 0))):
         readers, names = points["reader"]
         assert [f"of {reader}" for reader in readers.tolist()] == list(names)
         received += int((readers != me).sum())

@@ -16,11 +16,17 @@ from polyrhythm.wire.messages import ChunkSend, Leased
 
 
 class MovingPoints:
-    def __init__(self, carrier: PointsCarrier, points: Points, loading: Loading) -> None:
+    def __init__(
+        self,
+        carrier: PointsCarrier,
+        points: Points,
+        loading: Loading,
+        received: ReceivedPoints,
+    ) -> None:
         self._carrier = carrier
         self._points = points
         self._dataset = loading.dataset
-        self._received = ReceivedPoints()
+        self._received = received
         self._columns = in_columns(loading.dataset, loading.collate_fn)
         self._native = fetcher(loading.dataset, loading.collate_fn)
         self.fetch = Fetcher(
