@@ -42,7 +42,7 @@ class SimVisits:
         if new and self.memory is not None:
             self.memory.visit(self._cursor.moved())
         if self._cursor.take(self.lease):
-            self.points = 0  # the worker was evicted, so these points never count
+            self.points = self.steps = 0  # the worker was evicted, so these never count
         if new and self.memory is not None:
             self.memory.take(self.lease, self._cursor.at)
             for chunk in self.lease.chunks:

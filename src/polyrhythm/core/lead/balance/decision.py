@@ -28,6 +28,9 @@ PARTS = 4
 _MOVE_ROUNDS = 2
 """How many rounds a move takes: the holder must confirm it."""
 _PASS = "balance-pass"
+_MOST_CHUNKS = 2
+"""The most chunks that a worker gives away at once to finish the pass in time. More would change its
+passes so much that they had to come back."""
 _CERTAIN = 3.0
 """How many standard errors a difference must have."""
 
@@ -133,7 +136,7 @@ def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
         # its last one.
         points += chunk / 2 * max(0.0, 1 - fast.seconds / slow.seconds)
         if points >= chunk / 2 and apart_s > max(chunk * fast.seconds, _CERTAIN * noise):
-            moves.append(_move(_PASS, slow, fast, points, apart_s))
+            moves.append(_move(_PASS, slow, fast, min(points, _MOST_CHUNKS * chunk), apart_s))
     return _decided(moves, worst)
 
 
