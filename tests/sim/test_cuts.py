@@ -159,9 +159,9 @@ def test_the_kept_state_is_that_after_the_last_contribution_in_the_cut(
     send_state = WorkerProcess._send_state
 
     def watched(process: WorkerProcess) -> None:
-        if process._asked is not None:
+        if process._kept.asked is not None:
             sent = process.machine._state.pushes.sequence
-            captured[process._asked.number] = process.machine.worker, sent
+            captured[process._kept.asked.number] = process.machine.worker, sent
         send_state(process)
 
     monkeypatch.setattr(WorkerProcess, "_send_state", watched)

@@ -106,9 +106,6 @@ class LeadMachine:
         if not self._routing.moving:
             self._rounds.check(self._routing.primaries)
 
-    def _finish(self, reason: Reason, now_ns: int, *, failed: bool, lost: bool = False) -> None:
-        self._ending.finish(reason, self._mode.done, now_ns, failed=failed, lost=lost)
-
     # -- processes join ------------------------------------------------------------------------
 
     def _on_server_hello(self, event: ev.ServerHelloReceived, now_ns: int) -> None:
@@ -250,7 +247,7 @@ class LeadMachine:
         """A server is lost. End the job if it cannot continue without that server: `fatal` is then
         the reason, otherwise None."""
         if fatal is not None:
-            self._finish(fatal, now_ns, failed=True, lost=True)
+            self._ending.finish(fatal, self._mode.done, now_ns, failed=True, lost=True)
 
     def _on_unreachable(self, message: m.Unreachable, now_ns: int) -> None:
         self._end_if_fatal(self._servers.unreachable(message, now_ns), now_ns)

@@ -9,7 +9,6 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.keeping import parts_of
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle
@@ -24,6 +23,7 @@ from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.kept_state import send_restored
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.statistics import CarriedContribution
@@ -325,18 +325,7 @@ class ServerProcess(Process):
                 self._tell_server(SEAT.server, message, self._placed().nbytes_at(slice_))
 
     def _send_kept(self, effect: fx.SendKept) -> None:
-        """Send the state of the checkpoint to a worker that has resumed."""
-        channel = self._links.to(worker_name(effect.worker))
-        if channel is None:
-            return
-        for first, end in parts_of(self._kept_nbytes):
-            part = m.Restored(
-                worker=effect.worker,
-                incarnation=effect.incarnation,
-                nbytes=self._kept_nbytes,
-                offset=first,
-            )
-            channel.send(part, end - first)
+        send_restored(self._links.to(worker_name(effect.worker)), effect, self._kept_nbytes)
 
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.keeping import PART_NBYTES, parts_of
+from polyrhythm.core.keeping import PART_NBYTES
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.peers import SEAT
@@ -19,6 +19,7 @@ from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.kept_state import SimKeptState
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
@@ -38,7 +39,6 @@ _LEAD_HEARD = ev.LeadHeard()
 
 class WorkerProcess(Process):
     __slots__ = (
-        "_asked",
         "_backlog",
         "_channels",
         "_computing",
@@ -49,7 +49,7 @@ class WorkerProcess(Process):
         "_hosted",
         "_incarnations",
         "_job_id",
-        "_kept_nbytes",
+        "_kept",
         "_lead_linked",
         "_lead_unread",
         "_loop",
@@ -121,7 +121,7 @@ class WorkerProcess(Process):
             pace,
             objective,
         )
-        self._kept_nbytes = kept_nbytes
+        self._kept = SimKeptState(kept_nbytes)
         self._loop.end_iteration = self._send_state
         self._deliveries = SimDeliveries(
             lambda send: dial_worker(self, send),
@@ -130,7 +130,6 @@ class WorkerProcess(Process):
             memory,
         )
         self._loop.connect(self._deliveries)
-        self._asked: fx.CaptureState | None = None
         self._computing = self._loop.computing
 
     @property
@@ -310,7 +309,7 @@ class WorkerProcess(Process):
             else:
                 self._incarnations[spec.server] = spec.incarnation
                 self._link(spec.server, spec.address)
-        if self._kept_nbytes and not self._loop.began:
+        if self._kept.nbytes and not self._loop.began:
             self.put(_ME, ev.StateKept(restore=bool(job.resume)))
         self._loop.admit(job)
 
@@ -326,9 +325,6 @@ class WorkerProcess(Process):
 
     def _note(self, effect: fx.Note) -> None:
         self.reports.append((self.clock.now_ns, effect))
-
-    def _arrange(self, effect: fx.Arrange) -> None:
-        pass  # a simulated contribution has no bytes, so there are no buffers to make
 
     def _seed(self, effect: fx.SeedSlices) -> None:
         channel = self._channels.get(effect.server)
@@ -363,35 +359,12 @@ class WorkerProcess(Process):
     def _resume(self, effect: fx.Resume) -> None:
         self._loop.resume(effect)
 
-    def _let_go(self, effect: fx.StopWaiting) -> None:
-        self._loop.let_go(stop=effect.stop)
-
-    def _hurry(self, effect: fx.ContributeNow) -> None:
-        self._loop.hurry()
-
     def _capture(self, effect: fx.CaptureState) -> None:
-        self._asked = effect
-        if effect.at_once:
+        if self._kept.ask(effect):
             self._send_state()
 
     def _send_state(self) -> None:
-        """Send the state if the lead has asked for it. Copying it takes no virtual time."""
-        if self._asked is None:
-            return
-        asked, self._asked = self._asked, None
-        channel = self._channels.get(SEAT.server)
-        if channel is None:
-            return
-        for first, end in parts_of(self._kept_nbytes):
-            part = m.Kept(
-                worker=asked.worker,
-                incarnation=asked.incarnation,
-                number=asked.number,
-                nbytes=self._kept_nbytes,
-                offset=first,
-                part=end - first,
-            )
-            channel.send(part, end - first)
+        self._kept.send(self._channels.get(SEAT.server))
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         computing = self.machine.state is Phase.COMPUTING
@@ -410,13 +383,13 @@ class WorkerProcess(Process):
         fx.Rejoin: _rejoin,
         fx.Beat: _beat,
         fx.Note: _note,
-        fx.Arrange: _arrange,
+        fx.Arrange: lambda process, effect: None,  # without bytes there are no buffers to make
         fx.SeedSlices: _seed,
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,
         fx.Resume: _resume,
-        fx.StopWaiting: _let_go,
-        fx.ContributeNow: _hurry,
+        fx.StopWaiting: lambda process, effect: process._loop.let_go(stop=effect.stop),
+        fx.ContributeNow: lambda process, effect: process._loop.hurry(),
         fx.CaptureState: _capture,
         fx.TakeChunks: _take_chunks,
         fx.Fail: _fail,
