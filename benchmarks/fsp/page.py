@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -100,17 +99,16 @@ def machine_of(result: Result) -> str:
 
 
 def on_machine(results: list[Result], counted: Callable[[Spec], bool]) -> tuple[str, Results]:
-    """The results of the machine that has made the most different runs of some kind. Runs of different
-    machines are not compared with each other."""
-    made = {
-        (machine_of(result), replace(Spec.read(result["spec"]), rep=0))
-        for result in results
-        if "failed" not in result
-    }
-    machines = Counter(machine for machine, spec in made if counted(spec))
-    if not machines:
+    """The results of the machine that has made the most different runs of some kind, or the most
+    repetitions of them. Runs of different machines are not compared with each other."""
+    made: dict[str, list[Spec]] = {}
+    for result in results:
+        spec = Spec.read(result["spec"])
+        if "failed" not in result and counted(replace(spec, rep=0)):
+            made.setdefault(machine_of(result), []).append(replace(spec, rep=0))
+    if not made:
         return "", Results([])
-    name = machines.most_common(1)[0][0]
+    name = max(sorted(made), key=lambda machine: (len(set(made[machine])), len(made[machine])))
     return name, Results(result for result in results if machine_of(result) == name)
 
 
@@ -141,8 +139,9 @@ def write(results: list[Result], document: Path = DOCS) -> None:
     }
     for name, (section, counted) in sections.items():
         machine, found = on_machine(results, counted)
-        text = section(found, pictures)
-        told = f"Measured on one machine ({machine}).\n\n{text}" if machine else "Not measured yet."
+        told = "Not measured yet."
+        if machine:
+            told = f"Measured on one machine ({machine}).\n\n{section(found, pictures)}"
         readme.write(name, told, document)
 
 
@@ -420,7 +419,7 @@ def interval(found: Results, pictures: Path) -> str:
         axes = Axes(min(SWEEP), max(SWEEP), 0.0, 1.0, log=True)
         units = (
             "interval, in passes of a worker that is not slow",
-            "seconds to the target, relative",
+            "vertical: seconds to the target, relative to the longest of the algorithm",
         )
         picture.write_text(draw("", every, axes, units, marks))
         text += f"\n\n{shown(picture, 'seconds to the target for fixed intervals')}"
