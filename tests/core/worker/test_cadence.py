@@ -29,6 +29,7 @@ CADENCES = {
     "psp": ByPrediction,
     "bspb": ByPoints,
     "bspv": ByPoints,
+    "bspg": ByPoints,
     "fsp": ByClock,
 }
 
