@@ -57,16 +57,20 @@ class SimDeliveries:
             self._memories.clear()
             self.received.clear()  # the lead does not know what an earlier incarnation had
             self._incarnation = lease.incarnation
+        if self.received:
+            self._drop_unneeded(lease)
+        for send in lease.sends:
+            if send.number not in self._sent:
+                self._sent.add(send.number)
+                self._send(send)
+
+    def _drop_unneeded(self, lease: m.Leased) -> None:
         needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
         needed |= {*lease.copies, *lease.arriving}
         for chunk, (number, _) in list(self.received.items()):
             if chunk not in needed and number <= lease.delivery:
                 del self.received[chunk]
                 self._memories.pop(chunk, None)
-        for send in lease.sends:
-            if send.number not in self._sent:
-                self._sent.add(send.number)
-                self._send(send)
 
     def _send(self, send: m.ChunkSend) -> None:
         key = (send.worker, send.incarnation)

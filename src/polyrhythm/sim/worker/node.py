@@ -364,7 +364,8 @@ class WorkerProcess(Process):
             self._send_state()
 
     def _send_state(self) -> None:
-        self._kept.send(self._channels.get(SEAT.server))
+        if self._kept.asked is not None:
+            self._kept.send(self._channels.get(SEAT.server))
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         computing = self.machine.state is Phase.COMPUTING
