@@ -56,7 +56,7 @@ def pack_columns(tensors: Sequence[torch.Tensor]) -> Packed:
     """Pack points that were read as whole columns."""
     specs, columns = [], []
     for tensor in tensors:
-        spec, column = _of_tensor(tensor)
+        spec, column = column_of(tensor)
         specs.append(ColumnSpec("tensor", spec, tuple(tensor.shape[1:])))
         columns.append(column)
     return Packed(COLUMNS, tuple(specs), tuple(columns))
@@ -99,7 +99,7 @@ def _column(values: list[Any]) -> tuple[ColumnSpec, Column]:
     if isinstance(first, torch.Tensor):
         if any(each.shape != first.shape or each.dtype != first.dtype for each in values):
             raise Ragged
-        dtype, column = _of_tensor(torch.stack([each.detach().cpu() for each in values]))
+        dtype, column = column_of(torch.stack([each.detach().cpu() for each in values]))
         return ColumnSpec("tensor", dtype, tuple(first.shape)), column
     if isinstance(first, np.ndarray | np.generic):
         if any(each.shape != first.shape or each.dtype != first.dtype for each in values):
@@ -125,7 +125,7 @@ def _column(values: list[Any]) -> tuple[ColumnSpec, Column]:
     )
 
 
-def _of_tensor(tensor: torch.Tensor) -> tuple[str, Column]:
+def column_of(tensor: torch.Tensor) -> tuple[str, Column]:
     """The name of the type of a tensor, and its values as an array."""
     name = str(tensor.dtype).removeprefix("torch.")
     tensor = tensor.detach().cpu().contiguous()

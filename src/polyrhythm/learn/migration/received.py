@@ -6,7 +6,7 @@ read only when all its points are there.*
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from polyrhythm.errors import LinkError
-from polyrhythm.learn.migration.layout import Packed, Samples, tensor_of, unpack
+from polyrhythm.learn.migration.layout import Column, Packed, Samples, column_of, tensor_of, unpack
 from polyrhythm.learn.points import Indices
-from polyrhythm.wire.messages import ChunkPart
+from polyrhythm.wire.messages import ChunkPart, ColumnSpec
 
 
 @dataclass(slots=True)
@@ -173,25 +173,30 @@ class Fetcher:
         )
 
     def _together(self, indices: Indices, chunks: Indices) -> tuple[torch.Tensor, ...]:
-        """The columns of these points, of which some belong to received chunks."""
-        if chunks[0] >= 0 and (chunks == chunks[0]).all():
-            part, _ = self._received.at(int(chunks[0]), 0)
-            at = torch.from_numpy(self._position[indices])
-            columns = zip(part.specs, part.columns, strict=True)
-            return tuple(tensor_of(*each)[at] for each in columns)
-        found: list[torch.Tensor] = []
-        for chunk in np.unique(chunks[chunks >= 0]).tolist():
+        """The columns of these points, of which some belong to received chunks. For few points numpy
+        takes rows faster than torch does."""
+        specs: tuple[ColumnSpec, ...] = ()
+        found: list[Column] = []
+        for chunk in set(chunks.tolist()) - {-1}:
             part, _ = self._received.at(chunk, 0)
-            rows = np.flatnonzero(chunks == chunk)
-            at = torch.from_numpy(self._position[indices[rows]])
-            pairs = zip(part.specs, part.columns, strict=True)
-            tensors = [tensor_of(*each) for each in pairs]
+            here = chunks == chunk
+            at = self._position[indices[here]]
+            if len(at) == len(indices):
+                return _tensors(part.specs, [column[at] for column in part.columns])
             if not found:
-                found = [each.new_empty(len(indices), *each.shape[1:]) for each in tensors]
-            for out, column in zip(found, tensors, strict=True):
-                out[torch.from_numpy(rows)] = column[at]
-        own = np.flatnonzero(chunks < 0)
-        if len(own):
-            for out, column in zip(found, self._native(indices[own]), strict=True):
-                out[torch.from_numpy(own)] = column
-        return tuple(found)
+                specs = part.specs
+                found = [
+                    np.empty((len(indices), *spec.shape), column.dtype)
+                    for spec, column in zip(specs, part.columns, strict=True)
+                ]
+            for out, column in zip(found, part.columns, strict=True):
+                out[here] = column[at]
+        own = chunks < 0
+        if own.any():
+            for out, tensor in zip(found, self._native(indices[own]), strict=True):
+                out[own] = column_of(tensor)[1]
+        return _tensors(specs, found)
+
+
+def _tensors(specs: Sequence[ColumnSpec], columns: Iterable[Column]) -> tuple[torch.Tensor, ...]:
+    return tuple(map(tensor_of, specs, columns))
