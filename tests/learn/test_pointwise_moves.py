@@ -61,7 +61,13 @@ class Pair:
         self.source.take(self.lease(1, FIRST, SECOND))
         self.target.take(self.lease(1))
 
-    def lease(self, number: int, *chunks: ChunkLease, sends: tuple[ChunkSend, ...] = ()) -> Leased:
+    def lease(
+        self,
+        number: int,
+        *chunks: ChunkLease,
+        sends: tuple[ChunkSend, ...] = (),
+        copies: tuple[int, ...] = (),
+    ) -> Leased:
         return Leased(
             points=COUNT,
             seed=0,
@@ -69,6 +75,7 @@ class Pair:
             number=number,
             incarnation=1,
             sends=sends,
+            copies=copies,
             arriving=(1,) if not chunks else (),
             delivery=1,
         )
@@ -132,6 +139,19 @@ def test_a_chunk_whose_move_was_given_up_goes_on_with_what_it_remembers(
     assert not pair.source.remembered.pending
     visit_all(pair.source, LATER)
     assert collect(pair.source) == [0, 0, 2 * sum(range(COUNT))]
+
+
+@both
+def test_a_worker_that_waits_keeps_its_points_in_its_row_and_visits_none(
+    pair: Pair, algorithm: Algorithm
+) -> None:
+    visit_all(pair.source, PARAMETER)
+    collect(pair.source)
+    pair.source.take(pair.lease(2, copies=(0, 1)))
+    assert not pair.source.remembered.pending and pair.source.everything == 0
+    pair.source.take(pair.lease(3, FIRST, SECOND))
+    visit_all(pair.source, LATER)
+    assert collect(pair.source) == [0, 0, 2 * sum(range(COUNT))], "nothing was forgotten"
 
 
 def centres(*values: float) -> Arrays:

@@ -226,6 +226,9 @@ def test_with_blocking_both_workers_have_no_points_until_all_have_arrived() -> N
     for chunk in flying[:-1]:
         job.deliver(chunk)
     assert (leased(SLOW), leased(FAST), leased(THIRD)) == (0, 0, 10)
+    for member in (SLOW, FAST):
+        held, kept = job.held(member), job.migration.lease(job.plan, member).copies
+        assert held and set(held) <= set(kept), "a worker that waits keeps its chunks"
     number = job.plan.lease(SLOW).number
     job.deliver(flying[-1])
     assert (leased(SLOW), leased(FAST)) == (4, 16)

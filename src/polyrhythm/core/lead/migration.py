@@ -277,11 +277,16 @@ class Migration:
                 name, address = self._listening[delivery.target]
                 points = (delivery.chunk, chunk.first, chunk.last)
                 sends.append(ChunkSend(number, *points, *delivery.target, name, address))
+        chunks, copies = lease.chunks, tuple(self._copies.get(holder, ()))
+        if self._blocking and holder in self._involved():
+            # the member does not visit its chunks, but keeps them and what their points remember
+            copies += tuple(chunk.chunk for chunk in lease.chunks)
+            chunks = ()
         return msgspec.structs.replace(
             lease,
-            chunks=() if self._blocking and holder in self._involved() else lease.chunks,
+            chunks=chunks,
             sends=tuple(sends),
-            copies=tuple(self._copies.get(holder, ())),
+            copies=copies,
             arriving=tuple(arriving),
             delivery=self._numbers,
         )

@@ -42,7 +42,8 @@ class Remembered(Generic[Value]):
     def take(self, lease: Leased) -> set[int]:
         """Take a new lease. Returns the chunks whose points must be forgotten, because they are not
         in the lease, or because this worker has joined again. A chunk that is being sent to another
-        worker stays in the row until it has arrived there."""
+        worker stays in the row until it has arrived there, and so does a chunk that is only kept,
+        because this worker waits (`--migrate blocking`)."""
         if lease.incarnation != self._incarnation:
             self._incarnation = lease.incarnation
             gone = set(self._subtotals)
@@ -50,6 +51,7 @@ class Remembered(Generic[Value]):
             self.difference, self.pending = self._zero(), False
             return gone
         leased = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
+        leased |= {*lease.copies}
         gone = self._subtotals.keys() - leased
         for chunk in sorted(gone):
             self.difference = self._subtract(self.difference, self._subtotals.pop(chunk))

@@ -136,7 +136,8 @@ class Chunks:
         self._carrier = carrier
         self._received = ReceivedPoints()
         self._locked: dict[int, Chunk] = {}
-        """The chunks that are being sent to other workers: they are not visited."""
+        """The chunks that are not visited, because they are being sent to other workers, or because
+        this worker waits (`--migrate blocking`)."""
         if carrier is not None:
             carrier.read, carrier.add = self._state_of, self._received.add
             carrier.units = lambda send: 1
@@ -176,13 +177,13 @@ class Chunks:
             self._locked.clear()
             self._received.forget()
         leased = {each.chunk for each in lease.chunks}
-        sent = {each.chunk for each in lease.sends}
-        self._locked |= {each: self._chunks[each] for each in sent & self._chunks.keys()}
+        locked = {each.chunk for each in lease.sends} | {*lease.copies}
+        self._locked |= {each: self._chunks[each] for each in locked & self._chunks.keys()}
         for number in self._chunks.keys() - leased:
             gone = self._chunks.pop(number)
             self._been[number] = gone.passes, gone.cursor
         self._chunks |= {each: self._locked[each] for each in leased & self._locked.keys()}
-        self._locked = {each: chunk for each, chunk in self._locked.items() if each in sent}
+        self._locked = {each: chunk for each, chunk in self._locked.items() if each in locked}
         for each in lease.chunks:
             if each.chunk not in self._chunks:
                 self._chunks[each.chunk] = self._read(each)

@@ -79,7 +79,8 @@ class Leased(Message, frozen=True, kw_only=True):
     sends: tuple[ChunkSend, ...] = ()
     """The chunks to send. They are in no lease until they have arrived."""
     copies: tuple[Amount, ...] = ()
-    """The chunks of which the worker keeps an inactive copy, which it must not visit."""
+    """The chunks of which the worker keeps an inactive copy, which it must not visit. While the worker
+    waits (`--migrate blocking`), its own chunks are among them."""
     arriving: tuple[Amount, ...] = ()
     """The chunks that other workers send to this one."""
     delivery: Amount = 0
