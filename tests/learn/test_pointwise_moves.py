@@ -76,7 +76,7 @@ class Pair:
             incarnation=1,
             sends=sends,
             copies=copies,
-            arriving=(1,) if not chunks else (),
+            arriving=(1,) if not chunks and not copies else (),
             delivery=1,
         )
 
@@ -152,6 +152,16 @@ def test_a_worker_that_waits_keeps_its_points_in_its_row_and_visits_none(
     pair.source.take(pair.lease(3, FIRST, SECOND))
     visit_all(pair.source, LATER)
     assert collect(pair.source) == [0, 0, 2 * sum(range(COUNT))], "nothing was forgotten"
+
+
+@both
+def test_a_worker_that_waits_keeps_what_it_has_received(pair: Pair, algorithm: Algorithm) -> None:
+    visit_all(pair.source, PARAMETER)
+    pair.deliver()
+    pair.target.take(pair.lease(2, copies=(1,)))
+    assert not pair.target.remembered.pending
+    pair.target.take(pair.lease(3, ChunkLease(1, 25, 50, 1, 0)))
+    assert collect(pair.target) == [25, 0, sum(range(25, 50))]
 
 
 def centres(*values: float) -> Arrays:

@@ -189,7 +189,7 @@ class Chunks:
                 self._chunks[each.chunk] = self._read(each)
             self._chunks[each.chunk].move(each.passes, each.cursor)
         if self._carrier is not None:
-            self._received.keep({*lease.arriving}, lease.delivery)
+            self._received.keep({*lease.arriving, *lease.copies}, lease.delivery)
             self._carrier.take(lease)
         return anew
 
