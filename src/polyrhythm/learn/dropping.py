@@ -57,7 +57,8 @@ class Dropping:
         if least := sizes.least_used:
             use = f"; it skips small batches, and --min-batch {least} would give it none"
         self._say(
-            f"the training loop computed no gradient with {sizes.dropped_points:,} of the first"
-            f" {sizes.points:,} points of a worker: they count as visited, but the model does not"
-            f" learn from them{use}"
+            "the training loop asked for the next batch before it had computed a gradient with"
+            f" {sizes.dropped_points:,} of the first {sizes.points:,} points of a worker: if it skips"
+            " these batches, their points count as visited, but the model does not learn from"
+            f" them{use}"
         )

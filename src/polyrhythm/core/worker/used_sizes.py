@@ -12,6 +12,8 @@ MANY = 0.2
 """A loop that drops more than this share of its points is warned about."""
 _ENOUGH = 20
 """So many batches are needed to tell a share."""
+_NONE_USED = 3
+"""A loop that has dropped all of its first batches is warned about after this many."""
 
 
 class UsedSizes:
@@ -58,7 +60,8 @@ class UsedSizes:
 
     def warns(self) -> bool:
         """Whether it is time to say that the loop drops many points. This is said once."""
-        many = self._batches >= _ENOUGH and self.dropped_points > MANY * self.points
+        enough = _ENOUGH if self._smallest_used else _NONE_USED
+        many = self._batches >= enough and self.dropped_points > MANY * self.points
         if self._warned or not many:
             return False
         self._warned = True
