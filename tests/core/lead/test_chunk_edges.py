@@ -25,6 +25,7 @@ def test_many_row_groups_are_never_divided(workers: int, each: int) -> None:
     groups = range(each, 10_000, each)
     plan = DataPlan(10_000, workers, 0, None, groups=groups)
     assert {chunk.first for chunk in plan.chunks} <= {0, *groups}
+    plan.check()
     assert len(plan.chunks) >= min(16 * workers, len(groups) + 1) / 2
 
 

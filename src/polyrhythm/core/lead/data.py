@@ -55,7 +55,7 @@ class DataPlan:
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(len(self.chunks)):
             self._passes.put(index, 0)
-        self._changed = set(range(count))
+        self._changed = set(range(len(self.chunks)))
         """The chunks that were changed since the last `check`."""
         self._progress = 0
         """How often a contribution has reported progress in a chunk."""
