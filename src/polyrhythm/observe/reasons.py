@@ -104,8 +104,8 @@ SENTENCES = {
     "balance-alike": "all {count:worker} are alike",
     "balance-even": "no worker will be more than {bound:g} passes from the mean ({apart:.2f})",
     "balance-uncertain": "the workers do not differ by more than their measurements do",
-    "balance-passes": "{workers} would fall behind: {passes:.1f} passes against {target_passes:.1f} of"
-    " {targets}, and {times:.1f} times the time per point",
+    "balance-passes": "{workers} would fall behind: {passes:.1f} passes {seconds:.1f} s from now,"
+    " against {target_passes:.1f} of {targets}, at {times:.1f} times the time per point",
     "balance-pass": "{workers} would finish this pass {seconds:.1f} s after {targets}, at {times:.1f}"
     " times the time per point",
     "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}, at {times:.1f} times"

@@ -141,11 +141,12 @@ def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
 
 
 def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, seconds: float) -> Move:
+    """`passes` and `target_passes` of the reason are those after `seconds`, if no points move."""
     fields: dict[str, Field] = {
         "workers": [worker for worker, _ in slow.keys],
         "targets": [worker for worker, _ in fast.keys],
-        "passes": slow.passes,
-        "target_passes": fast.passes,
+        "passes": slow.predicted(seconds),
+        "target_passes": fast.predicted(seconds),
         "times": slow.seconds / fast.seconds,
         "seconds": seconds,
     }
