@@ -22,6 +22,24 @@ STATISTICS: tuple[Mutant, ...] = (
         f"{_ROWS}[1]",
     ),
     mutant(
+        "waiting-difference-acknowledged",
+        "New routes acknowledge a difference that no fold has named, and its worker forgets it.",
+        "core:Failover.place_if_ready",
+        "self._mode.contained()",
+        "None",
+        "tests/core/server/test_server_machine.py"
+        "::test_new_routes_do_not_acknowledge_a_contribution_that_no_fold_has_named",
+    ),
+    mutant(
+        "fold-of-some-slices-acknowledged",
+        "A fold that a slice taken over has not made acknowledges differences of that slice.",
+        "core:RowsMode.take_over",
+        "event.version < self._round",
+        "False",
+        "tests/core/server/test_server_machine.py"
+        "::test_a_fold_that_a_slice_has_not_made_acknowledges_nothing",
+    ),
+    mutant(
         "torn-version-is-used",
         "The lead does not say that a contribution of a dead worker is missing in some slices.",
         "core:Contributions.torn",

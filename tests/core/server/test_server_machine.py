@@ -297,3 +297,74 @@ def test_a_contribution_that_came_before_the_fold_is_not_acknowledged_unless_it_
     assert [arrived.worker for arrived in sent(late, m.Arrived, "lead")] == [1]
     seat.fold(2, rows=(m.Row(0, 1, 1), m.Row(1, 2, 1)))
     assert acknowledged(seat.tell(ev.FoldDone(2, 1.0))) == [(1, 1)]
+
+
+def moved(routing: int, *routes: m.Route) -> m.Place:
+    return m.Place(
+        term=1,
+        routing=routing,
+        spec=spec((200,)),
+        routes=routes or ROUTES,
+        members=(ANNA, BERT),
+        fresh=False,
+    )
+
+
+def test_new_routes_do_not_acknowledge_a_contribution_that_no_fold_has_named() -> None:
+    """Another server may become the primary of a slice. Then the worker must still have the
+    contribution, in order to send it again."""
+    seat = Seat(kind="statistics").begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    seat.tell(ev.Contributed(1, 2, 1, 1))
+    seat.fold(1, rows=(m.Row(0, 1, 1), m.Row(1, 2, 0)))
+    seat.tell(ev.FoldDone(1, 1.0))
+    seat.tell(moved(2))
+    effects = seat.tell(ev.Rerouted(2, 1, (m.Row(0, 1, 1), m.Row(1, 2, 1)), round=2))
+    assert sent(effects, m.Placed, "lead") and acknowledged(effects) == []
+    seat.fold(2, rows=(m.Row(0, 1, 1), m.Row(1, 2, 1)))
+    assert acknowledged(seat.tell(ev.FoldDone(2, 1.0))) == [(1, 1)]
+
+
+def test_a_fold_that_a_slice_has_not_made_acknowledges_nothing() -> None:
+    """This server has folded round 1. Then it becomes the primary of slice 1, in which the fold was
+    not made, and the contribution comes again for that slice."""
+    seat = Seat(kind="statistics").begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    rows = (m.Row(0, 1, 1), m.Row(1, 2, 0))
+    seat.fold(1, rows=rows)
+    seat.tell(ev.FoldDone(1, 1.0))
+    seat.tell(moved(2, m.Route(0), m.Route(0, since=2), m.Route(0)))
+    lacking = (m.Row(0, 1, 0), m.Row(1, 2, 0))
+    assert acknowledged(seat.tell(ev.Rerouted(2, 0, lacking, round=2))) == []
+    again = seat.tell(ev.Contributed(0, 1, 1, 2))
+    assert sent(again, m.Arrived, "lead") and acknowledged(again) == []
+    seat.fold(1, rows=rows)
+    assert acknowledged(seat.tell(ev.FoldDone(1, 1.0))) == [(0, 1)]
+
+
+def test_a_fold_under_way_does_not_acknowledge_a_later_incarnation() -> None:
+    """Bert joins again while the fold waits for a replica. His sequences begin anew."""
+    server = ServerMachine(0, m.JobSpec(job="j", servers=2, replicas=1, kind="statistics"))
+    servers = tuple(m.ServerSpec(number, m.Address("", 0, "", ""), 1) for number in range(2))
+
+    def place(routing: int, *members: m.MemberSpec) -> m.Place:
+        routes = (m.Route(0, (1,)),)
+        fields = {"routes": routes, "servers": servers, "members": members, "fresh": routing == 1}
+        return m.Place(term=1, routing=routing, spec=spec((200,)), **fields)
+
+    rows = (m.Row(0, 1, 0), m.Row(1, 2, 2))
+    for event in (
+        place(1, ANNA, BERT),
+        ev.Linked(1, 1),
+        m.Fold(term=1, round=0, members=(ANNA, BERT)),
+        ev.Contributed(1, 2, 1, 1),
+        ev.Contributed(1, 2, 2, 1),
+        m.Fold(term=1, round=1, members=(ANNA, BERT), rows=rows),
+        ev.FoldDone(1, 1.0),
+        place(2, ANNA, m.MemberSpec(1, 3, "bert")),
+        ev.Rerouted(2, 1, (m.Row(0, 1, 0), m.Row(1, 3, 0)), round=2),
+        ev.Contributed(1, 3, 1, 2),
+    ):
+        server.handle(event, 1)
+    effects = server.handle(m.Copied(routing=2, server=1, rows=(m.Row(-1, 0, 1),)), 1)
+    assert sent(effects, m.Folded, "lead") and acknowledged(list(effects)) == []

@@ -135,7 +135,8 @@ class Failover:
         if state.folding is not None or not self._mode.may_be_placed():
             return
         epoch.arrive()
-        for worker, sequence in state.acks.fold(state.versions.version):
+        contained = self._mode.contained()
+        for worker, sequence in state.acks.fold(state.versions.version, named=contained):
             state.acknowledge(worker, sequence)
         rows = self._mode.placed_rows(rerouted.rows)
         state.tell_lead(m.Placed(**state.identity(), round=rerouted.version, rows=rows))

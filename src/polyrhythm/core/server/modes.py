@@ -51,6 +51,10 @@ class ServerMode(Protocol):
         """The set of slices of which this server is the primary has changed. `anew`: it was the
         primary of no slice before."""
 
+    def contained(self) -> dict[int, int] | None:
+        """Per worker, the last contribution that is in the present version; None: the version
+        contains all that have arrived in its rounds."""
+
     def may_be_placed(self) -> bool:
         """Whether this server can report to the lead that it applies the routes."""
 
@@ -99,8 +103,8 @@ class _Mode:
         assert fold is not None
         state.since_ns = now_ns
         readers = state.acks.last_first(fold.readers)
-        named = self._named(fold)
-        for worker, sequence in state.acks.fold(fold.round, frozenset(readers), named):
+        contained = self.contained()
+        for worker, sequence in state.acks.fold(fold.round, frozenset(readers), contained):
             state.acknowledge(worker, sequence)
         for worker in readers:
             self._publish(worker, first=len(readers) > 1 and worker == readers[0])
@@ -111,9 +115,7 @@ class _Mode:
         self.free()
         self.finished()
 
-    def _named(self, fold: m.Fold) -> dict[int, int] | None:
-        """Per worker, the last sequence that the fold contains; None: it contains all that have
-        arrived."""
+    def contained(self) -> dict[int, int] | None:
         return None
 
     def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
@@ -224,12 +226,16 @@ class RoundsMode(_Mode):
 
 class RowsMode(RoundsMode):
     """Rounds of kind statistics: a fold contains the contributions that the lead names, and no
-    others that have arrived. *A contribution is acknowledged when a fold has named it.*"""
+    others that have arrived. *A contribution is acknowledged when a fold has named it and every
+    slice of this server has made that fold.*"""
 
     def __init__(self, state: ServerState) -> None:
         super().__init__(state)
         self._rows: dict[tuple[int, int], int] = {}
-        """Per member, its last contribution in the present version."""
+        """Per member, its last contribution in the present version, as the last fold has named
+        it."""
+        self._round = 0
+        """The round of that fold."""
 
     def contributed(self, event: ev.Contributed) -> None:
         state = self._state
@@ -242,10 +248,20 @@ class RowsMode(RoundsMode):
 
     def fold(self, message: m.Fold, now_ns: int) -> None:
         self._rows = {(row.worker, row.incarnation): row.sequence for row in message.rows}
+        self._round = message.round
         super().fold(message, now_ns)
 
-    def _named(self, fold: m.Fold) -> dict[int, int]:
-        return {row.worker: row.sequence for row in fold.rows}
+    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+        if event.version < self._round:
+            self._rows = {}  # a slice that was taken over has not made that fold
+        super().take_over(event, anew=anew)
+
+    def contained(self) -> dict[int, int]:
+        # sequences begin anew with an incarnation, so rows of earlier ones are left out
+        return {
+            worker: self._rows.get((worker, incarnation), 0)
+            for worker, incarnation in self._state.acks.members.items()
+        }
 
 
 class OnArrivalMode(_Mode):
