@@ -122,11 +122,11 @@ def test_training_goes_on_without_its_store_and_checkpoints_come_back_with_it(
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "store"
-    job = (*VISITS, "--workers", 2, "--servers", 2, "--max-seconds", 60, "--store", store)
+    job = (*VISITS, "--workers", 2, "--servers", 2, "--max-seconds", 200, "--store", store)
     with Command(*job, "--checkpoint-every", "3rounds", cwd=tmp_path, spares=1) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         away = store.rename(tmp_path / "away")
-        wait_until(lambda: len(command.journal("checkpoint-failed")) > 1, "cuts are given up")
+        wait_until(lambda: len(command.journal("checkpoint-failed")) > 1, "cuts are given up", 90)
         made = len(command.journal("checkpoint"))
         away.rename(store)
         wait_until(lambda: len(command.journal("checkpoint")) > made, "the next checkpoint")

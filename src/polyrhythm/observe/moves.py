@@ -23,7 +23,7 @@ def passes_in_words(state: RunState) -> list[str]:
     """Lines about the passes of every worker, the points that moved and why, and those that are
     lost."""
     rows = []
-    workers = state.workers.values()
+    workers = sorted(state.workers.values(), key=lambda each: (len(each.name), each.name))
     if passes := [f"{each.name} {each.passes:.1f}" for each in workers if each.passes is not None]:
         rows.append(f"passes: {few(passes)}")
     return rows + moves_in_words(state)
