@@ -81,7 +81,8 @@ def test_a_loop_that_skips_small_batches_makes_its_steps(
     assert loop.kept > 0.8 * PASSES * POINTS
     small = [points for points in loop.got if points < BATCH]
     assert len(small) <= PASSES + 2
-    assert sum(loop.weights) == loop.kept
+    # a last contribution that only reports dropped points has the smallest weight
+    assert 0 <= sum(loop.weights) - loop.kept <= 1
 
 
 @pytest.mark.parametrize("sync", ["bsp", "fsp"])
