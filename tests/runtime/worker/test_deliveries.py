@@ -122,6 +122,18 @@ def test_a_target_that_cannot_be_reached_is_reported(ends: tuple[End, End]) -> N
     assert fault is not None and fault.code == "move-unreachable"
 
 
+def test_a_link_that_has_ended_takes_no_further_delivery() -> None:
+    """Otherwise nobody would report that the delivery failed, and its chunk would stay locked."""
+    first, second = (
+        ChunkSend(n, n, n, n + 1, 1, 7, "worker-1", Address("127.0.0.1", 1, "", "")) for n in (1, 2)
+    )
+    peer = deliveries._Peer()
+    assert peer.takes(first)
+    assert peer.end() == [first]
+    assert not peer.takes(second)
+    assert peer.end() == [first]
+
+
 def test_the_end_of_the_link_is_reported_for_every_chunk_that_was_sent(
     ends: tuple[End, End],
 ) -> None:

@@ -85,6 +85,19 @@ class _Peer:
         """The deliveries over this link."""
         self.lock = threading.Lock()
 
+    def takes(self, send: m.ChunkSend) -> bool:
+        """Add a delivery to those that fail with the link. Returns False if the link has ended."""
+        with self.lock:
+            if not self.ended:
+                self.sends.append(send)
+            return not self.ended
+
+    def end(self) -> list[m.ChunkSend]:
+        """The link has ended. Returns its deliveries; no further one is added."""
+        with self.lock:
+            self.ended = True
+            return self.sends
+
 
 class PointsCarrier:
     def __init__(
@@ -166,9 +179,7 @@ class PointsCarrier:
         for send in lease.sends:
             if send.number not in self._begun:
                 self._begun.add(send.number)
-                peer = self._peer(send)
-                peer.sends.append(send)
-                self._queue.append(_Outgoing(send, peer))
+                self._queue.append(_Outgoing(send, self._peer(send)))
 
     def between_batches(self) -> None:
         """Send some points. This takes a small share of the time since the last call."""
@@ -252,8 +263,9 @@ class PointsCarrier:
     def _peer(self, send: m.ChunkSend) -> _Peer:
         key = (send.worker, send.incarnation)
         peer = self._peers.get(key)
-        if peer is None or peer.ended:
+        if peer is None or not peer.takes(send):
             peer = self._peers[key] = _Peer()
+            peer.takes(send)
             name = f"points-{send.name}"
             threading.Thread(target=self._reach, args=(send, peer), name=name, daemon=True).start()
         return peer
@@ -273,8 +285,8 @@ class PointsCarrier:
         except Exception as error:
             known = isinstance(error, PolyrhythmError | OSError)
             detail = str(error if known else fault_of(send.name, error))
-        peer.ended = True
-        for sent in [] if self._closing else [send, *peer.sends]:
+        failed = peer.end()
+        for sent in [] if self._closing else failed:
             # the lead ignores this for deliveries that are complete
             self._fail(sent, "move-unreachable", detail)
         if peer.link is not None:
