@@ -103,11 +103,20 @@ STATISTICS: tuple[Mutant, ...] = (
         "ended-without-the-last-parameters",
         "The servers lack the parameters of the last version when the job reaches a goal.",
         "core:ByRounds.closed",
-        "goal is not None and self._keeps_rows and (not self._stopping.asked)",
+        "goal is not None and self._keeps_rows",
         "False",
         "tests/cluster/test_statistics_processes.py"
         "::test_parameters_that_differ_do_not_drift_apart",
         slow=True,
+    ),
+    mutant(
+        "ended-while-points-move",
+        "The job ends although points that move are missing from the sum.",
+        "core:ByRounds._close",
+        "stopping.asked and (self._based_on_whole or stopping.at_once)",
+        "stopping.asked",
+        "tests/sim/test_simulated_statistics.py"
+        "::test_a_job_ends_with_the_points_that_move_at_its_end",
     ),
     mutant(
         "terminated-is-ignored",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.server import rows_check
 from polyrhythm.sim.server.rows_store import SimRowsSliceStore
@@ -137,3 +138,72 @@ def test_after_a_pass_every_point_is_in_one_row() -> None:
             points = [point for row in rows.rows.values() for point in row.memory]
             assert sorted(points) == list(range(60))
             assert sum(row.total[1] for row in rows.rows.values()) == 60
+
+
+MOVING = """
+    [job]
+    sync = "fsp"
+    kind = "statistics"
+    migrate = "MIGRATE"
+    interval = "50ms"
+    GOAL
+    points = 2000
+    batch = 8
+    point = "1kB"
+    model = "10kB"
+    servers = 2
+    [link]
+    delay = "1ms"
+    bandwidth = "2MB"
+    [[workers]]
+    count = 3
+    step = "4ms"
+    [[workers]]
+    step = "16ms"
+"""
+"""Chunks of the slow worker move between about the 9th and the 24th round."""
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:
+    """Per version, the points in its sum."""
+    found: dict[int, set[int]] = {}
+    folded = Checker.folded
+
+    def watch(checker: Checker, server: int, round_: int) -> None:
+        folded(checker, server, round_)
+        store = checker.memories[server]
+        assert isinstance(store, SimRowsSliceStore)
+        for rows in store.rows.values():
+            found[round_] = {point for row in rows.rows.values() for point in row.memory}
+
+    monkeypatch.setattr(Checker, "folded", watch)
+    return found
+
+
+def check_last_parameters(versions: dict[int, set[int]]) -> None:
+    """The parameters in the last version are computed from the version before it."""
+    *_, based_on, last = sorted(versions)
+    visited = set[int]().union(*(versions[each] for each in versions if each < last))
+    assert visited - versions[based_on] == set(), "points that moved are missing"
+
+
+@pytest.mark.parametrize("migrate", ["full", "blocking"])
+@pytest.mark.parametrize("rounds", range(10, 26, 3))
+def test_a_job_ends_with_the_points_that_move_at_its_end(
+    rounds: int, migrate: str, versions: dict[int, set[int]]
+) -> None:
+    text = MOVING.replace("GOAL", f"rounds = {rounds}").replace("MIGRATE", migrate)
+    run = Run(text)
+    assert run.end.reason.code == "goal"
+    assert run.lines("chunks")
+    check_last_parameters(versions)
+
+
+@pytest.mark.parametrize("at_s", [0.6, 0.9, 1.2])
+def test_a_stop_waits_for_points_that_move(at_s: float, versions: dict[int, set[int]]) -> None:
+    text = MOVING.replace("GOAL", "epochs = 100").replace("MIGRATE", "full")
+    run = Run(text + f'[[events]]\nat = "{at_s}s"\nwhat = "end"\n')
+    assert run.end.reason.code == "stopped"
+    assert run.lines("chunks")
+    check_last_parameters(versions)

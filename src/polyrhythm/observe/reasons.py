@@ -114,6 +114,7 @@ SENTENCES = {
     "move-unreachable": "{workers} cannot connect to {targets}: {detail}",
     "move-not-sendable": "{workers} cannot send its points: {detail}",
     "move-member-left": "{workers} or {targets} left before all points had arrived",
+    "move-job-ends": "the job ends",
     "move-visited": "they were being visited when their turn to move came",
     "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "no worker has reported {target} yet, which --target names; workers have"

@@ -35,9 +35,12 @@ class ByRounds:
         self._stopping = parts.stopping
         self._folds = parts.folds
         self._keeps_rows = keeps_rows(parts.job.kind)
-        self._closing: Reason | None = None
-        """Kind statistics: the goal that was reached. *One more fold follows, with the parameters
-        that the evaluator has computed from the version that reached the goal.*"""
+        self._sharing = parts.sharing
+        self._whole = self._based_on_whole = True
+        """Kind statistics: whether the last version that was ordered contains all points that have
+        moved, and whether the version before it does. *When a goal is reached, one more fold follows,
+        with the parameters that the evaluator has computed from the version before it. If points were
+        missing from that version, because they were moving, more folds follow.*"""
         self._noted_share = 1.0
         """The smallest share of a step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -99,6 +102,7 @@ class ByRounds:
         """Fold the open round with the contributions that it has. The new version is pushed to no
         worker, because a worker that is computing would drop it; all workers pull it instead."""
         self._stopping.settled()
+        self._stopping.at_once = True
         if not self._ending.begun and not self._rounds.folding:
             stopped = self._stopping.reason
             self._progress.break_off(self.done, stopped.code, now_ns)
@@ -114,6 +118,8 @@ class ByRounds:
         rounds = self._rounds
         self._folds.begin(release, reason, now_ns)
         self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
+        if self._keeps_rows:
+            self._based_on_whole, self._whole = self._whole, self._sharing.settled
         self._note_share(rounds.share)
 
     def _note_share(self, share: float) -> None:
@@ -135,16 +141,31 @@ class ByRounds:
             return
         round_, why = self._rounds.round, self._rounds.reason
         goal = self._progress.folded(self.done, why, now_ns)
-        if goal is not None and self._keeps_rows and not self._stopping.asked:
-            self._closing = goal
+        if goal is not None and self._keeps_rows:
+            self._close(goal)
         elif goal is not None:
-            self._ending.goal = self._closing or goal
+            self._ending.goal = goal
         elif (trouble := self._progress.stuck(round_, why)) is not None:
             self._ending.finish(trouble, self.done, now_ns, failed=True)
 
+    def _close(self, goal: Reason) -> None:
+        """Kind statistics: end the job if the parameters in the last fold are those of a version in
+        which no point was missing because it moved."""
+        stopping = self._stopping
+        goal = stopping.goal or goal
+        if stopping.asked and (self._based_on_whole or stopping.at_once):
+            self._ending.goal = goal
+        else:
+            stopping.goal = goal
+
     def released(self, now_ns: int) -> None:
-        if self._closing is not None and not self._stopping.asked and not self._ending.begun:
-            self._stopping.reason = self._closing
+        stopping = self._stopping
+        if stopping.goal is None or self._ending.begun:
+            return
+        if stopping.asked:
+            self._folds.pause()
+        else:
+            stopping.reason = stopping.goal
             self.stop(now_ns)
 
     def recount(self, versions: Mapping[int, int]) -> bool:

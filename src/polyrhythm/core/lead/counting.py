@@ -66,7 +66,7 @@ class Counting:
             lease = trailer.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0
-            if self._sharing.moving:
+            if self._sharing.awaits:
                 self._confirm_lease(member, lease, now_ns)
             if trailer.terminated and self._evaluator.is_chosen(member):
                 self._terminate(trailer.terminated, now_ns)
@@ -76,8 +76,10 @@ class Counting:
 
     def _terminate(self, why: str, now_ns: int) -> None:
         """The evaluator has found the parameters of its algorithm to be final. The job ends with the
-        fold that contains them, without waiting for the points of the open round."""
+        fold that contains them, without waiting for the points of the open round. They were computed
+        from a sum over all points."""
         if not self._ending.begun and not self._stopping.asked:
+            self._stopping.at_once = True
             self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
             self._mode.stop(now_ns)
 
@@ -143,6 +145,9 @@ class Counting:
         chunks again, and balance the passes."""
         self.send_leases(self._sharing.share_again(self._view, removed), now_ns)
         self.note_data()
+        if self._stopping.goal is not None:
+            self.send_leases(self._sharing.end_moves(self._view), now_ns)
+            return
         round_s = self._sharing.round_s
         if round_s is None or self._ending.begun:
             return

@@ -284,6 +284,8 @@ class DataPlan:
             for index in sorted(self._held.pop(holder, ())):
                 chunk = self.chunks[index]
                 heir = chunk.heir if chunk.delivered or not chunk.delivery else None
+                if heir is not None:
+                    self.handed.append((index, holder, heir))
                 chunk.holder = None
                 self._hand(index, heir)
                 if heir is not None:

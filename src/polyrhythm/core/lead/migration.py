@@ -78,6 +78,10 @@ class Migration:
         """Per member that receives points, its name and where it does so."""
         self._full: set[Holder] = set()
         """Members that have no memory for further points."""
+        self._adopting: dict[int, tuple[Holder, int]] = {}
+        """Kind statistics: the chunks that were moved and may be missing from the sum, until the new
+        holder has contributed under a lease with the chunk. Per chunk, that holder and the number of
+        the lease; 0: it has none yet."""
         self._ended: dict[tuple[int, int, str], Ended] = {}
 
     @property
@@ -94,6 +98,17 @@ class Migration:
     def busy(self) -> bool:
         """Whether chunks are in flight or wait."""
         return bool(self._queue or self._flying)
+
+    @property
+    def adopting(self) -> bool:
+        """Kind statistics: whether the points of a moved chunk may be missing from the sum, because
+        its new holder has not contributed since."""
+        return bool(self._adopting)
+
+    @property
+    def settled(self) -> bool:
+        """Kind statistics: whether no point is missing from the sum because it moves."""
+        return not self._flying and not self._adopting
 
     def begin(self, plan: DataPlan, members: int) -> None:
         """The data plan is made, for this many members."""
@@ -185,7 +200,10 @@ class Migration:
         before = self._involved()
         for index, source, target in plan.handed:
             self._copies.get(target, {}).pop(index, None)
-            self._keep_copy(plan, source, index)
+            if self._rows:
+                self._adopting[index] = (target, 0)
+            elif source in self._listening:  # it is still a member
+                self._keep_copy(plan, source, index)
         plan.handed.clear()
         for index, delivery in list(self._flying.items()):
             chunk = plan.chunks[index]
@@ -204,6 +222,14 @@ class Migration:
         """The members change: end all moves, because the chunks are shared anew. Returns the members
         whose leases changed."""
         return self._cancel(plan, set(self._flying), reason, waiting=True)
+
+    def call_off(self, plan: DataPlan, reason: Reason) -> set[Holder]:
+        """The job ends: begin no further moves, and end those whose points have not arrived. Returns
+        the members whose leases changed."""
+        stay = {index for index in self._flying if not plan.chunks[index].delivered}
+        if not stay and not self._queue:
+            return set()
+        return self._cancel(plan, stay, reason, waiting=True)
 
     def _cancel(
         self, plan: DataPlan, chunks: Collection[int], reason: Reason, *, waiting: bool = False
@@ -231,6 +257,9 @@ class Migration:
             self._full.discard(member)
             self._listening.pop(member, None)
         self._barred = {pair for pair in self._barred if not left & set(pair)}
+        self._adopting = {
+            chunk: each for chunk, each in self._adopting.items() if each[0] not in left
+        }
 
     def shared(self, plan: DataPlan) -> None:
         """The chunks were shared anew: copies of chunks that a member holds again are active."""
@@ -250,8 +279,6 @@ class Migration:
     def _keep_copy(self, plan: DataPlan, holder: Holder, chunk: int) -> None:
         """The member has given the chunk away: it keeps a copy, and the oldest copies are dropped if
         there are too many. A copy that becomes active again is not dropped."""
-        if self._rows:
-            return
         copies = self._copies.setdefault(holder, {})
         copies.pop(chunk, None)
         copies[chunk] = None
@@ -290,6 +317,25 @@ class Migration:
             arriving=tuple(arriving),
             delivery=self._numbers,
         )
+
+    def leased(self, lease: Leased) -> None:
+        """This lease is sent: its holder adds what the points of its new chunks remember."""
+        if not self._adopting:
+            return
+        active = {each.chunk for each in lease.chunks} | {each.chunk for each in lease.sends}
+        for chunk, (holder, number) in self._adopting.items():
+            if holder == (lease.worker, lease.incarnation):
+                # a member that waits (`blocking`) adds nothing yet
+                first = (number or lease.number) if chunk in active else 0
+                self._adopting[chunk] = (holder, first)
+
+    def confirmed(self, holder: Holder, number: int) -> None:
+        """A member has contributed under this lease, so the chunks of the lease are in its row."""
+        self._adopting = {
+            chunk: (other, first)
+            for chunk, (other, first) in self._adopting.items()
+            if other != holder or not 0 < first <= number
+        }
 
     def _involved(self) -> set[Holder]:
         """The sources and targets of the deliveries that are on their way."""

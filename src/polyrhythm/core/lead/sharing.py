@@ -75,6 +75,17 @@ class Sharing:
         return self._plan.points if self._plan is not None else 0
 
     @property
+    def settled(self) -> bool:
+        """Kind statistics: whether no point is missing from the sum because it moves from one member
+        to another."""
+        return self._migration is None or self._migration.settled
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a chunk moves, or has moved and is not known to be in the row of its new holder."""
+        return bool(self.moving) or (self._migration is not None and self._migration.adopting)
+
+    @property
     def seed(self) -> int:
         return self._seed
 
@@ -118,7 +129,7 @@ class Sharing:
         member.enrolled = True
         if self._migration is not None and message.listens is not None:
             self._migration.listening(member.key, member.name, message.listens)
-        return self._lease(member.key)
+        return self._sent(self._lease(member.key))
 
     def _enrol_private(self, member: Member, points: int, batch: int) -> Leased | Reason:
         """A member announces a data set of its own."""
@@ -155,6 +166,20 @@ class Sharing:
         if self._migration is None:
             return self._plan.lease(holder)
         return self._migration.lease(self._plan, holder)
+
+    def _sent(self, lease: Leased) -> Leased:
+        """The lease, which is sent now."""
+        if self._migration is not None:
+            self._migration.leased(lease)
+        return lease
+
+    def end_moves(self, view: View) -> list[tuple[Member, Leased]]:
+        """The job ends: end the moves whose points have not arrived. Returns the leases that
+        changed."""
+        if self._plan is None or self._migration is None:
+            return []
+        changed = self._migration.call_off(self._plan, Reason("move-job-ends"))
+        return self._leases(view, changed)
 
     def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
         """Every server knows the view, and so that the members in `gone` were removed: share the
@@ -227,10 +252,11 @@ class Sharing:
     def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
         """The member has contributed or abstained under lease `number`. Returns the leases that
         grew because chunks could move."""
-        if self._plan is None or not self.moving:
+        if self._plan is None or not self.awaits:
             return []
         changed = self._plan.confirm(member.key, number)
         if self._migration is not None:
+            self._migration.confirmed(member.key, number)
             changed |= self._migration.settle(self._plan)
         return self._leases(view, changed)
 
@@ -267,7 +293,7 @@ class Sharing:
         for worker, incarnation in sorted(changed):
             member = view.get(worker, incarnation)
             if member is not None and member.enrolled:
-                found.append((member, self._lease(member.key)))
+                found.append((member, self._sent(self._lease(member.key))))
         return found
 
     def check(self) -> None:
