@@ -35,6 +35,10 @@ class TestTimes:
     def __init__(self) -> None:
         self._began = False
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.config.option.collectonly:  # in the process that test processes are forked from
+            record(Times(COLLECTION, processor_s(), 0.0))
+
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         if not self._began:

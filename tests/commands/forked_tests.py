@@ -1,0 +1,156 @@
+"""Test processes that are forked from one process that has collected all tests.
+
+To import all tests and what they need takes each test process of xdist 9 s of processor time. Here one
+process, the collected process, imports them. Every test process is forked from it, so its own collection
+finds all modules imported, and takes 2 s.
+
+This file is also the program of the collected process. Its arguments are the descriptor of a socket, and
+then the arguments of pytest. A message on the socket brings the two pipes of a new test process.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+_PIPES = 2
+
+
+class CollectedProcess:
+    """The collected process, as the process that starts test processes sees it."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *arguments],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+
+    def fork(self, stdin: int, stdout: int) -> int:
+        """Fork a test process with these pipes, and return its process id."""
+        socket.send_fds(self._requests, [b"fork"], [stdin, stdout])
+        told = self._requests.recv(64)
+        assert told, "the process that test processes are forked from has died"
+        return int(told)
+
+    def close(self) -> None:
+        """Wait until it and its test processes have ended."""
+        self._requests.close()
+        self._process.wait()
+
+
+class ForkedPopen:
+    """Those parts of `subprocess.Popen` for a test process that execnet uses."""
+
+    def __init__(self, collected: CollectedProcess) -> None:
+        source, stdin = os.pipe()
+        stdout, sink = os.pipe()
+        try:
+            self.pid = collected.fork(source, sink)
+        finally:
+            os.close(source)
+            os.close(sink)
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+        self._ending = os.pidfd_open(self.pid)
+
+    def wait(self) -> int:
+        ended = select.poll()
+        ended.register(self._ending, select.POLLIN)
+        ended.poll()
+        return 0
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self._ending, signal.SIGKILL)
+
+
+def fork_test_processes(arguments: Sequence[str]) -> CollectedProcess:
+    """Let xdist fork its test processes in place of executing them. `arguments`: those of pytest."""
+    import execnet.gateway_io as gateway
+
+    collected = CollectedProcess(arguments)
+
+    class ForkedIO(gateway.Popen2IOMaster):
+        def __init__(self, _: Any, execmodel: Any) -> None:
+            self.popen = process = ForkedPopen(collected)
+            gateway.Popen2IO.__init__(self, process.stdin, process.stdout, execmodel=execmodel)
+
+    gateway.Popen2IOMaster = ForkedIO
+    return collected
+
+
+def _collect(arguments: Sequence[str]) -> None:
+    """Import all tests. An error is not shown: each test process finds it again, and reports it."""
+    import pytest
+
+    shown = [os.dup(1), os.dup(2)]
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
+    with contextlib.suppress(BaseException):
+        pytest.main([*arguments, "-n", "0", "--collect-only"])
+    for target, fd in enumerate(shown, 1):
+        os.dup2(fd, target)
+        os.close(fd)
+
+
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _serve(requests: socket.socket) -> bool:
+    """Fork a test process for each request, until the socket is closed. Return whether this process
+    is one of the test processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, _reap)
+    while True:
+        body, pipes, _, _ = socket.recv_fds(requests, 64, _PIPES)
+        if not body:
+            break
+        pid = os.fork()
+        if pid == 0:
+            for target, fd in enumerate(pipes):
+                os.dup2(fd, target)
+                os.close(fd)
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return True
+        for fd in pipes:
+            os.close(fd)
+        requests.send(str(pid).encode())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    return False
+
+
+def main() -> None:
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    arguments = sys.argv[2:]
+    # as `python -u -c PROGRAM` does, with which execnet starts test processes otherwise
+    sys.path[0], sys.argv = "", ["-c"]
+    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    path = list(sys.path)
+    _collect(arguments)
+    sys.path[:] = path
+    gc.disable()  # as `tests/conftest.py` does when it is imported
+    if _serve(requests):
+        program = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(eval(sys.stdin.readline()), vars(program))
+
+
+if __name__ == "__main__":
+    this_module = sys.modules["__main__"]  # Python would clear a module that nothing refers to
+    main()
