@@ -2,6 +2,7 @@
 as visited but have no weight, and the batches that follow are large enough for the loop."""
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.core.worker.used_sizes import UsedSizes
 from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import JobFailed
 from polyrhythm.observe.state import fold
+from polyrhythm.observe.summary import result, summary_text
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
 
@@ -46,6 +49,8 @@ class Loop:
 
         patch.setattr(WorkerNode, "contribute", record)
 
+        self.journal: list[dict[str, Any]] = []
+
     def run(self, sync: str, kind: str, **fields: Any) -> int:
         """Run a job; returns its passes."""
 
@@ -67,6 +72,7 @@ class Loop:
         job = {"workers": 1, "servers": 1, "heartbeat_s": 20.0, "epochs": PASSES, **fields}
         found = run_inline(JobSpec(job="drops", sync=sync, kind=kind, **job), main, timeout_s=60)
         assert found.outcome is not None and not found.outcome.failed
+        self.journal = found.journal
         return fold(found.journal).passes
 
 
@@ -114,6 +120,32 @@ def test_no_warning_is_printed_for_the_last_batches_of_passes(
     loop = Loop(monkeypatch, lambda points: points >= BATCH)
     assert loop.run("bsp", "gradient", epochs=6) == 6
     assert "asked for the next batch" not in capfd.readouterr().err
+
+
+def test_a_contribution_without_a_step_is_not_called_not_finite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under bspb a worker contributes once per pass. The loop drops all batches of the first pass."""
+    loop = Loop(monkeypatch, lambda points: sum(loop.got) > POINTS)
+    assert loop.run("bspb", "gradient") == PASSES
+    shown = result(fold(loop.journal), JobSpec(job="drops"))
+    (worker,) = shown["per_worker"].values()
+    assert (worker["without_step"], worker["skipped"]) == (1, 0)
+    text = summary_text({**shown, "job": "drops"}, Path("runs/drops"))
+    assert "1 left out (no step was made)" in text and "not finite" not in text
+
+
+def test_a_loop_that_never_makes_a_step_ends_the_job_and_is_not_called_not_finite() -> None:
+    job = JobSpec(job="j", epochs=1000, sync="bspb", workers=1, servers=1)
+
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(1, 1)
+        worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in worker.batches(DATA, batch_size=POINTS):
+            pass
+
+    with pytest.raises(JobFailed, match="100 contributions .* the training loops made no step"):
+        run_inline(job, main, timeout_s=60)
 
 
 # -- which sizes a loop uses -----------------------------------------------------------------------

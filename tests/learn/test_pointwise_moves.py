@@ -4,6 +4,7 @@ rows, and not missing after the new worker's next contribution."""
 from collections.abc import Iterator
 from queue import Queue
 
+import msgspec
 import numpy as np
 import pytest
 from scipy import sparse
@@ -18,6 +19,7 @@ from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.runtime.net.dial import SocketDialer
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
+from polyrhythm.wire.frames import MEMBER, Limits
 from polyrhythm.wire.messages import ChunkLease, ChunkSend, JobSpec, Leased
 from tests.learn.test_pointwise_chunks import COUNT, FIRST, PARAMETER, SECOND, both, collect
 
@@ -162,6 +164,44 @@ def test_a_worker_that_waits_keeps_what_it_has_received(pair: Pair, algorithm: A
     assert not pair.target.remembered.pending
     pair.target.take(pair.lease(3, ChunkLease(1, 25, 50, 1, 0)))
     assert collect(pair.target) == [25, 0, sum(range(25, 50))]
+
+
+@both
+def test_a_chunk_moves_on_although_its_holder_never_took_a_lease_with_it(
+    pair: Pair, algorithm: Algorithm
+) -> None:
+    """The chunk has arrived, and the lease in which it is sent on replaces the one that contains it."""
+    visit_all(pair.source, PARAMETER)
+    pair.deliver()
+    back = ChunkSend(2, 1, 25, 50, 0, 1, "worker-0", pair.carriers[0].address)
+    pair.target.take(msgspec.structs.replace(pair.lease(3, sends=(back,)), arriving=(), delivery=2))
+    assert collect(pair.target) == [25, 0, sum(range(25, 50))], "it is in the row of its holder"
+    pair.source.take(pair.lease(3, FIRST))
+    while pair.events.empty():
+        pair.carriers[1].while_waiting()
+    event = pair.events.get()
+    assert isinstance(event, PointsDelivered) and event.fault is None, event
+    collect(pair.source)
+    pair.source.take(pair.lease(4, FIRST, SECOND))
+    assert collect(pair.source) == [25, 0, sum(range(25, 50))], "with what its points remember"
+
+
+def test_a_chunk_that_is_too_large_to_be_sent_is_called_a_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = Limits(head_nbytes=MEMBER.head_nbytes, payload_nbytes=100)
+    monkeypatch.setattr("polyrhythm.runtime.worker.deliveries.MEMBER", limits)
+    kmeans = KMeans(2)
+    pair = Pair(kmeans, statistics=kmeans.layout(centres(0.0, 49.0)).size)
+    address = pair.carriers[1].address
+    send = ChunkSend(1, 1, 25, 50, 1, 2, "worker-1", address)
+    pair.source.take(pair.lease(2, FIRST, sends=(send,)))
+    while pair.events.empty():
+        pair.carriers[0].while_waiting()
+    event = pair.events.get()
+    assert isinstance(event, PointsDelivered) and event.fault is not None
+    assert str(event.fault.fields["detail"]).startswith("the chunk has ")
+    pair.close()
 
 
 def centres(*values: float) -> Arrays:

@@ -246,3 +246,23 @@ def test_sending_the_points_costs_less_than_4_percent_of_the_run(bandwidth: str)
         run = Run(text.replace('model = "100kB"', 'model = "4kB"'))
         took_s[migrate] = run.result["seconds"]
     assert took_s["full"] < 1.04 * took_s["lease"]
+
+
+def short_job(fast: int) -> str:
+    """Some fast workers and a slow one, whose points travel slowly while both wait."""
+    text = job_with("blocking", "rounds = 40", **{"points = 20000": "points = 2000"})
+    return text.replace('"2MB"', '"500kB"').replace("count = 3", f"count = {fast}")
+
+
+def test_rounds_in_which_all_workers_wait_for_points_do_not_count_for_the_goal() -> None:
+    run = Run(short_job(fast=1))
+    assert run.end.reason.fields == {"goal": "rounds", "rounds": 40}
+    assert run.lines("points-moved")
+    assert run.result["contributions"] >= 2 * 40 - 8, "a round has a contribution of each worker"
+    assert run.result["rounds"] > 40
+
+
+def test_workers_that_wait_for_points_have_not_visited_all_of_their_points() -> None:
+    run = Run(short_job(fast=3))
+    assert run.lines("points-moved")
+    assert [line for line in run.lines("policy") if line["reason"] == "points-visited"] == []

@@ -145,6 +145,7 @@ def status_of(run: Run) -> dict[str, Any]:
                 "points_per_s": worker.points_per_s,
                 "shares": worker.recent.shares or worker.totals.shares,
                 "skipped": worker.totals.skipped,
+                "without_step": worker.totals.without_step,
                 "passes": worker.passes,
                 "reports": worker.reports,
                 "left_s": worker.left_s,

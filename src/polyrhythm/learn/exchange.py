@@ -15,7 +15,7 @@ from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.batch_plan import BatchPlan
 from polyrhythm.learn.dropping import Dropping
-from polyrhythm.learn.left_out import NO_STEP, SCALER_SKIPPED, LeftOut, reason_of
+from polyrhythm.learn.left_out import SCALER_SKIPPED, LeftOut, not_made, reason_of
 from polyrhythm.learn.making import StepMaker
 from polyrhythm.learn.micro_batches import MicroBatches
 from polyrhythm.learn.objective import ObjectiveReport
@@ -272,7 +272,7 @@ class Exchange:
         """Contribute the steps since the last contribution. If the training loop has made none with
         its points, leave them out."""
         if not self._since.steps:
-            self._left_out.leave(0.0, NotFinite(NO_STEP))
+            self._left_out.leave(0.0, not_made())
             self._since.steps = 1
         self._contribute()
 

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 
 from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.wire.messages.reasons import Reason, not_finite
+from polyrhythm.wire.messages.reasons import Reason, no_step, not_finite
 
 SCALER_SKIPPED = "a GradScaler made no step, because a gradient holds NaN or infinity"
 NO_STEP = "the training loop made no step with its last points"
+NOT_MADE = "step"
+"""What a step holds that the training loop has not made, in the place of a tensor."""
 
 
 class LeftOut:
@@ -26,6 +28,8 @@ class LeftOut:
         self._flat = flat
         self._steps, self._points = 0, 0.0
         """The steps since the last contribution that are left out, and their points."""
+        self._without = 0
+        """How many of these steps the training loop has not made."""
         self._why: NotFinite | None = None
 
     def step(self, points: float, model: int | None = None) -> bool:
@@ -57,6 +61,7 @@ class LeftOut:
         self.made += 1
         self._why = self.named(why)
         self._steps += 1
+        self._without += why.what == NOT_MADE
         self._points += points
         self._flat.restore_buffers(sums=False)
 
@@ -74,12 +79,21 @@ class LeftOut:
             raise error.at(self._worker, self.made) from None
 
     def take(self, steps: int) -> tuple[int, float, NotFinite | None]:
-        """The worker contributes `steps` steps: return how many of them are left out, how many
-        points these have, and, if no other step remains, why. Then begin at zero."""
+        """The worker contributes `steps` steps: return how many of them are left out because they are
+        not finite, how many points all left out steps have, and, if no other step remains, why. Then
+        begin at zero."""
         count, points, why = self._steps, self._points, self._why
-        self._steps, self._points, self._why = 0, 0.0, None
-        return count, points, why if count and count >= steps else None
+        not_finite = count - self._without
+        self._steps, self._points, self._without, self._why = 0, 0.0, 0, None
+        return not_finite, points, why if count and count >= steps else None
+
+
+def not_made() -> NotFinite:
+    """The training loop has made no step."""
+    return NotFinite(NO_STEP, what=NOT_MADE)
 
 
 def reason_of(error: NotFinite) -> Reason:
+    if error.what == NOT_MADE:
+        return no_step(error.step, str(error))
     return not_finite(error.what, error.tensor, error.step, str(error))

@@ -8,7 +8,7 @@ from functools import partial
 from polyrhythm.errors import NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
-from polyrhythm.learn.left_out import NO_STEP, SCALER_SKIPPED, LeftOut
+from polyrhythm.learn.left_out import SCALER_SKIPPED, LeftOut, not_made
 from polyrhythm.learn.sparse import SparseGradients
 from polyrhythm.learn.written import WrittenParameters
 from polyrhythm.runtime.worker.node import WorkerNode
@@ -69,8 +69,8 @@ class StepMaker:
         out. Returns whether it was made."""
         model = self._models.only
         if model.scales or model.needs_closure or not model.has_gradient:
-            why = SCALER_SKIPPED if self._models.take_scaled() else NO_STEP
-            self._left_out.leave(points, NotFinite(why))
+            scaled = self._models.take_scaled()
+            self._left_out.leave(points, NotFinite(SCALER_SKIPPED) if scaled else not_made())
             return False
         return self.make(model, points, share)
 

@@ -238,6 +238,8 @@ SENTENCES = {
     "nan-end": "the job ends: {detail}; --on-nan end",
     "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"
     " were not finite: the model has likely diverged; begin again with a lower learning rate",
+    "no-steps": "the last {contributions:contribution} of all workers were left out, because the"
+    " training loops made no step: call optimizer.step() in the loop",
     "job-failed": "{detail}",
     "deserted": "every worker left before the goal",
     "device-shared": "{workers} share {device}: there are more workers than devices",

@@ -123,6 +123,7 @@ def _of_worker(worker: WorkerState, state: RunState) -> dict[str, Any]:
         "transfer_s": totals.transfer_s,
         "redone_s": totals.redone_s,
         "skipped": totals.skipped,
+        "without_step": totals.without_step,
         "passes": worker.passes,
         "reported": dict(worker.reports),
     }
@@ -315,6 +316,8 @@ def _worker_row(name: str, worker: dict[str, Any]) -> str:
     whole = sum(parts)
     computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
     skipped = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
+    if worker.get("without_step"):
+        skipped += f", {worker['without_step']} left out (no step was made)"
     device = f"{worker['device']}, " if worker.get("device") else ""
     passes = worker.get("passes")
     passed = "" if passes is None else f" {passes:.1f} passes,"

@@ -183,6 +183,9 @@ def status(run: Run) -> RenderableType:
     if left_out := [w for w in state.workers.values() if w.totals.skipped]:
         counts = listed(f"{worker.totals.skipped} of {worker.name}" for worker in left_out)
         rows.append(Text(shown(f"left out because they were not finite: {counts}")))
+    if left_out := [w for w in state.workers.values() if w.totals.without_step]:
+        counts = listed(f"{worker.totals.without_step} of {worker.name}" for worker in left_out)
+        rows.append(Text(shown(f"left out because no step was made: {counts}")))
     if state.silent:
         rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
     rows += [Text(shown(_failover(failover))) for failover in state.failovers]

@@ -23,6 +23,8 @@ class Totals:
     """The part of `compute_s` that was lost, because other workers visit the same points again."""
     skipped: int = 0
     """How many steps and contributions were left out because they were not finite."""
+    without_step: int = 0
+    """How many contributions were left out because the training loop had made no step."""
 
     @classmethod
     def of(cls, fields: Fields) -> "Totals":
@@ -34,6 +36,7 @@ class Totals:
             fields.get("transfer_ns", 0) / 1e9,
             fields.get("redone_ns", 0) / 1e9,
             fields.get("skipped", 0),
+            fields.get("without_step", 0),
         )
 
     def since(self, before: "Totals") -> "Totals":
@@ -45,6 +48,7 @@ class Totals:
             self.transfer_s - before.transfer_s,
             self.redone_s - before.redone_s,
             self.skipped - before.skipped,
+            self.without_step - before.without_step,
         )
 
     @property

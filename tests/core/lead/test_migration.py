@@ -181,11 +181,32 @@ def test_a_chunk_comes_back_without_its_points() -> None:
     job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
     job.migration.slide(job.plan)
     assert not job.sends(FAST)
+    assert job.migration.busy and job.migration.ended() == [], "its holder has not confirmed yet"
     job.confirm(FAST)
     assert set(moved) <= set(job.held(SLOW))
     assert [(each.chunks, each.free) for each in job.migration.ended()] == [(3, 3)]
     assert list(job.migration.lease(job.plan, SLOW).copies) == []
     assert list(job.migration.lease(job.plan, FAST).copies) == moved
+
+
+@pytest.mark.parametrize("shared_anew", [False, True])
+def test_a_chunk_that_does_not_come_back_to_its_copy_is_not_told_as_moved(
+    shared_anew: bool,
+) -> None:
+    job = Job()
+    moved = job.move(3, SLOW, FAST)
+    job.migration.ended()
+    job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
+    job.migration.slide(job.plan)
+    if shared_anew:
+        job.migration.cancel(job.plan, Reason("move-shared-anew", {"members": 3}))
+    else:
+        job.plan.release([SLOW])
+        job.migration.forget([SLOW])
+    job.settle()
+    (ended,) = job.migration.ended()
+    assert ended.reason is not None and (ended.chunks, ended.free) == (3, 0)
+    assert set(moved) <= set(job.held(FAST)) and not job.migration.busy
 
 
 def test_the_oldest_copies_are_dropped_first() -> None:

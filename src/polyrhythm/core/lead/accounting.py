@@ -37,6 +37,8 @@ class WorkerTotals:
     redone_ns: int = 0
     skipped: int = 0
     """How many of its steps and contributions were left out because they were not finite."""
+    without_step: int = 0
+    """How many of its contributions were left out because the training loop had made no step."""
 
     def fields(self) -> dict[str, int]:
         return {
@@ -47,6 +49,7 @@ class WorkerTotals:
             "transfer_ns": min(_MOST, self.transfer_ns),
             "redone_ns": min(_MOST, self.redone_ns),
             **({"skipped": min(_MOST, self.skipped)} if self.skipped else {}),
+            **({"without_step": self.without_step} if self.without_step else {}),
         }
 
 
@@ -138,16 +141,21 @@ class Accounting:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points
 
-    def skip(self, worker: int) -> int:
-        """A contribution of this worker is left out. Returns how many were so far."""
+    def skip(self, worker: int, *, without_step: bool = False) -> int:
+        """A contribution of this worker is left out, because it is not finite, or because the
+        training loop has made no step. Returns how many were so far for this reason."""
         totals = self.workers.setdefault(worker, WorkerTotals())
+        if without_step:
+            totals.without_step += 1
+            return totals.without_step
         totals.skipped += 1
         return totals.skipped
 
     @property
     def made(self) -> int:
         """The number of contributions of the whole job, with those that were left out."""
-        return self.contributions + sum(totals.skipped for totals in self.workers.values())
+        left_out = (totals.skipped + totals.without_step for totals in self.workers.values())
+        return self.contributions + sum(left_out)
 
     @property
     def contributions(self) -> int:

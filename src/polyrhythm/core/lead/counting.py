@@ -90,7 +90,8 @@ class Counting:
         if message.skipped is None:
             self._reports[member.key] = message
             self._visit(member)
-            self._rounds.abstained(message.worker)
+            if not self._sharing.waits(member, message.lease):
+                self._rounds.abstained(message.worker)
         elif not self._skip(message, member, now_ns):
             return
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from polyrhythm.core.lead.adoptions import Adoptions
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.machine import Reason
@@ -66,6 +67,9 @@ class Migration:
         """The chunks that are to move and are not in flight yet."""
         self._flying: dict[int, Delivery] = {}
         """Per chunk whose points are on their way, its delivery."""
+        self._free: dict[int, tuple[Holder, Holder]] = {}
+        """Per chunk that moves without its points, because the target has a copy, its source and
+        target."""
         self._numbers = 0
         self._copies: dict[Holder, dict[int, None]] = {}
         """Per member, the chunks of which it has an inactive copy, the oldest one first."""
@@ -78,10 +82,7 @@ class Migration:
         """Per member that receives points, its name and where it does so."""
         self._full: set[Holder] = set()
         """Members that have no memory for further points."""
-        self._adopting: dict[int, tuple[Holder, int]] = {}
-        """Kind statistics: the chunks that were moved and may be missing from the sum, until the new
-        holder has contributed under a lease with the chunk. Per chunk, that holder and the number of
-        the lease; 0: it has none yet."""
+        self.adoptions = Adoptions()
         self._ended: dict[tuple[int, int, str], Ended] = {}
 
     @property
@@ -96,19 +97,13 @@ class Migration:
 
     @property
     def busy(self) -> bool:
-        """Whether chunks are in flight or wait."""
-        return bool(self._queue or self._flying)
-
-    @property
-    def adopting(self) -> bool:
-        """Kind statistics: whether the points of a moved chunk may be missing from the sum, because
-        its new holder has not contributed since."""
-        return bool(self._adopting)
+        """Whether chunks move or wait."""
+        return bool(self._queue or self._flying or self._free)
 
     @property
     def settled(self) -> bool:
         """Kind statistics: whether no point is missing from the sum because it moves."""
-        return not self._flying and not self._adopting
+        return not self._flying and not self.adoptions
 
     def begin(self, plan: DataPlan, members: int) -> None:
         """The data plan is made, for this many members."""
@@ -121,6 +116,10 @@ class Migration:
     def targets(self, among: Iterable[Holder]) -> list[Holder]:
         """The members that can take points."""
         return [each for each in among if each in self._listening and each not in self._full]
+
+    def waits(self, holder: Holder) -> bool:
+        """Whether the member has no points until those that move have arrived."""
+        return self._blocking and holder in self._involved()
 
     def has_points(self, plan: DataPlan, holder: Holder, chunk: int) -> bool:
         """Whether the member has the points of this chunk: it holds the chunk, or has a copy."""
@@ -151,7 +150,7 @@ class Migration:
                 continue
             if index in self._copies.get(target, ()):
                 changed |= plan.give([gift])
-                self._count(plan, source, target, index, None, free=1)
+                self._free[index] = (source, target)
             elif self._blocking or busy.get(source, 0) < WINDOW_CHUNKS:
                 self._numbers += 1
                 busy[source] = busy.get(source, 0) + 1
@@ -192,7 +191,8 @@ class Migration:
             for index, other in self._flying.items()
             if other.target == sender or (other.source, other.target) in self._barred
         }
-        return self._cancel(plan, stays, _named(fault, delivery))
+        pair = _pair(delivery.source, delivery.target)
+        return self._cancel(plan, stays, Reason(fault.code, {**fault.fields, **pair}))
 
     def settle(self, plan: DataPlan) -> set[Holder]:
         """Leases were confirmed, points arrived, or members left: note which moves are complete, and
@@ -201,7 +201,7 @@ class Migration:
         for index, source, target in plan.handed:
             self._copies.get(target, {}).pop(index, None)
             if self._rows:
-                self._adopting[index] = (target, 0)
+                self.adoptions.moved(index, target)
             elif source in self._listening:  # it is still a member
                 self._keep_copy(plan, source, index)
         plan.handed.clear()
@@ -211,8 +211,15 @@ class Migration:
                 continue
             del self._flying[index]
             complete = chunk.holder == delivery.target
-            reason = None if complete else _named(Reason("move-member-left"), delivery)
+            reason = None if complete else _left(delivery.source, delivery.target)
             self._count(plan, delivery.source, delivery.target, index, reason)
+        for index, (source, target) in list(self._free.items()):
+            chunk = plan.chunks[index]
+            if (chunk.holder, chunk.heir) != (source, target):
+                del self._free[index]
+                complete = chunk.holder == target
+                reason = None if complete else _left(source, target)
+                self._count(plan, source, target, index, reason, free=int(complete))
         changed = self.slide(plan)
         if self._blocking:
             changed |= plan.renumber(before - self._involved())
@@ -221,7 +228,10 @@ class Migration:
     def cancel(self, plan: DataPlan, reason: Reason) -> set[Holder]:
         """The members change: end all moves, because the chunks are shared anew. Returns the members
         whose leases changed."""
-        return self._cancel(plan, set(self._flying), reason, waiting=True)
+        for index, (source, target) in self._free.items():
+            self._count(plan, source, target, index, reason)
+        free, self._free = self._free, {}
+        return self._cancel(plan, set(self._flying), reason, waiting=True) | plan.take_back(free)
 
     def call_off(self, plan: DataPlan, reason: Reason) -> set[Holder]:
         """The job ends: begin no further moves, and end those whose points have not arrived. Returns
@@ -257,9 +267,7 @@ class Migration:
             self._full.discard(member)
             self._listening.pop(member, None)
         self._barred = {pair for pair in self._barred if not left & set(pair)}
-        self._adopting = {
-            chunk: each for chunk, each in self._adopting.items() if each[0] not in left
-        }
+        self.adoptions.forget(left)
 
     def shared(self, plan: DataPlan) -> None:
         """The chunks were shared anew: copies of chunks that a member holds again are active."""
@@ -305,7 +313,7 @@ class Migration:
                 points = (delivery.chunk, chunk.first, chunk.last)
                 sends.append(ChunkSend(number, *points, *delivery.target, name, address))
         chunks, copies = lease.chunks, tuple(self._copies.get(holder, ()))
-        if self._blocking and holder in self._involved():
+        if self.waits(holder):
             # the member does not visit its chunks, but keeps them and what their points remember
             copies += tuple(chunk.chunk for chunk in lease.chunks)
             chunks = ()
@@ -317,25 +325,6 @@ class Migration:
             arriving=tuple(arriving),
             delivery=self._numbers,
         )
-
-    def leased(self, lease: Leased) -> None:
-        """This lease is sent: its holder adds what the points of its new chunks remember."""
-        if not self._adopting:
-            return
-        active = {each.chunk for each in lease.chunks} | {each.chunk for each in lease.sends}
-        for chunk, (holder, number) in self._adopting.items():
-            if holder == (lease.worker, lease.incarnation):
-                # a member that waits (`blocking`) adds nothing yet
-                first = (number or lease.number) if chunk in active else 0
-                self._adopting[chunk] = (holder, first)
-
-    def confirmed(self, holder: Holder, number: int) -> None:
-        """A member has contributed under this lease, so the chunks of the lease are in its row."""
-        self._adopting = {
-            chunk: (other, first)
-            for chunk, (other, first) in self._adopting.items()
-            if other != holder or not 0 < first <= number
-        }
 
     def _involved(self) -> set[Holder]:
         """The sources and targets of the deliveries that are on their way."""
@@ -376,7 +365,10 @@ class Migration:
                 raise InvariantBroken("a chunk is leased to the member that has an inactive copy")
 
 
-def _named(reason: Reason, delivery: Delivery) -> Reason:
-    """The reason, with the two workers of the delivery."""
-    pair: dict[str, Field] = {"workers": [delivery.source[0]], "targets": [delivery.target[0]]}
-    return Reason(reason.code, {**reason.fields, **pair})
+def _pair(source: Holder, target: Holder) -> dict[str, Field]:
+    """The two workers of a move, for its reason."""
+    return {"workers": [source[0]], "targets": [target[0]]}
+
+
+def _left(source: Holder, target: Holder) -> Reason:
+    return Reason("move-member-left", _pair(source, target))

@@ -13,7 +13,7 @@ from polyrhythm.core.lead.targets import Targets
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import Abstained, JobSpec, Report, Trailer
-from polyrhythm.wire.messages.reasons import Field
+from polyrhythm.wire.messages.reasons import NO_STEP, Field
 
 NOT_FINITE = "goal-not-finite"
 """The code of an end at a goal while the objective is not finite: the job has failed."""
@@ -23,8 +23,8 @@ IDLE_ROUNDS = 3
 """After this many rounds without a contribution the job ends: in that time, sharing the chunks
 again would have given workers points to visit."""
 MOST_SKIPPED = 100
-"""After this many contributions in a row that were left out because they were not finite, the job
-ends: the model itself is likely not finite."""
+"""After this many contributions in a row that were left out, the job ends: if they were not finite,
+the model itself likely is not."""
 
 
 def stopped(by: str) -> Reason:
@@ -45,8 +45,13 @@ class JobProgress:
         self._outbox = outbox
         self._counted = 0
         self._idle = 0
+        self._empty, self._made = 0, 0
+        """How many rounds were empty because workers waited for points that move, and how many
+        contributions were made before the last fold."""
         self._skipped = 0
         """How many contributions were left out since the last one that counts."""
+        self._all_without_step = False
+        """Whether all of these were left out because the training loop had made no step."""
 
     @property
     def no_batches(self) -> bool:
@@ -91,13 +96,17 @@ class JobProgress:
             self.learning.count(trailer.worker, trailer.objective, trailer.weight)
 
     def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
-        """A member leaves a contribution out, because it is not finite. Its points count as
-        visited, or a pass would never end. Returns how many contributions of this member were left
-        out, and why the job must end: None if it goes on."""
+        """A member leaves a contribution out, because it is not finite, or because the training loop
+        has made no step. Its points count as visited, or a pass would never end. Returns how many
+        contributions of this member were left out for this reason, and why the job must end: None if
+        it goes on."""
         self._commit(message, ahead=ahead)
         self._skipped += 1
-        count = self.accounting.skip(message.worker)
-        in_vain = Reason("all-skipped", {"contributions": self._skipped})
+        without_step = message.skipped is not None and message.skipped.code == NO_STEP
+        self._all_without_step = without_step and (self._skipped == 1 or self._all_without_step)
+        count = self.accounting.skip(message.worker, without_step=without_step)
+        code = "no-steps" if self._all_without_step else "all-skipped"
+        in_vain = Reason(code, {"contributions": self._skipped})
         return count, in_vain if self._skipped >= MOST_SKIPPED else None
 
     def visit(self, message: Abstained, *, ahead: bool) -> None:
@@ -123,7 +132,10 @@ class JobProgress:
         """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
         `why`. Returns the goal that is reached, if any."""
         passes = self._sharing.passes
-        self.goals.folded(rounds, passes)
+        made, self._made = self._made, self.accounting.made
+        if self._made == made and self._sharing.stopped:
+            self._empty += 1
+        self.goals.folded(rounds - self._empty, passes)
         if rounds > 0:
             self.learning.folded()
         self._check(self._passes.folded(passes, self._sharing.points))
@@ -174,7 +186,7 @@ class JobProgress:
         those that are folded; `round_s`: the time of a round."""
         found = []
         if self._job.rounds is not None:
-            found.append((self._job.rounds - rounds) * round_s)
+            found.append((self._job.rounds - rounds + self._empty) * round_s)
         if self._job.max_seconds is not None:
             found.append(self._job.max_seconds - self.goals.open_ns(now_ns) / 1e9)
         return max(0.0, min(found)) if found else None

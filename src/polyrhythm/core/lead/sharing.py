@@ -83,7 +83,9 @@ class Sharing:
     @property
     def awaits(self) -> bool:
         """Whether a chunk moves, or has moved and is not known to be in the row of its new holder."""
-        return bool(self.moving) or (self._migration is not None and self._migration.adopting)
+        return bool(self.moving) or (
+            self._migration is not None and bool(self._migration.adoptions)
+        )
 
     @property
     def seed(self) -> int:
@@ -170,7 +172,7 @@ class Sharing:
     def _sent(self, lease: Leased) -> Leased:
         """The lease, which is sent now."""
         if self._migration is not None:
-            self._migration.leased(lease)
+            self._migration.adoptions.leased(lease)
         return lease
 
     def end_moves(self, view: View) -> list[tuple[Member, Leased]]:
@@ -256,7 +258,7 @@ class Sharing:
             return []
         changed = self._plan.confirm(member.key, number)
         if self._migration is not None:
-            self._migration.confirmed(member.key, number)
+            self._migration.adoptions.confirmed(member.key, number)
             changed |= self._migration.settle(self._plan)
         return self._leases(view, changed)
 
@@ -279,6 +281,17 @@ class Sharing:
     def ended_moves(self) -> list[Ended]:
         """The moves of points that have ended since the last call."""
         return [] if self._migration is None else self._migration.ended()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether members wait for points that move (`--migrate blocking`)."""
+        return self._migration is not None and self._migration.stops and not self._migration.settled
+
+    def waits(self, member: Member, number: int) -> bool:
+        """Whether a member that has no points to visit under lease `number` waits for points that
+        move (`--migrate blocking`), and has not visited all of its points."""
+        stops = self._migration is not None and self._migration.waits(member.key)
+        return stops or self.outdated(member, number)
 
     def outdated(self, member: Member, number: int) -> bool:
         """Whether the member has a later lease than `number` with chunks in it."""

@@ -184,6 +184,12 @@ class Chunks:
             self._been[number] = gone.passes, gone.cursor
         self._chunks |= {each: self._locked[each] for each in leased & self._locked.keys()}
         self._locked = {each: chunk for each, chunk in self._locked.items() if each in locked}
+        for send in lease.sends:
+            if send.chunk not in self._locked:
+                # this worker got the chunk with a lease that a later one has replaced already
+                self._locked[send.chunk] = self._read(
+                    ChunkLease(send.chunk, send.first, send.last, passes=0, cursor=0)
+                )
         for each in lease.chunks:
             if each.chunk not in self._chunks:
                 self._chunks[each.chunk] = self._read(each)

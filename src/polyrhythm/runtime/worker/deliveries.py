@@ -224,7 +224,10 @@ class PointsCarrier:
             buffers = part.buffers()
             nbytes = sum(map(len, buffers))
             if nbytes > MEMBER.payload_nbytes:
-                self._fail(send, "move-not-sendable", f"a point has {nbytes} bytes")
+                what = "a point" if points == send.last - send.first else "the chunk"
+                most = f"at most {MEMBER.payload_nbytes:,} can be sent at a time"
+                detail = f"{what} has {nbytes:,} bytes, and {most}"
+                self._fail(send, "move-not-sendable", detail)
                 self._queue.remove(outgoing)
                 return send
             peer.point_nbytes = nbytes / max(1, number)

@@ -45,11 +45,12 @@ class SimVisits:
             self.points = self.steps = 0  # the worker was evicted, so these never count
         if new and self.memory is not None:
             self.memory.take(self.lease, self._cursor.at)
-            for chunk in self.lease.chunks:
-                if not self.memory.knows(chunk.chunk):
-                    found = self.take_received(chunk.chunk)
+            held = [each.chunk for each in self.lease.chunks]
+            for chunk in (*held, *(send.chunk for send in self.lease.sends)):
+                if not self.memory.knows(chunk):
+                    found = self.take_received(chunk)
                     if found is not None:
-                        self.memory.adopt(chunk.chunk, found)
+                        self.memory.adopt(chunk, found)
         self.everything = self._cursor.everything
         if not self.points:
             self.lease_number = self.lease.number

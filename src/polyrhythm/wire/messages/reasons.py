@@ -61,6 +61,15 @@ def not_finite(what: str, tensor: str, step: int, detail: str) -> Reason:
     return Reason(NOT_FINITE, fields)
 
 
+NO_STEP = "no-step"
+"""The code of a worker's reason to leave a contribution out: the user's code has made no step."""
+
+
+def no_step(step: int, detail: str) -> Reason:
+    """The training loop has made no step with the points of a contribution."""
+    return Reason(NO_STEP, {"step": step, "detail": detail})
+
+
 def refused(detail: str) -> Reason:
     """A process was refused; `detail` is the message of the check that it did not pass."""
     return Reason("refused", {"detail": detail})
