@@ -58,6 +58,15 @@ CHECKPOINTS: tuple[Mutant, ...] = (
         f"{_CUTS}::test_a_fold_with_a_contribution_on_some_servers_only_is_no_cut",
     ),
     mutant(
+        "routes-overtake-a-fold",
+        "A fold that waited for a cut is made with other slices than those for which it was ordered.",
+        "core:ServerMachine._on_cut_copied",
+        "state.epoch.changing and not state.writing",
+        "state.epoch.changing",
+        "tests/core/server/test_server_cuts.py"
+        "::test_a_fold_that_waits_for_a_cut_is_made_with_the_slices_for_which_it_was_ordered",
+    ),
+    mutant(
         "torn-cuts-count",
         "A contribution is in some slices of a server's cut and not in others.",
         "core:Cuts.taken",

@@ -259,12 +259,14 @@ class ServerMachine:
             return
         state.cutting = 0
         state.tell_lead(m.CutTaken(**state.identity(), number=event.number, torn=event.torn))
-        if state.epoch.changing:
-            self._failover.follow()
-        self._failover.answer_fetches()
+        # The fold comes first. With rounds it was ordered before routes that wait too, and contains
+        # contributions to the present slices. Its members are as new as those that came with routes.
         fold, self._waiting_fold = self._waiting_fold, None
         if fold is not None:
             self._on_fold(fold, now_ns)
+        if state.epoch.changing and not state.writing:
+            self._failover.follow()
+        self._failover.answer_fetches()
 
     def _on_cut_stored(self, event: ev.CutStored, now_ns: int) -> None:
         written = m.CutWritten(

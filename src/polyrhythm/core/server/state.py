@@ -32,7 +32,7 @@ class ServerState:
         self.frozen = False
         self.cutting = 0
         """The number of the cut whose slices are being copied, or 0. Folds and changes of routes
-        wait until the copy is complete."""
+        wait until the copy is complete, and the fold then comes first."""
         self.since_ns = 0
         """When the current wait began."""
         self.out: list[Effect] = []
