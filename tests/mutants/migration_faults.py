@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Change, Mutant, mutant
 
 _MOVES = "tests/core/lead/test_migration.py"
+_SHARED = "tests/core/lead/test_shared_private.py"
 _COMMIT = f"{_MOVES}::test_a_move_is_complete_when_points_have_arrived_and_the_holder_has_confirmed"
 
 MIGRATION: tuple[Mutant, ...] = (
@@ -79,5 +80,39 @@ MIGRATION: tuple[Mutant, ...] = (
         "plan.chunks[index].heir != holder",
         "True",
         f"{_MOVES}::test_a_copy_that_becomes_active_again_is_not_dropped",
+    ),
+    mutant(
+        "private-chunk-leaves-without-permission",
+        "The lead moves a chunk of a worker that was started without --share-data.",
+        "core:PrivatePlan.may_move",
+        "found.shares and (not sent or (sender is not None and sender.shares))",
+        "True",
+        f"{_SHARED}::test_a_private_chunk_stays_if_its_owner_does_not_share_it",
+    ),
+    mutant(
+        "worker-sends-private-points-that-it-does-not-share",
+        "A worker trusts the lead, and sends points although it was started without --share-data.",
+        "core:refusal",
+        "private and not shares",
+        "False",
+        "tests/runtime/worker/test_deliveries.py"
+        "::test_points_of_private_data_leave_a_worker_only_if_it_shares_them[False]",
+    ),
+    mutant(
+        "chunk-on-its-way-back-is-dropped",
+        "A worker drops the points of a chunk before its owner has it back.",
+        "core:Migration.lease",
+        "not self._rows",
+        "False",
+        f"{_SHARED}::test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it",
+    ),
+    mutant(
+        "passes-of-a-returned-chunk-are-left-out",
+        "When the holder of a chunk dies, its owner skips the passes that the holder owes.",
+        "core:PrivatePlan.release",
+        "self._lend(found, passes)",
+        "self._lend(found, self.passes)",
+        f"{_SHARED}"
+        "::test_a_chunk_goes_back_to_its_owner_when_its_holder_is_gone_and_no_pass_is_left_out",
     ),
 )

@@ -74,3 +74,14 @@ def test_points_that_are_back_are_not_lost() -> None:
 
 def test_nothing_is_said_if_passes_do_not_differ() -> None:
     assert passes_in_words(fold([*JOINED, rounds()])) == []
+
+
+def test_shared_points_that_stay_with_others_are_not_lost() -> None:
+    partly = {"name": "worker-1", "points": 30, "total": 90, "kept": 40}
+    later = {"name": "worker-1", "points": 10, "total": 80}
+    lines = [
+        {"at_s": 5.0, "what": "data-set", "reason": "data-partly-lost", "fields": partly},
+        {"at_s": 6.0, "what": "data-set", "reason": "data-lost-later", "fields": later},
+    ]
+    assert fold([*JOINED, lines[0]]).lost_points == {"worker-1": 30}
+    assert fold([*JOINED, *lines]).lost_points == {"worker-1": 40}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
 from polyrhythm.core.metrics import parse_best
+from polyrhythm.core.sync.migration import DELIVERING, sharing_fault
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.io.addresses import is_loopback
@@ -99,6 +100,19 @@ def without_effect(spec: JobSpec) -> list[str]:
         f"{each} has no effect: under --sync {spec.sync} a round is one step of the optimizer"
         for each in chosen
     ]
+
+
+def check_sharing(spec: JobSpec, workers_here: int) -> None:
+    """Raise an error if `--share-data` cannot go with the other options. `workers_here`: how many
+    workers the command starts; the others decide by themselves whether they share."""
+    if spec.share_data and (why := sharing_fault(spec, traits_of(spec.sync))) is not None:
+        raise UsageError(f"--share-data has no effect: {why}")
+    travels = spec.data_private and spec.migrate in DELIVERING
+    if travels and not spec.share_data and workers_here == spec.workers:
+        raise UsageError(
+            f"--data-private and --migrate {spec.migrate} contradict each other: points that only one"
+            " worker has leave it only with --share-data; give that flag, or leave --migrate out"
+        )
 
 
 def check_choice(flag: str, text: str, known: Sequence[str]) -> None:

@@ -34,6 +34,7 @@ def connect(
     link: str = "auto",
     digest: str = "auto",
     devices: str | list[str] = "auto",
+    share_data: bool = False,
     quiet: bool = False,
 ) -> "ConnectedWorker":
     """Make this process a worker of the job that listens at HOST:PORT, and return the worker. The
@@ -49,6 +50,9 @@ def connect(
     `devices` is the device of this worker: `auto` (a CUDA device, or cpu if there is none), `cpu`,
     or one such as `cuda:1`. Of a list, and of several CUDA devices, a process of torchrun, Slurm or
     MPI takes the one with its number on this host. `worker.device` is the result.
+
+    With `share_data`, points of this worker's private data set may be sent to other workers of the
+    job (`--data-private`). Without it they never leave this process.
 
     Signal handlers, threads and random numbers of the process stay as they are. Raises UsageError
     if an argument is wrong or this process is a worker already, LinkError if the job cannot be
@@ -77,6 +81,7 @@ def connect(
         link=link,
         digest=digest,
         devices=devices,
+        share_data=share_data,
     )
     if not quiet:
         say(f"polyrhythm: this process is {worker.name} of the job at {worker.address}")

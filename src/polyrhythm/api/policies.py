@@ -33,8 +33,8 @@ Migrate = Annotated[
         help="Policies with rounds: how chunks of data move from slow workers to fast ones, so that"
         " all points are visited equally often. lease: only the right to visit them moves, and each"
         " worker reads them itself; full: the points travel from worker to worker while both train;"
-        " blocking: the same, and both wait; off; auto: lease under fsp, off otherwise and with kind"
-        " statistics."
+        " blocking: the same, and both wait; off; auto: lease under fsp (full with --data-private), off"
+        " otherwise and with kind statistics."
     ),
 ]
 GlobalBatch = Annotated[
@@ -51,6 +51,14 @@ DataPrivate = Annotated[
         help="Every worker has a data set of its own: worker.batches gets other points, and another"
         " number of them, on each worker. The points of a worker that is gone are left out of the"
         " passes until it comes back."
+    ),
+]
+ShareData = Annotated[
+    bool,
+    typer.Option(
+        help="With --data-private: points of the workers that this command starts may be sent to other"
+        " workers of the job, so that all points are visited equally often. Without it they never leave"
+        " their worker. A worker that joins has a flag of its own."
     ),
 ]
 MigrateMemory = Annotated[

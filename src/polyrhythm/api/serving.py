@@ -26,6 +26,7 @@ _WITHOUT_WORKERS = frozenset(
         "local_workers",
         "threads",
         "devices",
+        "share_data",
         "data_dir",
         "min_step",
         "slow",

@@ -10,7 +10,14 @@ import typer
 
 from polyrhythm.api import flags, policies, staging
 from polyrhythm.api.checkpointing import check_checkpoints, in_run_folder, with_store
-from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads, without_effect
+from polyrhythm.api.checks import (
+    check_host,
+    check_port,
+    check_sharing,
+    check_spec,
+    check_threads,
+    without_effect,
+)
 from polyrhythm.api.code import find_code
 from polyrhythm.api.folders import make_run_dir
 from polyrhythm.api.hosts import Here
@@ -68,6 +75,7 @@ def train(
     abandon: policies.Abandon = "off",
     migrate: policies.Migrate = "auto",
     data_private: policies.DataPrivate = False,
+    share_data: policies.ShareData = False,
     migrate_memory: policies.MigrateMemory = "auto",
     global_batch: policies.GlobalBatch = None,
     most_steps: policies.MostSteps = 64,
@@ -319,6 +327,7 @@ def train(
         abandon=abandon,
         migrate=migrate,
         data_private=data_private,
+        share_data=share_data,
         migrate_memory=policies.memory_of(migrate_memory),
         most_steps=most_steps,
         probe_points=probe_points,
@@ -351,6 +360,7 @@ def train(
     parse_devices(devices)
     check_engine(engine)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)
+    check_sharing(spec, workers_here=here.workers)
     check_checkpoints(spec, store, here)
     if "data" in code.defaults:
         from polyrhythm.api.fetching import fetch_for

@@ -24,7 +24,7 @@ _UNSET = ("config", "show-config", "help")
 _IGNORED = {
     "serve": frozenset(
         {
-            *("job", "engine", "local-workers", "threads", "data-dir"),
+            *("job", "engine", "local-workers", "threads", "data-dir", "share-data"),
             *("min-step", "slow", "slow-at", "stall", "tenant"),
         }
     )

@@ -45,6 +45,15 @@ def worker(
     digest: flags.Digest = "auto",
     threads: flags.Threads = None,
     devices: flags.DeviceFromOutside = "auto",
+    share_data: Annotated[
+        bool,
+        typer.Option(
+            "--share-data",
+            help="In a job with --data-private: points of this worker's data set may be sent to other"
+            " workers of the job, so that they are visited as often as those of fast workers. Without"
+            " it they never leave this process.",
+        ),
+    ] = False,
     min_step: Annotated[
         str | None, typer.Option(help="Staging: computing takes at least this long, as in 10ms.")
     ] = None,
@@ -81,6 +90,8 @@ def worker(
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --secret-file secret --threads 8
 
       polyrhythm worker --connect 127.0.0.1:40123 --devices cuda:1
+
+      polyrhythm worker mine.py --connect 10.0.0.5:7000 --secret-file secret --share-data
 
       polyrhythm worker --accept-code --connect 10.0.0.5:7000 --secret-file secret
     """
@@ -124,6 +135,7 @@ def worker(
         staging=staging,
         trace_dir=trace,
         accept_code=accept_code,
+        share_data=share_data,
     )
     if status:
         sys.exit(status)

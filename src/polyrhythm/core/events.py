@@ -264,12 +264,13 @@ class Attaching(Event, frozen=True):
 class Enrolling(Event, frozen=True):
     """The user's code asks for chunks of a data set with this many points, in batches of `batch`
     points (0: unknown). `listens`: where this worker receives points of other workers; None if it
-    receives none. `groups`: points at which a row group of a file begins."""
+    receives none. `groups`: points at which a row group of a file begins. `shares`: see `Enrol`."""
 
     points: int
     batch: int = 0
     listens: Address | None = None
     groups: tuple[int, ...] = ()
+    shares: bool = False
 
 
 class PointsDelivered(Event, frozen=True):

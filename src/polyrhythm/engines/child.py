@@ -132,6 +132,7 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
         report=lambda note: control.tell(Told(note=ReportLine(note.what, note.fields))),
         secret=request.secret,
         device=request.device,
+        share_data=request.job.share_data,
         model_dir=Path(request.run_dir) if request.leads else None,
         saving=lambda: control.tell(Told(saving=True)),
     )

@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from polyrhythm.core.devices import AUTO, device_of_process, local_number
+from polyrhythm.core.sync.migration import sharing_fault
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.work import SWITCH_INTERVAL_S, why_failed
 from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave, UsageError
@@ -190,9 +192,11 @@ def connect_worker(
     link: str = "auto",
     digest: str = "auto",
     devices: str = AUTO,
+    share_data: bool = False,
 ) -> ConnectedWorker:
     """Join the job whose lead is at host:port. `names`: names for this worker; if one is taken, the
-    next is tried. `devices`: the device of this worker (`core/devices.py`)."""
+    next is tried. `devices`: the device of this worker (`core/devices.py`). `share_data`: its private
+    points may be sent to other workers."""
     global _present
     check_absent()
     crashpoint.arm()
@@ -204,6 +208,7 @@ def connect_worker(
         report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
         secret=secret,
         device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
+        share_data=share_data,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     try:
@@ -219,8 +224,11 @@ def connect_worker(
                 link=link,
                 digest=digest,
                 devices=devices,
+                share_data=share_data,
             )
         raise
+    if share_data and (why := sharing_fault(spec, traits_of(spec.sync))) is not None:
+        say(f"share_data has no effect: {why}")
     worker = ConnectedWorker(node, spec, f"{host}:{port}")
     _present = os.getpid(), worker
     return worker

@@ -87,6 +87,7 @@ class InlineEngine:
             check=first.check,
             trace_dir=run_dir if first.trace else None,
             model_dir=run_dir,
+            share_data=job.share_data,
         )
         run = InlineRun(None, [])
         journal = FileJournal(run_dir / "journal.jsonl")

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 
 from polyrhythm.core.devices import AUTO, device_of_process, local_number
+from polyrhythm.core.sync.migration import sharing_fault
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.accepted_code import accepted_code
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.cuda import look_for_cuda
@@ -45,6 +47,7 @@ def run_remote(
     staging: Mapping[str, str] | None = None,
     trace_dir: Path | None = None,
     accept_code: bool = False,
+    share_data: bool = False,
 ) -> int:
     """Join the job whose lead is at host:port, train, and leave. Returns the exit status of the
     command: 0, or 128 plus the number of the signal that asked the worker to leave.
@@ -52,7 +55,7 @@ def run_remote(
     `job`: join only the job with this id. `file`: the file with the job's code on this host, if the
     user has given one. *A file that only the lead names is never run. Code that the lead sends is run
     only with `accept_code`, if it is the file with which the job began.* `devices`: the device of this
-    worker (`core/devices.py`).
+    worker (`core/devices.py`). `share_data`: its private points may be sent to other workers.
     """
     settle_in()
     options = NodeOptions(
@@ -62,6 +65,7 @@ def run_remote(
         report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
         secret=secret,
         device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
+        share_data=share_data,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     code_from = partial(_code_of, host=host, port=port, name=name, secret=secret, say=say)
@@ -70,6 +74,8 @@ def run_remote(
             spec = node.join(Address(host, port, "", ""))
             set_title(f"polyrhythm: {name} of {spec.name}", name)
             say(f"joined job {spec.name} at {host}:{port} as {name}")
+            if share_data and (why := sharing_fault(spec, traits_of(spec.sync))) is not None:
+                say(f"--share-data has no effect: {why}")
             here = node.servers[0].identity == host_identity()
             torch.set_num_threads(threads or _threads_for(spec, here))
             with code_from(spec, file, accept=accept_code) as code:

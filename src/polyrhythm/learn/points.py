@@ -34,8 +34,18 @@ class Order(Protocol):
 
 
 class Points:
-    def __init__(self, lease: Leased, least: int = 1, order: Order | None = None) -> None:
+    def __init__(
+        self,
+        lease: Leased,
+        least: int = 1,
+        order: Order | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """`shared`: other workers may continue with the chunks of this data set, so their points are
+        shuffled without regard to `order`, which only this worker knows."""
         self.begin(least)
+        self._shared = shared
         self._in_order = order
         rng = np.random.default_rng(lease.seed)
         self._permutation: Indices = (
@@ -66,7 +76,10 @@ class Points:
         self._ranks_of = ranks
 
     def of(self, first: int, last: int) -> Indices:
-        """The points [first, last) of the permutation."""
+        """The points [first, last) of the permutation. Points of other workers' private data have
+        higher numbers than all own ones, and are not permuted."""
+        if first >= len(self._permutation):
+            return np.arange(first, last)
         return self._permutation[first:last]
 
     def holds(self, lease: Leased) -> bool:
@@ -208,11 +221,19 @@ class Points:
         assert self._ranks_of is not None and self._lease is not None
         kept = self._last_ranked
         if kept is None or kept[0] is not self._lease or kept[1] != this_pass:
-            ranks = self._ranks_of(this_pass)
+            ranks, own = self._ranks_of(this_pass), len(self._permutation)
+            end = max((chunk.last for chunk in self._chunks.values()), default=0)
+            if end > own:
+                ranks = np.concatenate([ranks, np.arange(len(ranks), end)])
             ordered = {}
             for number, chunk in self._chunks.items():
-                points = self._permutation[chunk.first : chunk.last]
-                ordered[number] = points[np.argsort(ranks[points])]
+                points = self.of(chunk.first, chunk.last)
+                if chunk.first < own:
+                    ordered[number] = points[np.argsort(ranks[points])]
+                else:
+                    # other workers visit these points in the same order: they know no ranks either
+                    ordered[number] = self._shuffled(chunk, this_pass)
+                    ranks[ordered[number]] = points
             self._last_ranked = kept = (self._lease, this_pass, ordered, ranks)
         return kept[2], kept[3]
 
@@ -234,8 +255,11 @@ class Points:
         last = self._last_shuffled
         if last is None or last[0] != chunk or last[1] != passes:
             rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
-            points = self._permutation[chunk.first : chunk.last]
-            order = self._in_order
-            shuffled = rng.permutation(points) if order is None else order.shuffle(points, rng)
+            points, order = self.of(chunk.first, chunk.last), self._in_order
+            own = chunk.first < len(self._permutation)
+            if order is not None and own and not self._shared:
+                shuffled = order.shuffle(points, rng)
+            else:
+                shuffled = rng.permutation(points)
             self._last_shuffled = last = (chunk, passes, shuffled)
         return last[2]

@@ -234,10 +234,16 @@ class Worker:
         assert exchange is not None
         count = len(loading.dataset)
         order = order_of(loading.dataset)
+        shared = job.data_private and self._node.shares
+        if shared and loading.sampler is not None:
+            raise UsageError(
+                "a sampler and --share-data contradict each other: other workers do not know the order"
+                " in which the sampler visits the points that they get; leave one of the two out"
+            )
         lease = self._node.enrol(count, loading.batch_size, edges_of(order, job.seed))
         if not exchange.pending:
             exchange.take_version()
-        points = self._points = self._points or Points(lease, least, order)
+        points = self._points = self._points or Points(lease, least, order, shared=shared)
         self._passes.begin(lease)
         ranks = None
         if loading.sampler is not None:

@@ -115,6 +115,8 @@ SENTENCES = {
     "move-not-sendable": "{workers} cannot send its points: {detail}",
     "move-member-left": "{workers} or {targets} left before all points had arrived",
     "move-job-ends": "the job ends",
+    "move-not-shared": "{workers} was started without --share-data, so no points leave it",
+    "move-withdrawn": "{targets} does not share its points any more, so they go back to it",
     "move-visited": "they were being visited when their turn to move came",
     "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "no worker has reported {target} yet, which --target names; workers have"
@@ -160,6 +162,17 @@ SENTENCES = {
     " {expected}: a worker trains on one data set",
     "data-lost": "the {points:point} of {name} are lost with it, and no pass includes them any more:"
     " {total} are left",
+    "data-partly-lost": "{name} is gone: {kept} of its points, which it has shared, stay with other"
+    " workers; {points} are lost, and no pass includes them any more: {total} are left",
+    "data-lost-later": "{points:point} of {name}, which is gone, are lost with the workers that held"
+    " them: {total} are left",
+    "data-returned": "{points:point} of {name} go back to it, because the workers that held them are"
+    " gone",
+    "data-replaced": "{name} is back with {points:point} instead of {before}: they count as a new data"
+    " set, and no pass includes the old ones any more",
+    "data-replaced-partly": "{name} is back with {points:point} instead of {before}: they count as a new"
+    " data set; {kept} of the old ones, which it has shared, stay with other workers, and no pass"
+    " includes the others any more",
     "data-back": "{name} is back with its {points:point}, and passes include them again: {total} in all",
     "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
     " {expected}",

@@ -332,9 +332,11 @@ class RunState:
 
     def _data_set(self, line: dict[str, Any]) -> None:
         news = reason_of(line)
-        self.lost_points.pop(name := str(news.fields.get("name", "")), None)
-        if news.code == "data-lost":
-            self.lost_points[name] = int(str(news.fields.get("points", 0)))
+        before = self.lost_points.pop(name := str(news.fields.get("name", "")), 0)
+        if news.code in ("data-lost", "data-partly-lost", "data-lost-later"):
+            points = before + int(str(news.fields.get("points", 0)))
+            if points:
+                self.lost_points[name] = points
 
     def _points_kept(self, line: dict[str, Any]) -> None:
         self.moved_chunks -= line.get("chunks", 0)

@@ -22,7 +22,8 @@ class NodeOptions:
     experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
     `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
     the lead's process writes the model; `saving` is called when it begins to write. `device`: the
-    device on which a worker computes."""
+    device on which a worker computes. `share_data`: a worker of a job with private data may send its
+    points to other workers."""
 
     digest: str = "auto"
     link: str = "auto"
@@ -34,3 +35,4 @@ class NodeOptions:
     model_dir: Path | None = None
     saving: Callable[[], None] = lambda: None
     device: str = CPU
+    share_data: bool = False

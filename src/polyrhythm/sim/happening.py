@@ -19,6 +19,11 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     server: int | None = None
     factor: float | None = None
     """For slow: from then on, steps take this many times as long."""
+    points: int | None = None
+    """For join: the points of the worker's own data set from then on (with data_private). None: as many
+    as before."""
+    share_data: bool | None = None
+    """For join: whether the worker sends its points to others from then on. None: as before."""
     peer: int | None = None
     """For cut: the server at the other end of the link."""
     operator: str | None = None
@@ -38,6 +43,11 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"{self.what} happens to workers only")
         if self.what == "crash" and self.server == SEAT.server:
             raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
+        about_data = self.points is not None or self.share_data is not None
+        if about_data and (self.what != "join" or self.worker is None):
+            raise ValueError("points and share_data can be given only if a worker joins")
+        if self.points is not None and self.points < 1:
+            raise ValueError(f"points is {self.points}: it must be at least 1")
         if self.operator is not None and self.what != "end":
             raise ValueError("the field operator can be given only with what = 'end'")
         if (self.factor is not None) != (self.what == "slow"):

@@ -83,9 +83,12 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """For fsp: how long a round waits for an unfinished micro-batch after the interval."""
     migrate: str = "auto"
     """How chunks move from slow workers to fast ones: off, lease (only the right to visit them), full
-    (their points travel too) or blocking (both workers wait meanwhile). auto: lease under fsp."""
+    (their points travel too) or blocking (both workers wait meanwhile). auto: lease under fsp, and
+    full with data_private."""
     migrate_memory: Size | None = None
     """For full and blocking: the most bytes of a worker's inactive copies. None: its first share."""
+    data_private: bool = False
+    """Whether every worker has a data set of its own, of `points` points of its [[workers]] table."""
     point: Size = Size(100)
     """The size of a point, for full and blocking."""
     most_steps: int = 64
@@ -249,12 +252,19 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     join: Duration = Duration(0)
     memory: int | None = None
     """How many points of other workers fit into the worker's memory; None: any number."""
+    points: int | None = None
+    """With data_private: the points of the worker's own data set; None: as many as the job's table
+    says."""
+    share_data: bool = False
+    """With data_private: whether the worker sends its points to others."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"count is {self.count}: it must be at least 1")
         if not self.step:
             raise ValueError("step is 0s: it must be longer")
+        if self.points is not None and self.points < 1:
+            raise ValueError(f"points is {self.points}: it must be at least 1")
         if not 0 <= self.step_noise < 1:
             raise ValueError(
                 f"step_noise is {self.step_noise}: it must be at least 0 and less than 1"
@@ -298,6 +308,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("target_change is about an objective: give an [objective] table")
         if self.job.weights != BY_POINTS and self.objective is not None:
             raise ValueError("the model of [objective] counts points: give weights = 'points'")
+        if not self.job.data_private and any(g.points or g.share_data for g in self.workers):
+            raise ValueError("workers have points of their own only with data_private = true")
+        if self.job.data_private and self.job.points is None:
+            raise ValueError("data_private is about points: give points")
         names = [worker.name for worker in self.cast()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -352,6 +366,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             coordination=job.coordination,
             abandon=job.abandon,
             migrate=job.migrate,
+            data_private=job.data_private,
             migrate_memory=None if job.migrate_memory is None else int(job.migrate_memory),
             most_steps=job.most_steps,
             probe_points=job.probe_points,

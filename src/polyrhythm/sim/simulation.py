@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
@@ -139,7 +141,7 @@ class Simulation:
             spec.name,
             self.job.job,
             self._model,
-            self.scenario.job.points,
+            spec.table.points or self.scenario.job.points,
             self.scenario.job.batch,
             Pace(spec.table, self._began_ns, self._rng),
             self.objective,
@@ -151,6 +153,7 @@ class Simulation:
             dial_worker=self._dial_worker,
             point_nbytes=self.scenario.job.point,
             memory=spec.table.memory,
+            shares=spec.table.share_data,
         )
         before = self.workers.get(spec.name)
         if before is None or not before.alive:
@@ -224,7 +227,7 @@ class Simulation:
 
     def _change_worker(self, event: Happening, name: str) -> None:
         if event.what == "join":
-            self._start(self._cast[name])
+            self._start(self._changed(name, event))
             return
         worker = self.workers.get(name)
         if worker is None or not worker.alive:
@@ -233,6 +236,15 @@ class Simulation:
             worker.pace.slowness = event.factor
         else:
             _WORKER_EVENTS[event.what](worker)
+
+    def _changed(self, name: str, event: Happening) -> WorkerSpec:
+        """The worker as it joins with this event, and later ones."""
+        spec = self._cast[name]
+        changes = {"points": event.points, "share_data": event.share_data}
+        given = {key: value for key, value in changes.items() if value is not None}
+        table = msgspec.structs.replace(spec.table, **given)
+        self._cast[name] = msgspec.structs.replace(spec, table=table)
+        return self._cast[name]
 
 
 _SERVER_EVENTS: dict[str, Callable[[ServerProcess], None]] = {

@@ -92,9 +92,12 @@ def test_a_worker_with_other_data_begins_anew() -> None:
     visit(plan, A, 2)
     visit(plan, B, 2)
     plan.release([B])
+    plan.news.clear()
     plan.enrol("b", B_AGAIN, 30, 1)
     plan.check()
     assert plan.points == 70
+    (news,) = plan.news
+    assert (news.code, news.fields) == ("data-replaced", {"name": "b", "points": 30, "before": 25})
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 0)}
 
 

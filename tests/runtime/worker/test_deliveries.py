@@ -17,6 +17,7 @@ from polyrhythm.wire.messages import Address, ChunkSend, JobSpec, Leased
 from polyrhythm.wire.proof import Secret
 
 JOB = JobSpec(job="j", sync="fsp", migrate="full")
+PRIVATE = JobSpec(job="j", sync="fsp", data_private=True)
 SECRET = Secret("a secret of enough characters")
 WAIT_S = 60.0
 
@@ -24,14 +25,15 @@ WAIT_S = 60.0
 class End:
     """One worker: its carrier, what it has received, and its events."""
 
-    def __init__(self, name: str, link: str) -> None:
+    def __init__(self, name: str, link: str, job: JobSpec = JOB, *, shares: bool = False) -> None:
         self.events: queue.Queue[Event] = queue.Queue()
         self.woken = threading.Event()
         self.received = ReceivedPoints()
         self.carrier = PointsCarrier(
-            *(name, JOB, "127.0.0.1", SocketDialer(link), "auto", SECRET),
+            *(name, job, "127.0.0.1", SocketDialer(link), "auto", SECRET),
             post=self.events.put,
             wake=self.woken.set,
+            shares=shares,
         )
         self.carrier.read, self.carrier.add = self.read, self.received.add
 
@@ -76,6 +78,24 @@ def test_chunks_arrive_whole_in_several_parts(ends: tuple[End, End]) -> None:
         part, row = target.received.at(send.chunk, 2)
         assert bytes(part.columns[0][row]).split() == [str(send.first + 2).encode()]
     assert source.events.empty()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_points_of_private_data_leave_a_worker_only_if_it_shares_them(shares: bool) -> None:
+    """The lead has ordered it to send them."""
+    source, target = (End(f"worker-{n}", "auto", PRIVATE, shares=shares) for n in (0, 1))
+    read: list[ChunkSend] = []
+    read_points = source.read
+    source.carrier.read = lambda send, *part: read.append(send) or read_points(send, *part)
+    source.send(to(target, 1, 5, 0, 100))
+    if shares:
+        assert target.event().fault is None and read
+    else:
+        fault = source.event().fault
+        assert fault is not None and fault.code == "move-not-shared"
+        assert not read and not source.carrier._peers, "no link, and no point is even read"
+    for end in (source, target):
+        end.carrier.close()
 
 
 def test_a_chunk_is_sent_once_although_several_leases_name_it(ends: tuple[End, End]) -> None:

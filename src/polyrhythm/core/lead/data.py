@@ -7,10 +7,9 @@ points can be in flight: its holder has contributed under a lease that does not 
 or every server knows that the holder was removed.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from polyrhythm.core.lead.balance import chunks as giving
 from polyrhythm.core.lead.chunk_edges import chunk_edges
 from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, quotas
 from polyrhythm.core.minimum_tracker import MinimumTracker
@@ -133,38 +132,41 @@ class DataPlan:
                 found[chunk.due] += chunk.points * (until - chunk.passes) - chunk.cursor
         return found
 
-    def gifts(
-        self,
-        sources: Iterable[Holder],
-        targets: Iterable[Holder],
-        amount: float,
-        *,
-        ends: bool,
-        this_pass: bool = False,
-        copies: Mapping[Holder, Collection[int]] | None = None,
-    ) -> list[Gift]:
-        """Choose chunks with about `amount` points of each of `sources`, evenly for `targets`.
-        `ends`: the amount is one of visits that are left in the job, or in `this_pass`. `copies`: the
-        chunks of which members have an inactive copy; these move first, to where the copy is."""
-        there = {target: (copies or {}).get(target, ()) for target in targets}
-        received = dict.fromkeys(sorted(there), 0)
-        found = []
-        for source in sorted(sources) if received else ():
-            held = [
-                giving.Held(
-                    *(index, chunk.points, chunk.passes, chunk.cursor, chunk.visited),
-                    any(index in copied for copied in there.values()),
-                )
-                for index in sorted(self._held.get(source, ()))
-                if (chunk := self.chunks[index]).heir is None
-            ]
-            last = self.passes + 1 if this_pass else self._epochs
-            for index in giving.choose(held, amount, last, ends=ends):
-                far = {each: index not in copied for each, copied in there.items()}
-                target = min(received, key=lambda each: (far[each], received[each]))
-                received[target] += self.chunks[index].points
-                found.append((index, source, target))
-        return found
+    def held_by(self, holder: Holder) -> list[int]:
+        """The chunks that this member holds, without those that are moving."""
+        held = self._held.get(holder, ())
+        return sorted(index for index in held if self.chunks[index].heir is None)
+
+    def leaving(self, holder: Holder) -> list[int]:
+        """The chunks of this member that are moving to other members."""
+        return sorted(self._held.get(holder, set()) & self.moving)
+
+    @property
+    def epochs(self) -> int | None:
+        return self._epochs
+
+    @property
+    def mean_chunk(self) -> float:
+        """The mean points of a chunk."""
+        return self.points / len(self.chunks)
+
+    def reads(self, member: Holder, index: int) -> bool:
+        """Whether the member has the points of this chunk at all times, so that they need not be sent
+        to it."""
+        return False
+
+    def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
+        """Whether a chunk may move from one member to another. `sent`: its points must be sent."""
+        return True
+
+    def can_give(self, holder: Holder) -> bool:
+        """Whether any chunks of this member may move."""
+        return True
+
+    def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
+        """The points of a chunk, as the lease of this member numbers them."""
+        chunk = self.chunks[index]
+        return chunk.first, chunk.last
 
     def give(self, gifts: Iterable[Gift], delivery: int = 0) -> set[Holder]:
         """Begin to move these chunks. `delivery`: the number of the first delivery, if points must
@@ -297,7 +299,7 @@ class DataPlan:
 
     def lease(self, holder: Holder) -> Leased:
         chunks = tuple(
-            ChunkLease(index, chunk.first, chunk.last, chunk.passes, chunk.cursor)
+            ChunkLease(index, *self.numbered(holder, index), chunk.passes, chunk.cursor)
             for index in sorted(self._held.get(holder, ()))
             if (chunk := self.chunks[index]).heir is None
         )

@@ -112,13 +112,19 @@ class Lifecycle:
     def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
         """A member announces a data set: give it a lease of chunks."""
         if not self._sharing.begun or self._job.data_private:
-            whose = {"name": member.name} if self._job.data_private else {}
+            whose: dict[str, object] = {}
+            if self._job.data_private:
+                whose = {"name": member.name, "shares": message.shares}
             self._outbox.note("data", points=message.points, batch=message.batch, **whose)
         lease = self._sharing.enrol(member, message, self._view)
         if isinstance(lease, Reason):
             self.refuse(member, lease, now_ns)
         else:
             self._outbox.tell(member, lease)
+        for other, changed in self._sharing.take_changed(self._view):
+            self._outbox.tell(other, changed)
+            if changed.chunks or changed.sends:
+                self._mode.call_back(other, now_ns)
         for news in self._sharing.take_news():
             self._outbox.note("data-set", **news.noted())
 

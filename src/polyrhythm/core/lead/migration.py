@@ -121,9 +121,9 @@ class Migration:
         """Whether the member has no points until those that move have arrived."""
         return self._blocking and holder in self._involved()
 
-    def has_points(self, plan: DataPlan, holder: Holder, chunk: int) -> bool:
-        """Whether the member has the points of this chunk: it holds the chunk, or has a copy."""
-        return plan.chunks[chunk].holder == holder or chunk in self._copies.get(holder, ())
+    def _there(self, plan: DataPlan, holder: Holder, chunk: int) -> bool:
+        """Whether the member has the points of this chunk already, so that they need not be sent."""
+        return chunk in self._copies.get(holder, ()) or plan.reads(holder, chunk)
 
     # -- moves ---------------------------------------------------------------------------------
 
@@ -148,7 +148,12 @@ class Migration:
             if chunk.holder != source or chunk.heir is not None or chunk.cursor:
                 self._count(plan, source, target, index, Reason("move-visited"))
                 continue
-            if index in self._copies.get(target, ()):
+            there = self._there(plan, target, index)
+            if not plan.may_move(index, source, target, sent=not there):
+                self._count(
+                    plan, source, target, index, Reason("move-not-shared", _pair(source, target))
+                )
+            elif there:
                 changed |= plan.give([gift])
                 self._free[index] = (source, target)
             elif self._blocking or busy.get(source, 0) < WINDOW_CHUNKS:
@@ -258,6 +263,21 @@ class Migration:
         self._queue = kept
         return plan.take_back(chunks) | (plan.renumber(before) if self._blocking else set())
 
+    def withdraw(self, plan: DataPlan, chunks: Collection[int], owner: Holder) -> set[Holder]:
+        """The owner of these chunks does not share them any more: end their moves, and let them go back
+        to it. Returns the members whose leases changed."""
+        reason = Reason("move-withdrawn", {"targets": [owner[0]]})
+        for index, source, target in [gift for gift in self._queue if gift[0] in chunks]:
+            self._queue.remove((index, source, target))
+            self._count(plan, source, target, index, reason)
+        changed = self._cancel(plan, [each for each in chunks if each in self._flying], reason)
+        for index in chunks:
+            if (ended := self._free.pop(index, None)) is not None and ended[1] != owner:
+                self._count(plan, *ended, index, reason)
+            if (holder := plan.chunks[index].holder) is not None:
+                self._free[index] = (holder, owner)
+        return changed | plan.give([(each, *self._free[each]) for each in chunks])
+
     def forget(self, gone: Iterable[Holder]) -> None:
         """These members were removed."""
         left = set(gone)
@@ -287,6 +307,8 @@ class Migration:
     def _keep_copy(self, plan: DataPlan, holder: Holder, chunk: int) -> None:
         """The member has given the chunk away: it keeps a copy, and the oldest copies are dropped if
         there are too many. A copy that becomes active again is not dropped."""
+        if plan.reads(holder, chunk):
+            return
         copies = self._copies.setdefault(holder, {})
         copies.pop(chunk, None)
         copies[chunk] = None
@@ -308,11 +330,14 @@ class Migration:
                 arriving.append(delivery.chunk)
             given = self._rows and plan.chunks[delivery.chunk].delivered
             if delivery.source == holder and not given:
-                chunk, number = plan.chunks[delivery.chunk], delivery.number
                 name, address = self._listening[delivery.target]
-                points = (delivery.chunk, chunk.first, chunk.last)
-                sends.append(ChunkSend(number, *points, *delivery.target, name, address))
+                points = (delivery.chunk, *plan.numbered(holder, delivery.chunk))
+                sends.append(ChunkSend(delivery.number, *points, *delivery.target, name, address))
         chunks, copies = lease.chunks, tuple(self._copies.get(holder, ()))
+        if not self._rows:
+            # a chunk that moves without its points may still come back to its holder
+            sent = {send.chunk for send in sends}
+            copies += tuple(index for index in plan.leaving(holder) if index not in sent)
         if self.waits(holder):
             # the member does not visit its chunks, but keeps them and what their points remember
             copies += tuple(chunk.chunk for chunk in lease.chunks)

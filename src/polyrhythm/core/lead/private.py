@@ -1,19 +1,22 @@
 """The data plan of a job in which every worker has its own data set (`--data-private`).
 
-*The points of a data set are visited by the worker with the name of its owner only. When this worker
-is gone, its points are excluded from the passes. When it comes back with a data set of the same length,
-its points count again: visits that counted are not repeated, and passes that the others have completed
+*The points of a data set are visited by the worker with the name of its owner only, unless the owner
+shares them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and
+the rest is excluded from the passes. When the owner comes back with a data set of the same length, the
+rest counts again: visits that counted are not repeated, and passes that the others have completed
 meanwhile are not made up.* The chunks of a worker that joins late begin with the present pass, for the
 same reason. So the number of passes never falls.
+
+A chunk belongs to its data set for ever. When its holder is gone, it goes back to its owner.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from polyrhythm.core.lead.chunks import Chunk, Holder
-from polyrhythm.core.lead.data import CHUNKS_PER_WORKER, DataPlan
+from polyrhythm.core.lead.data import CHUNKS_PER_WORKER, CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
@@ -22,15 +25,20 @@ from polyrhythm.wire.messages import Leased
 from polyrhythm.wire.messages.reasons import Field
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _DataSet:
     """The data set of one worker. `base`: the number of its first point among those of all."""
 
+    name: str
     base: int
     points: int
     chunks: list[int]
+    worker: int = -1
+    """The number of the owner's worker, in all its incarnations; -1 until it is known."""
     holder: Holder | None = None
-    """The member that has the data set; None if it is gone."""
+    """The member that has the data set, its owner; None if it is gone."""
+    shares: bool = False
+    """Whether the owner allows that other members get the points."""
 
 
 class PrivatePlan(DataPlan):
@@ -40,7 +48,13 @@ class PrivatePlan(DataPlan):
         self._passes = MinimumTracker()
         self._sets: dict[str, _DataSet] = {}
         """Per name of a worker, its data set."""
+        self._set_of: list[_DataSet] = []
+        """Per chunk, its data set. It may be one that its worker has replaced by another one."""
+        self._mine: dict[Holder, _DataSet] = {}
+        """Per member, its data set."""
         self._floor = 0
+        self._checked = 0
+        """The number of points at the last check."""
         self.news: list[Reason] = []
         """What has happened to data sets. The caller empties the list."""
 
@@ -50,54 +64,85 @@ class PrivatePlan(DataPlan):
         plan = cls(record.seed, epochs)
         plan._floor = record.passes
         for each in record.chunks:
-            found = plan._sets.setdefault(each.holder, _DataSet(each.first, 0, []))
+            new = _DataSet(each.holder, each.first, 0, [])
+            found = plan._sets.setdefault(each.holder, new)
             found.chunks.append(len(plan.chunks))
             found.points += each.last - each.first
             plan.chunks.append(Chunk(each.first, each.last, passes=each.passes, cursor=each.cursor))
+            plan._set_of.append(found)
         return plan
 
-    def enrol(self, name: str, holder: Holder, points: int, least: int) -> None:
+    def enrol(
+        self, name: str, holder: Holder, points: int, least: int, *, shares: bool = False
+    ) -> None:
         """A member has a data set of this many points. `least`: the fewest points of a chunk. While
         chunks of an earlier incarnation may still count, the member does not get them yet."""
         found = self._sets.get(name)
         if found is None or found.points != points:
-            found = self._sets[name] = self._add(points, least)
-        elif found.holder is None:
-            fields: dict[str, Field] = {
-                "name": name,
-                "points": points,
-                "total": self.points + points,
-            }
-            self.news.append(Reason("data-back", fields))
-        found.holder = holder
-        if self._lend(found):
+            if found is not None:
+                self._tell_replaced(found, points)
+            found = self._sets[name] = self._add(name, points, least, shares=shares)
+        elif found.holder is None and (loose := self._loose(found)):
+            back = sum(self.chunks[index].points for index in loose)
+            self._tell("data-back", name, back, self.points + back)
+        if found.holder is not None:
+            self._mine.pop(found.holder, None)
+        found.worker, found.holder, found.shares = holder[0], holder, shares
+        self._mine[holder] = found
+        if self._lend(found, self.passes):
             self._number({holder})
+
+    @property
+    def data_sets(self) -> Collection[str]:
+        """The names of the workers that have, or had, a data set."""
+        return self._sets.keys()
 
     def points_of(self, holder: Holder) -> int | None:
         """The number of points of this member's data set; None if it has not enrolled one."""
-        found = self._of(holder)
+        found = self._mine.get(holder)
         return None if found is None else found.points
 
-    def _of(self, holder: Holder) -> _DataSet | None:
-        return next((each for each in self._sets.values() if each.holder == holder), None)
+    def _tell(self, code: str, name: str, points: int, total: int, **more: Field) -> None:
+        self.news.append(Reason(code, {"name": name, "points": points, "total": total, **more}))
 
-    def _add(self, points: int, least: int) -> _DataSet:
+    def _tell_replaced(self, old: _DataSet, points: int) -> None:
+        """A worker has come back with another number of points."""
+        if old.holder is not None:
+            self._mine.pop(old.holder, None)
+        kept = sum(self.chunks[index].points for index in self._away(old))
+        code = "data-replaced-partly" if kept else "data-replaced"
+        fields: dict[str, Field] = {"name": old.name, "points": points, "before": old.points}
+        self.news.append(Reason(code, {**fields, "kept": kept} if kept else fields))
+        old.holder = None
+
+    def _add(self, name: str, points: int, least: int, *, shares: bool) -> _DataSet:
         base = self.chunks[-1].last if self.chunks else 0
-        count = max(1, min(points // least, CHUNKS_PER_WORKER))
+        most = CHUNKS_TO_BALANCE if shares else CHUNKS_PER_WORKER
+        count = max(1, min(points // least, most))
         first = len(self.chunks)
+        found = _DataSet(name, base, points, list(range(first, first + count)))
         self.chunks += [
             Chunk(base + points * index // count, base + points * (index + 1) // count)
             for index in range(count)
         ]
-        return _DataSet(base, points, list(range(first, first + count)))
+        self._set_of += [found] * count
+        return found
 
-    def _lend(self, found: _DataSet) -> bool:
-        """Lease the chunks of a data set to its holder, unless an earlier incarnation has them.
-        Returns whether its lease changed."""
-        loose = [index for index in found.chunks if self.chunks[index].holder is None]
+    def _loose(self, found: _DataSet) -> list[int]:
+        """The chunks of a data set that no member holds."""
+        return [index for index in found.chunks if self.chunks[index].holder is None]
+
+    def _away(self, found: _DataSet) -> list[int]:
+        """The chunks of a data set that other workers hold."""
+        holders = ((index, self.chunks[index].holder) for index in found.chunks)
+        return [index for index, at in holders if at is not None and at[0] != found.worker]
+
+    def _lend(self, found: _DataSet, passes: int) -> bool:
+        """Lease the chunks of a data set to its owner, unless another member has them. `passes`: the
+        present pass. Returns whether the lease of the owner changed."""
+        loose = self._loose(found)
         if found.holder is None or not loose:
             return False
-        passes = self.passes
         for index in loose:
             chunk = self.chunks[index]
             if chunk.passes < passes:
@@ -107,56 +152,104 @@ class PrivatePlan(DataPlan):
             self.points += chunk.points
         return True
 
+    # -- moves ---------------------------------------------------------------------------------
+
+    def reads(self, member: Holder, index: int) -> bool:
+        """Whether the chunk belongs to the data set of this member."""
+        return self._set_of[index].holder == member
+
+    def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
+        """A chunk may always go back to its owner. It may go to others if its owner shares its data
+        set. If points must be sent, the member that sends them must share its data set too."""
+        found, sender = self._set_of[index], self._mine.get(source)
+        if found.holder == target:
+            return True
+        return found.shares and (not sent or (sender is not None and sender.shares))
+
+    def can_give(self, holder: Holder) -> bool:
+        mine = self._mine.get(holder)
+        if mine is not None and mine.shares:
+            return True
+        return any(self._set_of[index] is not mine for index in self._held.get(holder, ()))
+
+    def withdrawn(self, owner: Holder) -> list[int]:
+        """The chunks of a member that other members hold, although it does not share them any more."""
+        mine = self._mine.get(owner)
+        return [] if mine is None or mine.shares else self._away(mine)
+
+    @property
+    def mean_chunk(self) -> float:
+        return self.points / max(1, len(self._passes))
+
     def share(self, members: list[Holder]) -> set[Holder]:
         """Nothing to do: every member has its own data set."""
         return set()
 
     def release(self, gone: Iterable[Holder]) -> set[Holder]:
-        """These members were removed, and none of their contributions can arrive any more: exclude
-        their points, unless their workers have come back. Returns the members whose leases grew."""
+        """These members were removed, and none of their contributions can arrive any more. The chunks
+        that they held go to their heirs, if these have the points, or else to their owners. Exclude
+        those whose owners are gone. Returns the members whose leases grew."""
         leavers = set(gone)
-        self._floor = self.passes
-        loose = [index for holder in leavers for index in self._held.get(holder, ())]
-        super().release(leavers)
-        for index in loose:
-            self._passes.drop(index)
-            self.points -= self.chunks[index].points
-        changed, lost = set(), []
-        for name, found in sorted(self._sets.items()):
-            if found.holder in leavers:
-                found.holder = None
-                lost.append((name, found.points))
-            elif found.holder is not None and self._lend(found):
-                changed.add(found.holder)
-        self._number(changed)
-        for name, points in lost:
-            self.news.append(
-                Reason("data-lost", {"name": name, "points": points, "total": self.points})
-            )
-        return changed
+        self._floor = passes = self.passes
+        held = [(index, holder) for holder in leavers for index in self._held.get(holder, ())]
+        changed = super().release(leavers)
+        loose: dict[_DataSet, list[tuple[int, int]]] = {}
+        """Per data set, the chunks that no member holds now, and the numbers of their last holders."""
+        for index, (worker, _) in sorted(held):
+            if self.chunks[index].holder is None:
+                self._passes.drop(index)
+                self.points -= self.chunks[index].points
+                loose.setdefault(self._set_of[index], []).append((index, worker))
+        left = {found for holder in leavers if (found := self._mine.pop(holder, None)) is not None}
+        for found in left:
+            found.holder = None
+        grown = {
+            found.holder
+            for found in loose
+            if found.holder is not None and self._lend(found, passes)
+        }
+        self._number(grown)
+        for found in sorted({*left, *loose}, key=lambda each: (each.name, each.base)):
+            self._tell_released(found, loose.get(found, []), owner_left=found in left)
+        return changed | grown
+
+    def _tell_released(
+        self, found: _DataSet, loose: list[tuple[int, int]], *, owner_left: bool
+    ) -> None:
+        """Members are gone that had chunks of this data set, or its owner is."""
+        by_others = [index for index, worker in loose if worker != found.worker]
+        points = sum(self.chunks[index].points for index, _ in loose)
+        kept = sum(self.chunks[index].points for index in self._away(found))
+        if owner_left and kept:
+            self._tell("data-partly-lost", found.name, points, self.points, kept=kept)
+        elif owner_left:
+            self._tell("data-lost", found.name, points, self.points)
+        elif by_others and found.holder is None:
+            self._tell("data-lost-later", found.name, points, self.points)
+        elif by_others:
+            back = sum(self.chunks[index].points for index in by_others)
+            self._tell("data-returned", found.name, back, self.points)
+
+    def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
+        """A member numbers the points of its own chunks as its own data set does. Those of others
+        follow, each under a number of its own."""
+        chunk, mine = self.chunks[index], self._mine.get(holder)
+        if mine is None:
+            return chunk.first, chunk.last
+        by = -mine.base if self._set_of[index] is mine else mine.points
+        return chunk.first + by, chunk.last + by
 
     def lease(self, holder: Holder) -> Leased:
-        """The lease of a member numbers the points as its own data set does."""
-        lease = super().lease(holder)
-        found = self._of(holder)
-        if found is None:
-            return lease
-        chunks = tuple(
-            msgspec.structs.replace(
-                chunk, first=chunk.first - found.base, last=chunk.last - found.base
-            )
-            for chunk in lease.chunks
-        )
-        return msgspec.structs.replace(lease, points=found.points, chunks=chunks)
+        lease, mine = super().lease(holder), self._mine.get(holder)
+        return lease if mine is None else msgspec.structs.replace(lease, points=mine.points)
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint, each with its owner."""
-        owners = {index: name for name, found in self._sets.items() for index in found.chunks}
-        every = super().recorded(names)
+        """The chunks for a checkpoint, each with its owner: only the owners have their points when a
+        job resumes."""
         return tuple(
-            msgspec.structs.replace(chunk, holder=owners[index])
-            for index, chunk in enumerate(every)
-            if index in owners
+            msgspec.structs.replace(chunk, holder=found.name)
+            for chunk, found in zip(super().recorded(names), self._set_of, strict=True)
+            if self._sets[found.name] is found
         )
 
     @property
@@ -165,17 +258,26 @@ class PrivatePlan(DataPlan):
         return max(self._floor, self._passes.least) if len(self._passes) else self._floor
 
     def check(self) -> None:
-        points = 0
-        for index, chunk in enumerate(self.chunks):
+        """Check the chunks that were changed since the last check, and those that move."""
+        for index in self._changed | self.moving:
+            chunk, found = self.chunks[index], self._set_of[index]
             if chunk.cursor and not 0 <= chunk.cursor < chunk.points:
                 raise InvariantBroken("a cursor is outside its chunk")
-            if chunk.heir is not None:
-                raise InvariantBroken("a chunk of a private data set moves")
+            if (chunk.heir is not None) != (index in self.moving):
+                raise InvariantBroken("a chunk has an heir, but is not moving")
             if (chunk.holder is not None) != (index in self._passes):
                 raise InvariantBroken("a chunk counts, but has no holder, or the other way round")
-            if chunk.holder is not None:
-                points += chunk.points
-                if index not in self._held[chunk.holder]:
-                    raise InvariantBroken("a chunk is missing in the chunks of its holder")
-        if points != self.points:
-            raise InvariantBroken("the number of points is not that of the chunks with a holder")
+            if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
+                raise InvariantBroken("a chunk moves, but its holder was not asked to give it up")
+            if chunk.delivery and not found.shares:
+                raise InvariantBroken("points leave a data set that its owner does not share")
+            if chunk.holder is not None and index not in self._held[chunk.holder]:
+                raise InvariantBroken("a chunk is missing in the chunks of its holder")
+        self._changed.clear()
+        if self.points != self._checked:
+            held = (self.chunks[index].points for index in self._passes.all_keys())
+            if self.points != sum(held):
+                raise InvariantBroken(
+                    "the number of points is not that of the chunks with a holder"
+                )
+            self._checked = self.points

@@ -57,6 +57,8 @@ class Sharing:
         self._record: Record | None = None
         """The record of the checkpoint from which the job resumes; None if there is none, or it has
         no data set."""
+        self._changed: set[Holder] = set()
+        """Members whose leases have changed and have not been sent yet."""
         self.moving: Collection[int] = ()
         """The chunks that are moving from one member to another."""
 
@@ -106,7 +108,7 @@ class Sharing:
             numbers = {"points": points, "least": self._min_batch}
             return Reason("data-too-small", {"name": member.name, **numbers})
         if self._private:
-            return self._enrol_private(member, points, batch)
+            return self._enrol_private(member, message)
         if self._plan is None and self._record is not None:
             if points != self._record.points:
                 numbers = {"points": points, "expected": self._record.points}
@@ -133,8 +135,9 @@ class Sharing:
             self._migration.listening(member.key, member.name, message.listens)
         return self._sent(self._lease(member.key))
 
-    def _enrol_private(self, member: Member, points: int, batch: int) -> Leased | Reason:
+    def _enrol_private(self, member: Member, message: Enrol) -> Leased | Reason:
         """A member announces a data set of its own."""
+        points, batch, migration = message.points, message.batch, self._migration
         if self._plan is None:
             plan = PrivatePlan(self._seed, self._epochs)
             if self._record is not None:
@@ -146,9 +149,21 @@ class Sharing:
             numbers = {"points": points, "expected": expected}
             return Reason("data-changed", {"name": member.name, **numbers})
         least = min(self._min_batch, batch or self._min_batch)
-        self._plan.enrol(member.name, member.key, points, least)
+        plan = self._plan
+        plan.enrol(member.name, member.key, points, least, shares=message.shares)
         member.enrolled = True
-        return self._plan.lease(member.key)
+        if migration is not None:
+            migration.begin(plan, len(plan.data_sets))
+            if message.listens is not None:
+                migration.listening(member.key, member.name, message.listens)
+            if withdrawn := plan.withdrawn(member.key):
+                self._changed |= migration.withdraw(plan, withdrawn, member.key)
+        return self._sent(self._lease(member.key))
+
+    def take_changed(self, view: View) -> list[tuple[Member, Leased]]:
+        """The leases of other members that have changed because a member has announced its data set."""
+        changed, self._changed = self._changed, set()
+        return self._leases(view, changed) if changed else []
 
     def take_news(self) -> list[Reason]:
         """What has happened to the data sets of single members since the last call."""
@@ -194,7 +209,7 @@ class Sharing:
         if migration is not None:
             migration.forget(gone)
             changed |= migration.settle(plan)
-            if members != self._members:
+            if members != self._members and not self._private:
                 changed |= migration.cancel(
                     plan, Reason("move-shared-anew", {"members": len(members)})
                 )

@@ -1,6 +1,8 @@
 """The decisions of a worker that sends or receives the points of chunks: how many points a part has,
 how many bytes may wait in a link, how long sending may delay training, and whether a chunk fits into
-memory."""
+memory, and whether points may leave this worker at all."""
+
+from polyrhythm.wire.messages.reasons import Reason
 
 PART_NBYTES = 256 * 1024
 """A part of a chunk has about this size, so that reading it delays the training loop only shortly."""
@@ -10,6 +12,13 @@ _FIRST_POINTS = 16
 _MOST_POINTS = 4096
 _SHARE = 0.1
 _FREE_SHARE = 0.5
+
+
+def refusal(*, private: bool, shares: bool) -> Reason | None:
+    """Why this worker sends no points to any other worker, whatever the lead orders; None if it may.
+    `private`: every worker of the job has a data set of its own. `shares`: this worker was started with
+    `--share-data`."""
+    return Reason("move-not-shared") if private and not shares else None
 
 
 def part_points(left: int, point_nbytes: float | None) -> int:

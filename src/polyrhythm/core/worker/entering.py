@@ -97,7 +97,7 @@ class Entry:
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         state = self._state
         state.points, state.batch, state.listens = event.points, event.batch, event.listens
-        state.groups = event.groups
+        state.groups, state.shares = event.groups, event.shares
         # the user's code waits for its chunks, so the parameters may change
         state.user_computes = False
         if state.over_because is not None:
@@ -114,6 +114,7 @@ class Entry:
                 batch=state.batch,
                 listens=state.listens,
                 groups=state.groups,
+                shares=state.shares,
             )
         )
 

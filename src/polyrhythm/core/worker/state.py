@@ -41,6 +41,7 @@ class WorkerState:
         "pushes",
         "rejoins_because",
         "restores",
+        "shares",
         "since_ns",
         "spec",
         "unreached",
@@ -67,6 +68,7 @@ class WorkerState:
         self.batch = 0
         self.listens: m.Address | None = None
         self.groups: tuple[int, ...] = ()
+        self.shares = False
         self.keeps = False
         """Whether the user's code has a state to keep (`worker.keep`)."""
         self.restores = False

@@ -26,6 +26,7 @@ from polyrhythm.core.worker.deliveries import (
     fits,
     may_send_more,
     part_points,
+    refusal,
 )
 from polyrhythm.errors import LinkError, PolyrhythmError
 from polyrhythm.io.available import available_nbytes
@@ -110,10 +111,14 @@ class PointsCarrier:
         secret: Secret | None,
         post: Callable[[Event], None],
         wake: Callable[[], None],
+        *,
+        shares: bool = False,
     ) -> None:
         """`host`: the address at which this worker listens. `post` gives the machine an event.
-        `wake` wakes the user's loop if it waits."""
+        `wake` wakes the user's loop if it waits. `shares`: whether points of private data may be
+        sent."""
         self._name, self._job = name, job
+        self._refusal = refusal(private=job.data_private, shares=shares)
         self._dialer, self._digest, self._secret = dialer, digest, secret
         self._post, self._wake = post, wake
         self._hello = m.WorkerHello(name=name, job=job.job, identity="")
@@ -164,7 +169,9 @@ class PointsCarrier:
         host = link.host_here if isinstance(link, StreamLink) and remote else address.host
         if not isinstance(dialer, SocketDialer):  # all workers are threads of this process
             host, dialer = _LOOPBACK, SocketDialer("auto")
-        return cls(name, job, host, dialer, options.digest, options.secret, post, wake)
+        security = (options.digest, options.secret)
+        shares = options.share_data
+        return cls(name, job, host, dialer, *security, post, wake, shares=shares)
 
     @property
     def address(self) -> m.Address:
@@ -179,6 +186,9 @@ class PointsCarrier:
         for send in lease.sends:
             if send.number not in self._begun:
                 self._begun.add(send.number)
+                if self._refusal is not None:
+                    self._post(ev.PointsDelivered(send.chunk, send.number, fault=self._refusal))
+                    continue
                 self._queue.append(_Outgoing(send, self._peer(send)))
 
     def between_batches(self) -> None:
@@ -196,7 +206,10 @@ class PointsCarrier:
 
     def while_waiting(self) -> bool:
         """The user's loop waits: send a part. Returns whether there is more to send now."""
-        return bool(self._queue) and self._send_part() is not None
+        part = self._send_part() if self._queue else None
+        if part is not None:
+            crashpoint.reach(self._name, "sent", part)
+        return part is not None
 
     def _send_part(self) -> m.ChunkSend | m.ChunkPart | None:
         """Send the next part of a chunk whose link can take it, and return it; None if there is

@@ -46,6 +46,8 @@ class WorkerNode:
     def __init__(self, name: str, job: str, dialer: Dialer, options: NodeOptions) -> None:
         self.name = name
         self.device = options.device
+        self.shares = options.share_data
+        """Whether points of private data may leave this worker."""
         self.job: m.JobSpec | None = None
         self._machine = WorkerMachine(name)
         self._report = options.report
@@ -153,7 +155,7 @@ class WorkerNode:
         does so first."""
         self.loop.lease = None
         listens = None if self.points is None else self.points.address
-        self._driver.post(_ME, ev.Enrolling(points, batch, listens, groups))
+        self._driver.post(_ME, ev.Enrolling(points, batch, listens, groups, self.shares))
         self.loop.begin(
             lambda: self.loop.lease is not None and self._machine.state is Phase.COMPUTING
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event, Reason
+from polyrhythm.core.worker.deliveries import refusal
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.statistics import CarriedPart, ChunkMemory
 from polyrhythm.wire import messages as m
@@ -23,7 +24,9 @@ class SimDeliveries:
         "_point_nbytes",
         "_post",
         "_sent",
+        "_shares",
         "memory_of",
+        "private",
         "received",
     )
 
@@ -33,10 +36,15 @@ class SimDeliveries:
         post: Callable[[Event], None],
         point_nbytes: int,
         memory: int | None,
+        *,
+        shares: bool = False,
     ) -> None:
         """`dial` returns the channel to another worker, or None if it does not answer. `post` gives
         the machine an event. `memory`: the most points of other workers that fit into memory; None:
-        any number."""
+        any number. `shares`: points of private data may be sent."""
+        self._shares = shares
+        self.private = False
+        """Whether every worker of the job has a data set of its own."""
         self._dial = dial
         self._post = post
         self._point_nbytes = point_nbytes
@@ -73,6 +81,9 @@ class SimDeliveries:
                 self._memories.pop(chunk, None)
 
     def _send(self, send: m.ChunkSend) -> None:
+        if (why := refusal(private=self.private, shares=self._shares)) is not None:
+            self._post(ev.PointsDelivered(send.chunk, send.number, fault=why))
+            return
         key = (send.worker, send.incarnation)
         channel = self._channels.get(key) or self._dial(send)
         if channel is None:

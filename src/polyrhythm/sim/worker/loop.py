@@ -16,7 +16,7 @@ from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
 from polyrhythm.core.pauses import stopped_ns
 from polyrhythm.core.sync.barrier.bsp import BSP
-from polyrhythm.core.sync.migration import DELIVERING
+from polyrhythm.core.sync.migration import DELIVERING, migration_of
 from polyrhythm.core.sync.policy import Traits
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import (
@@ -71,6 +71,7 @@ class Loop:
         "_process",
         "_put",
         "_seen",
+        "_shares",
         "_size",
         "_stopped",
         "_terms",
@@ -104,6 +105,8 @@ class Loop:
         batch: int,
         pace: Pace,
         objective: Objective | None,
+        *,
+        shares: bool = False,
     ) -> None:
         """The loop runs in `process` and hands events to its machine with `put`. `unread`: messages
         that have arrived and were not read yet."""
@@ -138,6 +141,7 @@ class Loop:
         self._points = points
         self._batch = batch
         self._objective = objective
+        self._shares = shares
         self._next: Callable[[], None] = self._attach
         """The part of the user's code that runs next."""
         self._job: m.JobSpec | None = None
@@ -230,8 +234,9 @@ class Loop:
         self._next = self._begin_version
         self._enrolling = True
         assert self._job is not None
-        delivers = self._job.migrate in DELIVERING
-        self._put(ev.Enrolling(self._points, self._batch, _ADDRESS if delivers else None))
+        delivers = migration_of(self._job, self.traits) in DELIVERING
+        listens = _ADDRESS if delivers else None
+        self._put(ev.Enrolling(self._points, self._batch, listens, shares=self._shares))
 
     def _begin_version(self) -> None:
         """The parameters of a version have arrived, and also a lease if there is a data set."""

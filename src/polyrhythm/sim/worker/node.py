@@ -81,12 +81,14 @@ class WorkerProcess(Process):
         dial_worker: Callable[["WorkerProcess", m.ChunkSend], Channel | None] = lambda *_: None,
         point_nbytes: int = 0,
         memory: int | None = None,
+        shares: bool = False,
     ) -> None:
         """`kept_nbytes`: the size of the state that the user's code keeps; 0: it keeps none. `dial`
         returns the channel to a server, or None if no server listens there.
         `lead_linked`: the event that the machine gets when the link to the lead is up.
         `dial_worker` returns the channel to another worker; `point_nbytes`: the size of a point;
-        `memory`: how many points of other workers fit into memory."""
+        `memory`: how many points of other workers fit into memory; `shares`: the worker sends its
+        private points to others."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
         self.name = name
@@ -120,6 +122,7 @@ class WorkerProcess(Process):
             batch,
             pace,
             objective,
+            shares=shares,
         )
         self._kept = SimKeptState(kept_nbytes)
         self._loop.end_iteration = self._send_state
@@ -128,6 +131,7 @@ class WorkerProcess(Process):
             lambda event: self.post(_ME, event),
             point_nbytes,
             memory,
+            shares=shares,
         )
         self._loop.connect(self._deliveries)
         self._computing = self._loop.computing
@@ -311,6 +315,7 @@ class WorkerProcess(Process):
                 self._link(spec.server, spec.address)
         if self._kept.nbytes and not self._loop.began:
             self.put(_ME, ev.StateKept(restore=bool(job.resume)))
+        self._deliveries.private = job.data_private
         self._loop.admit(job)
 
     def _rejoin(self, effect: fx.Rejoin) -> None:

@@ -126,6 +126,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     (`polyrhythm serve`). Such a job waits for workers even if all have left."""
     data_private: bool = False
     """Whether every worker has a data set of its own, which no other worker can read."""
+    share_data: bool = False
+    """With `data_private`: whether the workers that the job's own command starts may send their points
+    to others. A worker that joins the job decides that by itself."""
     migrate_memory: int | None = None
     """Where points travel from worker to worker: the most bytes of the inactive copies of a worker.
     None: as many points as the first share of a worker has."""

@@ -54,12 +54,14 @@ class Enrol(Message, frozen=True, kw_only=True):
     """A worker says how many points the training data has, and asks for chunks. `batch`: the batch
     size of the user's loop; 0 if unknown. `listens`: where the worker receives points of other
     workers; None if it receives none. `groups`: points at which a row group of a file begins; chunks
-    are cut there."""
+    are cut there. `shares`: with `--data-private`, whether the worker may send its points to other
+    workers (`--share-data`)."""
 
     points: Amount
     batch: Amount = 0
     listens: Address | None = None
     groups: Annotated[tuple[Amount, ...], Meta(max_length=8_192)] = ()
+    shares: bool = False
 
 
 class Leased(Message, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from polyrhythm.core.lead.balance.decision import finish_pass
+from polyrhythm.core.lead.balance.gifts import gifts as gifts_of
 from polyrhythm.core.lead.balance.pairs import Pace
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.wire.messages import ChunkProgress
@@ -54,5 +55,5 @@ def test_only_chunks_that_are_due_in_this_pass_move() -> None:
     for chunk in plan.lease(b).chunks:
         plan.commit(b, (ChunkProgress(chunk.chunk, 1, 0),))
     assert plan.left_of_pass([a, b]) == {a: 10 * 4 + 6, b: 0}
-    gifts = plan.gifts([a], [b], 20, ends=True, this_pass=True)
+    gifts = gifts_of(plan, [a], [b], 20, ends=True, this_pass=True)
     assert {index for index, _, _ in gifts} <= set(mine[4:]) and len(gifts) == 2

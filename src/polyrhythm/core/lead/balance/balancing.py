@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from polyrhythm.core.lead.balance.decision import Balance, Move, decide, finish_pass
-from polyrhythm.core.lead.balance.pairs import Pace
+from polyrhythm.core.lead.balance.gifts import gifts as choose_gifts
+from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import DataPlan
@@ -53,9 +54,11 @@ class Balancing:
             return set(), []
         self._wait = ENOUGH
         paces = self._paces(plan, present)
+        if paces is not None:
+            paces = without_stuck(paces, plan.can_give)
         if paces is None or len(paces) < 2:
             return set(), []
-        chunk = plan.points / len(plan.chunks)
+        chunk = plan.mean_chunk
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
         if not decided.moves and self._even and self._moved:
             left = plan.left_of_pass(present)
@@ -89,7 +92,7 @@ class Balancing:
             targets = self._migration.targets(targets)
         copies = None if self._migration is None else self._migration.copies
         how = {"ends": move.ends, "this_pass": move.this_pass}
-        gifts = plan.gifts(move.sources, targets, move.points, **how, copies=copies)
+        gifts = choose_gifts(plan, move.sources, targets, move.points, **how, copies=copies)
         if self._migration is None:
             changed = plan.give(gifts)
         else:

@@ -4,7 +4,7 @@ The symbols are those of FSP §4.2: N points per worker, V seconds per point, P 
 workers per fast worker, tau the time for which passes are predicted.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -53,6 +53,15 @@ class SuperWorker:
     def finish_s(self) -> float:
         """How long its last visits take, if no points move."""
         return self.left * self.seconds
+
+
+def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> list[Pace]:
+    """Leave out workers whose points may not move and that are slower than all workers whose points
+    may: they can neither give points nor take any. `can_give` says whether points of a worker may
+    move."""
+    speeds = [pace.seconds * pace.points for pace in paces if can_give(pace.key)]
+    slowest = max(speeds, default=0.0)
+    return [p for p in paces if p.seconds * p.points <= slowest or can_give(p.key)]
 
 
 def alike(one: Pace, other: Pace) -> bool:

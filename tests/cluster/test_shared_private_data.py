@@ -1,0 +1,152 @@
+"""Private data that some workers share (`--share-data`): their points travel to fast workers, workers
+die meanwhile, every pass visits every point once, and no point leaves a worker that shares nothing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyrhythm.observe.journal import read_journal
+from tests.cluster.jobs.shared_visits import WORKERS, points_of
+from tests.cluster.processes import Command, call
+
+JOB = Path(__file__).parent / "jobs" / "shared_visits.py"
+EPOCHS = 5
+PRIVATE = (JOB, "--data-private", "--updater", "addition", "--sync", "fsp", "--interval", "60ms")
+FLAGS = (*PRIVATE, "--workers", WORKERS, "--servers", 2, "--kind", "local", "--min-step", "4ms")
+OWNER, HOLDER = "worker-2", "worker-1"
+
+
+def train(folder: Path, *flags: object) -> list[dict[str, object]]:
+    """Train with a slow worker that shares its points, as the others do; return the journal."""
+    call(
+        *("train", *FLAGS, "--slow", "2=4x", "--check", "--quiet", "--name", "run"),
+        *("--epochs", EPOCHS, "--max-seconds", 80, *flags),
+        cwd=folder,
+    )
+    return list(read_journal(folder / "runs" / "run" / "journal.jsonl"))
+
+
+def lines(journal: list[dict[str, object]], what: str) -> list[dict[str, object]]:
+    return [line for line in journal if line["what"] == what]
+
+
+def check_goal(journal: list[dict[str, object]]) -> None:
+    (ended,) = lines(journal, "ended")
+    assert ended["reason"] == "goal", ended
+
+
+def visits(folder: Path, owner: int) -> torch.Tensor:
+    """How often every point of this worker was visited."""
+    counts = torch.load(folder / "worker-0.final.pt")[owner]
+    assert not counts[points_of(owner) :].any(), "points that no worker has"
+    return counts[: points_of(owner)]
+
+
+def seen(folder: Path, worker: int) -> list[int]:
+    """Per worker, how many of its points this worker has got."""
+    return [int(text) for text in (folder / f"worker-{worker}.seen.txt").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--migrate", "blocking"), ("--set", "processes=1")],
+    ids=["auto", "blocking", "loader processes"],
+)
+def test_points_of_a_worker_that_shares_them_are_visited_by_others_once_per_pass(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    journal = train(tmp_path, "--share-data", *flags)
+    check_goal(journal)
+    assert lines(journal, "points-moved")
+    for owner in range(WORKERS):
+        assert (visits(tmp_path, owner) == EPOCHS).all()
+    assert seen(tmp_path, 0)[2] + seen(tmp_path, 1)[2] > 0, "fast workers visit points of worker-2"
+
+
+def test_without_the_flag_no_point_leaves_its_worker(tmp_path: Path) -> None:
+    journal = train(tmp_path)
+    check_goal(journal)
+    assert not lines(journal, "points-moved") and not lines(journal, "chunks")
+    for worker in range(WORKERS):
+        assert [n for n, points in enumerate(seen(tmp_path, worker)) if points] == [worker]
+
+
+@pytest.mark.guarantee("shared-private-points", policies=("fsp",), k=(0,))
+@pytest.mark.parametrize(
+    ("who", "did"), [(OWNER, "sent"), (HOLDER, "took")], ids=["owner", "target"]
+)
+def test_no_point_is_visited_twice_if_a_worker_dies_while_its_points_travel(
+    who: str, did: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash = tmp_path / "crash"
+    crash.write_text(f"{who} {did} ChunkPart")
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
+    journal = train(tmp_path, "--share-data")
+    assert not crash.exists(), f"{who} was not killed"
+    check_goal(journal)
+    dead = int(who[-1])
+    for owner in {0, 1, 2} - {dead}:
+        assert (visits(tmp_path, owner) == EPOCHS).all()
+    assert visits(tmp_path, dead).max() <= EPOCHS
+    told = [line["reason"] for line in lines(journal, "data-set")]
+    assert any(str(code).endswith("lost") for code in told), told
+
+
+def test_an_owner_that_is_started_again_continues_with_the_points_that_it_still_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash = tmp_path / "crash"
+    crash.write_text(f"{OWNER} sent ChunkPart")
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
+    journal = train(tmp_path, "--share-data", "--respawn")
+    assert not crash.exists(), f"{OWNER} was not killed"
+    check_goal(journal)
+    for owner in (0, 1):
+        assert (visits(tmp_path, owner) == EPOCHS).all()
+    assert visits(tmp_path, 2).max() <= EPOCHS
+
+
+def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path) -> None:
+    """worker-1 is slow and shares nothing. worker-2 joins, is slow too, and shares its points."""
+    flags = ("--local-workers", 2, "--slow", "1=4x", "--epochs", EPOCHS, "--check")
+    with Command(*FLAGS, *flags, cwd=tmp_path) as command:
+        joiner = command.join(JOB, "--name", OWNER, "--share-data", "--slow", "4x")
+        assert command.wait(90) == 0, command.stderr()
+        assert joiner.wait(60) == 0
+        announced = {line["name"]: line["shares"] for line in command.journal("data")}
+        names = {line["worker"]: line["name"] for line in command.journal("joined")}
+        moved = [
+            (names[line["worker"]], names[line["target"]])
+            for line in command.journal("points-moved")
+        ]
+    assert announced == {"worker-0": False, "worker-1": False, "worker-2": True}
+    assert moved and {source for source, target in moved if target != OWNER} == {OWNER}
+    for owner in range(WORKERS):
+        assert (visits(tmp_path, owner) == EPOCHS).all()
+    assert not seen(tmp_path, 0)[1] and not seen(tmp_path, 2)[1], "worker-1 has kept its points"
+    assert not seen(tmp_path, 1)[0] and not seen(tmp_path, 2)[0], "worker-0 has kept its points"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--share-data", "--sync", "fsp"), "it goes with --data-private"),
+        (
+            ("--share-data", "--data-private", "--sync", "fsp", "--migrate", "off"),
+            "it contradicts --migrate off",
+        ),
+        (("--share-data", "--data-private", "--sync", "bsp"), "give --migrate full"),
+        (
+            ("--data-private", "--sync", "fsp", "--migrate", "full"),
+            "leave it only with --share-data",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    tmp_path: Path, flags: tuple[str, ...], why: str
+) -> None:
+    done = call("train", JOB, "--rounds", 1, *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert why in line

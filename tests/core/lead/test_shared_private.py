@@ -1,0 +1,236 @@
+"""Private data sets that their owners share: where their chunks may go, and where they are when workers
+are gone."""
+
+import pytest
+
+from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
+from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE
+from polyrhythm.core.lead.migration import Migration
+from polyrhythm.core.lead.private import PrivatePlan
+from polyrhythm.core.sync.migration import migration_of, sharing_fault
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.worker.deliveries import refusal
+from polyrhythm.wire.messages import Address, ChunkProgress, JobSpec
+
+A, B, C = (0, 1), (1, 2), (2, 3)
+B_AGAIN = (1, 9)
+NAMES = {A: "a", B: "b", C: "c", B_AGAIN: "b"}
+
+
+class Job:
+    """Three members with 40 points each, of which those in `sharing` share them."""
+
+    def __init__(self, *sharing: Holder) -> None:
+        self.plan = PrivatePlan(7, None)
+        self.migration = Migration()
+        for holder in (A, B, C):
+            self.enrol(holder, shares=holder in sharing)
+
+    def enrol(self, holder: Holder, points: int = 40, *, shares: bool = False) -> None:
+        name = NAMES[holder]
+        self.plan.enrol(name, holder, points, 1, shares=shares)
+        self.migration.begin(self.plan, 3)
+        self.migration.listening(holder, name, Address("h", holder[0], "", ""))
+        self.check()
+
+    def check(self) -> None:
+        self.plan.check()
+        self.migration.check(self.plan)
+
+    def held(self, holder: Holder) -> set[int]:
+        return {chunk.chunk for chunk in self.plan.lease(holder).chunks}
+
+    def move(self, chunk: int, source: Holder, target: Holder) -> bool:
+        """Try to move a chunk, with its points if they must be sent. Returns whether they were."""
+        plan, migration = self.plan, self.migration
+        migration.queue([(chunk, source, target)])
+        migration.slide(plan)
+        self.check()
+        sends = migration.lease(plan, source).sends
+        for send in sends:
+            migration.delivered(plan, target, chunk, send.number, nbytes=100)
+        plan.confirm(source, plan.lease(source).number)
+        migration.settle(plan)
+        self.check()
+        return bool(sends)
+
+    def release(self, *gone: Holder) -> None:
+        self.plan.release(gone)
+        self.migration.forget(gone)
+        self.migration.settle(self.plan)
+        self.check()
+
+
+def kept(job: Job) -> list[str]:
+    return [each.reason.code for each in job.migration.ended() if each.reason is not None]
+
+
+def test_a_private_chunk_stays_if_its_owner_does_not_share_it() -> None:
+    job = Job(C)
+    assert not job.move(0, A, B)
+    assert 0 in job.held(A) and kept(job) == ["move-not-shared"]
+
+
+def test_a_shared_chunk_moves_and_keeps_its_owner() -> None:
+    job = Job(A)
+    assert job.move(0, A, B)
+    assert 0 in job.held(B) and kept(job) == []
+    (lease,) = (chunk for chunk in job.plan.lease(B).chunks if chunk.chunk == 0)
+    assert (lease.first, lease.last) == (40, 41), "after the 40 points of its own"
+    assert not job.move(0, B, A), "the owner has the points"
+    assert 0 in job.held(A)
+    assert not job.move(0, A, B), "b has kept a copy"
+    assert 0 in job.held(B)
+
+
+@pytest.mark.parametrize("b_shares", [False, True])
+def test_only_a_member_that_shares_its_own_data_sends_on_what_it_has_received(
+    b_shares: bool,
+) -> None:
+    job = Job(*([A, B] if b_shares else [A]))
+    job.move(0, A, B)
+    assert job.move(0, B, C) == b_shares
+    assert 0 in job.held(C if b_shares else B)
+
+
+def test_shared_data_has_small_chunks() -> None:
+    plan = PrivatePlan(7, None)
+    plan.enrol("a", A, 1000, 1, shares=True)
+    assert len(plan.chunks) == CHUNKS_TO_BALANCE
+
+
+def test_chunks_that_have_moved_stay_when_their_owner_is_gone() -> None:
+    job = Job(A)
+    job.move(0, A, B)
+    job.plan.news.clear()
+    job.release(A)
+    assert 0 in job.held(B) and job.plan.points == 81
+    (news,) = job.plan.news
+    expected = {"name": "a", "points": 39, "total": 81, "kept": 1}
+    assert (news.code, news.fields) == ("data-partly-lost", expected)
+    job.plan.news.clear()
+    job.release(B)
+    assert {news.code for news in job.plan.news} == {"data-lost-later", "data-lost"}
+    assert job.plan.points == 40
+
+
+def test_a_chunk_goes_back_to_its_owner_when_its_holder_is_gone_and_no_pass_is_left_out() -> None:
+    job = Job(A)
+    job.move(0, A, B)
+    for holder, passes in ((A, 3), (B, 3), (C, 3)):
+        for chunk in job.held(holder) - {0}:
+            job.plan.commit(holder, (ChunkProgress(chunk, passes, 0),))
+    job.plan.commit(B, (ChunkProgress(0, 1, 0),))
+    job.plan.news.clear()
+    job.release(B)
+    (lease,) = (chunk for chunk in job.plan.lease(A).chunks if chunk.chunk == 0)
+    assert (lease.first, lease.passes) == (0, 1) and job.plan.passes == 1
+    assert [news.code for news in job.plan.news] == ["data-returned", "data-lost"]
+
+
+def test_points_in_flight_stay_with_the_target_only_if_they_have_arrived() -> None:
+    job = Job(A)
+    plan, migration = job.plan, job.migration
+    migration.queue([(0, A, B), (1, A, B)])
+    migration.slide(plan)
+    first, _ = migration.lease(plan, A).sends
+    migration.delivered(plan, B, 0, first.number, nbytes=10)
+    job.release(A)
+    assert 0 in job.held(B) and 1 not in job.held(B)
+    assert plan.points == 81
+
+
+def test_an_owner_that_comes_back_gets_only_the_chunks_that_no_member_holds() -> None:
+    job = Job(B)
+    first = min(job.held(B))
+    job.move(first, B, A)
+    job.release(B)
+    job.plan.news.clear()
+    job.enrol(B_AGAIN, shares=True)
+    assert first in job.held(A) and first not in job.held(B_AGAIN)
+    assert len(job.held(B_AGAIN)) == 39 and job.plan.points == 120
+    (news,) = job.plan.news
+    assert (news.code, news.fields["points"]) == ("data-back", 39)
+
+
+def test_an_owner_that_comes_back_and_does_not_share_any_more_gets_its_chunks_back() -> None:
+    job = Job(B)
+    plan, migration = job.plan, job.migration
+    chunks = sorted(job.held(B))[:2]
+    for chunk in chunks:
+        job.move(chunk, B, A)
+    job.release(B)
+    job.plan.enrol("b", B_AGAIN, 40, 1)
+    assert plan.withdrawn(B_AGAIN) == chunks
+    assert migration.withdraw(plan, chunks, B_AGAIN) == {A}
+    job.check()
+    plan.confirm(A, plan.lease(A).number)
+    migration.settle(plan)
+    assert set(chunks) <= job.held(B_AGAIN) and not plan.withdrawn(B_AGAIN)
+
+
+def test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it() -> None:
+    """If its owner dies meanwhile, the member goes on with the points, which it cannot read."""
+    job = Job(A)
+    job.move(0, A, B)
+    job.migration.queue([(0, B, A)])
+    job.migration.slide(job.plan)
+    assert 0 in job.migration.lease(job.plan, B).copies
+    job.release(A)
+    assert 0 in job.held(B)
+
+
+def test_a_worker_that_is_back_with_other_points_does_not_get_its_old_chunks() -> None:
+    job = Job(B)
+    first = min(job.held(B))
+    job.move(first, B, A)
+    job.release(B)
+    job.plan.news.clear()
+    job.enrol(B_AGAIN, 50, shares=True)
+    assert first in job.held(A) and job.plan.points == 40 + 1 + 50 + 40
+    (news,) = job.plan.news
+    expected = {"name": "b", "points": 50, "before": 40, "kept": 1}
+    assert (news.code, news.fields) == ("data-replaced-partly", expected)
+    recorded = {chunk.holder for chunk in job.plan.recorded({})}
+    assert recorded == {"a", "b", "c"} and len(job.plan.recorded({})) == 16 + 50 + 16
+
+
+def test_slow_members_whose_points_stay_are_left_out_of_the_balance() -> None:
+    slow, middle, fast = (
+        Pace(key, 100, speed, 0.0, 0.0) for key, speed in ((A, 4), (B, 2), (C, 1))
+    )
+    assert without_stuck([slow, middle, fast], lambda key: key == B) == [middle, fast]
+    assert without_stuck([slow, middle, fast], lambda key: True) == [slow, middle, fast]
+    assert without_stuck([slow, middle, fast], lambda key: False) == []
+
+
+@pytest.mark.parametrize(
+    ("private", "shares", "refused"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_a_worker_sends_private_points_only_if_it_shares_them(
+    private: bool, shares: bool, refused: bool
+) -> None:
+    assert (refusal(private=private, shares=shares) is not None) == refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode", "fault"),
+    [
+        ({"sync": "fsp"}, "full", None),
+        ({"sync": "bsp", "migrate": "full"}, "full", None),
+        ({"sync": "bsp"}, "off", "give --migrate full"),
+        ({"sync": "fsp", "migrate": "off"}, "off", "--migrate off"),
+        ({"sync": "fsp", "data_private": False}, "lease", "--data-private"),
+    ],
+)
+def test_when_points_of_a_worker_that_shares_them_move(
+    changes: dict[str, object], mode: str, fault: str | None
+) -> None:
+    fields: dict[str, object] = {"kind": "local", "migrate": "auto", "data_private": True}
+    job = JobSpec(job="j", **{**fields, **changes})  # type: ignore[arg-type]
+    traits = traits_of(job.sync)
+    assert migration_of(job, traits) == mode
+    found = sharing_fault(job, traits)
+    assert (found is None) == (fault is None) and (fault or "") in (found or "")

@@ -1,0 +1,309 @@
+"""Private data of which some workers share their points: every pass visits every point once that is
+there, while workers die, come back and change their mind, and no point leaves a worker that shares
+nothing.
+
+The tests try 200 seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
+"""
+
+import os
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.private import PrivatePlan
+from polyrhythm.sim.model.link import Channel
+from polyrhythm.sim.simulation import Simulation
+from polyrhythm.sim.worker.deliveries import SimDeliveries
+from polyrhythm.sim.worker.node import WorkerProcess
+from polyrhythm.wire.messages import ChunkPart, ChunkProgress, ChunkSend, Leased
+from tests.sim.staged_run import Run
+
+TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
+SEEDS = range(200) if TORTURE == 1 else range(10_000)
+
+
+class Watch:
+    """Every visit that counts, every chunk that has arrived, and every worker that sends points."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.visited: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        """Per chunk and pass, the points in the order of their visits."""
+        self.skipped: defaultdict[int, set[int]] = defaultdict(set)
+        """Per chunk, the passes that are not made up because its owner was gone."""
+        self.arrived: set[int] = set()
+        """The numbers of the deliveries that have arrived."""
+        self.senders: set[str] = set()
+        self.by_others = 0
+        """How many points were visited by workers that are not their owners."""
+        self.plan: PrivatePlan | None = None
+        commit, lend, complete = PrivatePlan.commit, PrivatePlan._lend, PrivatePlan._complete
+        receive, dial = SimDeliveries.receive, Simulation._dial_worker
+        take = SimDeliveries.take
+
+        def watch_commit(
+            plan: PrivatePlan, holder: Holder, progress: tuple[ChunkProgress, ...], **more: bool
+        ) -> int:
+            self.plan = plan
+            indices = {step.chunk for step in progress}
+            before = [
+                (each, plan.chunks[each].passes, plan.chunks[each].cursor) for each in indices
+            ]
+            points = commit(plan, holder, progress, **more)
+            for index, passes, cursor in before:
+                chunk = plan.chunks[index]
+                while (passes, cursor) < (chunk.passes, chunk.cursor):
+                    end = chunk.cursor if passes == chunk.passes else chunk.points
+                    self.visited[index, passes].extend(range(cursor, end))
+                    self.by_others += (end - cursor) * (plan._set_of[index].worker != holder[0])
+                    passes, cursor = passes + 1, 0
+            return points
+
+        def watch_lend(plan: PrivatePlan, found: Any, passes: int) -> bool:
+            for index in plan._loose(found) if found.holder is not None else ():
+                self.skipped[index].update(range(plan.chunks[index].passes, passes))
+            return lend(plan, found, passes)
+
+        def watch_complete(plan: PrivatePlan, chunks: Any) -> set[Holder]:
+            before = {index: plan.chunks[index].delivery for index in plan.moving}
+            changed = complete(plan, chunks)
+            for index, number in before.items():
+                done = number and index not in plan.moving
+                assert not done or number in self.arrived, "the points have not arrived"
+            return changed
+
+        def watch_receive(deliveries: SimDeliveries, part: ChunkPart) -> None:
+            receive(deliveries, part)
+            if part.chunk in deliveries.received:
+                self.arrived.add(part.number)
+
+        def watch_take(deliveries: SimDeliveries, lease: Leased) -> None:
+            take(deliveries, lease)
+            for chunk in lease.chunks:  # other workers' points have the highest numbers
+                own = chunk.first < lease.points
+                assert own or chunk.chunk in deliveries.received, "it does not have these points"
+
+        def watch_dial(
+            simulation: Simulation, worker: WorkerProcess, send: ChunkSend
+        ) -> Channel | None:
+            assert simulation._cast[worker.name].table.share_data, f"{worker.name} sends points"
+            self.senders.add(worker.name)
+            return dial(simulation, worker, send)
+
+        monkeypatch.setattr(PrivatePlan, "commit", watch_commit)
+        monkeypatch.setattr(PrivatePlan, "_lend", watch_lend)
+        monkeypatch.setattr(PrivatePlan, "_complete", watch_complete)
+        monkeypatch.setattr(SimDeliveries, "receive", watch_receive)
+        monkeypatch.setattr(SimDeliveries, "take", watch_take)
+        monkeypatch.setattr(Simulation, "_dial_worker", watch_dial)
+
+    def check(self) -> None:
+        """No point is visited twice in a pass. All points of a chunk are visited, except in passes
+        that ended while no worker had it."""
+        assert self.plan is not None
+        for index, chunk in enumerate(self.plan.chunks):
+            every = list(range(chunk.points))
+            for number in range(chunk.passes + 1):
+                found = self.visited[index, number]
+                assert found == every[: len(found)], (index, number)
+                whole = number < chunk.passes and number not in self.skipped[index]
+                assert not whole or found == every, (index, number)
+
+
+def event(at_s: float, what: str, worker: str, more: str = "") -> str:
+    return f'[[events]]\nat = "{at_s:.3f}s"\nwhat = "{what}"\nworker = "{worker}"\n{more}'
+
+
+def storm(seed: int) -> str:
+    """Four workers with data sets of their own, of which some share them. Workers die, stop, leave, come
+    back with the same points or with others, and share their points or not."""
+    rng = random.Random(seed)
+    sync = rng.choice(["fsp", "fsp", "fsp", "psp", "bsp"])
+    sharing = [rng.random() < 0.7 for _ in range(4)]
+    text = f"""
+        [job]
+        sync = "{sync}"
+        kind = "{"gradient" if sync == "bsp" else "local"}"
+        migrate = "{rng.choice(["auto" if sync == "fsp" else "full", "full", "blocking"])}"
+        data_private = true
+        {f'migrate_memory = "{rng.choice([1, 10, 100])}kB"' if rng.random() < 0.5 else ""}
+        point = "{rng.choice(["10B", "1kB", "20kB"])}"
+        interval = "{rng.choice(["50ms", "100ms"])}"
+        epochs = {rng.choice([2, 4])}
+        points = 200
+        batch = 16
+        model = "10kB"
+        servers = {rng.choice([1, 2])}
+        heartbeat = "100ms"
+        limit = "2000s"
+        [link]
+        delay = "1ms"
+        bandwidth = "{rng.choice(["1MB", "20MB"])}"
+    """
+    for number, shares in enumerate(sharing):
+        text += f"""
+        [[workers]]
+        step = "{rng.choice([30, 60] if number == 1 else [8, 8, 8, 30])}ms"
+        step_noise = 0.1
+        points = {rng.choice([40, 150, 400])}
+        {"share_data = true" if shares else ""}
+        {f"memory = {rng.choice([20, 200])}" if rng.random() < 0.2 else ""}
+        {'join = "1s"' if number == 3 and rng.random() < 0.3 else ""}
+        """
+    names = [f"worker-{number}" for number in range(4)]
+    for _ in range(rng.randint(0, 4)):
+        at_s, name = rng.uniform(0.1, 2), rng.choice(names[1:])
+        what = rng.choice(["crash", "crash", "leave", "stop", "slow"])
+        factor = f"factor = {rng.choice([0.2, 1, 4])}\n" if what == "slow" else ""
+        text += event(at_s, what, name, factor)
+        if what == "stop":
+            text += event(at_s + rng.uniform(0.1, 3), "continue", name)
+        elif what in ("crash", "leave") and rng.random() < 0.7:
+            more = rng.choice(["", "", "", "share_data = false\n", "share_data = true\n"])
+            more += rng.choice(["", "", "", "points = 120\n"])
+            text += event(at_s + rng.uniform(0.01, 1), "join", name, more)
+    return text
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_pass_visits_every_point_once_and_only_shared_points_leave(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(monkeypatch)
+    run = Run(storm(seed), seed=seed)
+    assert not run.end.failed, run.end.reason
+    watch.check()
+
+
+def job(slow: str = "", events: str = "", **more: str) -> str:
+    """Two fast workers and a slow one, each with 600 points of its own. `slow`: more about the slow
+    one, worker-2."""
+    settings = "".join(f"{key} = {value}\n" for key, value in more.items())
+    return f"""
+        [job]
+        sync = "fsp"
+        data_private = true
+        interval = "100ms"
+        max_time = "20s"
+        points = 600
+        point = "1kB"
+        batch = 16
+        model = "10kB"
+        {settings}
+        [link]
+        delay = "1ms"
+        bandwidth = "20MB"
+        [[workers]]
+        count = 2
+        step = "10ms"
+        [[workers]]
+        step = "40ms"
+        {slow}
+        {events}
+    """
+
+
+SHARES = "share_data = true"
+
+
+def news(run: Run) -> list[str]:
+    return [line["reason"] for line in run.lines("data-set")]
+
+
+def passes(watch: Watch) -> list[int]:
+    assert watch.plan is not None
+    return [chunk.passes for chunk in watch.plan.chunks]
+
+
+def test_points_of_a_slow_worker_that_shares_them_are_visited_as_often_as_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(monkeypatch)
+    run = Run(job(SHARES))
+    watch.check()
+    assert watch.senders == {"worker-2"} and watch.by_others > 0
+    assert run.lines("points-moved") and max(passes(watch)) - min(passes(watch)) <= 2
+
+
+def test_nothing_moves_if_the_slow_worker_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(monkeypatch)
+    run = Run(job().replace("count = 2", f"count = 2\n{SHARES}"))
+    watch.check()
+    assert not watch.senders and not run.lines("chunks") and not watch.by_others
+    assert max(passes(watch)) > 2 * min(passes(watch)), "nothing balances the passes"
+
+
+def test_a_worker_refuses_to_send_points_that_it_does_not_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lead orders it by mistake."""
+    watch = Watch(monkeypatch)
+    monkeypatch.setattr(PrivatePlan, "may_move", lambda *order, **more: True)
+    monkeypatch.setattr(PrivatePlan, "can_give", lambda *order: True)
+    run = Run(job(), check=False)
+    kept = [line for line in run.lines("points-kept") if line["reason"] == "move-not-shared"]
+    assert kept and {line["worker"] for line in kept} == {2}
+    assert not watch.senders and not watch.by_others
+    watch.check()
+
+
+def test_chunks_that_have_moved_stay_when_their_owner_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(monkeypatch)
+    run = Run(job(SHARES, event(10, "crash", "worker-2")))
+    (lost,) = run.lines("data-set")
+    assert lost["reason"] == "data-partly-lost"
+    numbers = lost["fields"]
+    assert numbers["kept"] > 0 and numbers["points"] + numbers["kept"] == 600
+    assert numbers["total"] == 1200 + numbers["kept"]
+    watch.check()
+
+
+def test_an_owner_that_comes_back_gets_the_chunks_that_no_other_worker_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(monkeypatch)
+    events = event(8, "crash", "worker-2") + event(10, "join", "worker-2")
+    run = Run(job(SHARES, events))
+    lost, back = run.lines("data-set")
+    assert (lost["reason"], back["reason"]) == ("data-partly-lost", "data-back")
+    assert back["fields"]["points"] == lost["fields"]["points"]
+    assert back["fields"]["total"] == 1800
+    watch.check()
+
+
+def test_an_owner_that_comes_back_and_shares_no_more_gets_all_its_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(monkeypatch)
+    back = event(10, "join", "worker-2", "share_data = false\n")
+    Run(job(SHARES, event(8, "crash", "worker-2") + back))
+    watch.check()
+    assert watch.plan is not None
+    for index, chunk in enumerate(watch.plan.chunks):
+        own = watch.plan._set_of[index].name != "worker-2"
+        assert own or chunk.holder is None or chunk.holder[0] == 2
+
+
+def test_chunks_go_back_to_their_owner_when_their_holder_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(monkeypatch)
+    run = Run(job(SHARES, event(8, "crash", "worker-1")))
+    assert sorted(news(run)) == ["data-lost", "data-returned"]
+    watch.check()
+
+
+def test_a_worker_that_comes_back_with_another_number_of_points_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(monkeypatch)
+    back = event(10, "join", "worker-2", "points = 100\n")
+    run = Run(job(SHARES, event(8, "crash", "worker-2") + back))
+    lost, replaced = run.lines("data-set")
+    assert replaced["reason"] == "data-replaced-partly"
+    kept = lost["fields"]["kept"]
+    expected = {"name": "worker-2", "points": 100, "before": 600, "kept": kept}
+    assert replaced["fields"] == expected
+    watch.check()
