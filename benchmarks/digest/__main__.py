@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
-from polyrhythm.cli.bench import parse_size
+from polyrhythm.cli.bench import pushed_nbytes
 from polyrhythm.io.cores import usable_cores
 
 WORKERS = 4
@@ -70,7 +70,7 @@ def measure(sizes: list[str], servers: list[int], repeat: int) -> dict[str, Any]
     cells = []
     for size in sizes:
         for count in servers:
-            rates = compare(parse_size(size), count, repeat)
+            rates = compare(pushed_nbytes(size), count, repeat)
             medians = {digest: round(statistics.median(r), 2) for digest, r in rates.items()}
             cell = {
                 "size": size,

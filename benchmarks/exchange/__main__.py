@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
-from polyrhythm.cli.bench import parse_size
+from polyrhythm.cli.bench import pushed_nbytes
 
 HERE = Path(__file__).parent
 WORKERS = 4
@@ -90,9 +90,9 @@ def measure(sizes: list[str], repeat: int, say: Callable[[str], None]) -> dict[s
     for size in sizes:
         for repetition in range(repeat):
             for name in OURS:
-                _ours(name, parse_size(size), results[size])
+                _ours(name, pushed_nbytes(size), results[size])
             for peer in PEERS:
-                _peer(peer, parse_size(size), results[size])
+                _peer(peer, pushed_nbytes(size), results[size])
             latest = {name: round(rates[-1], 1) for name, rates in results[size].items()}
             say(f"{size} {repetition + 1}/{repeat}: {latest}")
     return {

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.gpu.copies import measure
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.cli.bench import final_reports, parse_size
+from polyrhythm.cli.bench import final_reports, pushed_nbytes
 from polyrhythm.engines.choice import choose_engine
 from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.observe.journal import read_journal
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args(arguments)
-    nbytes = parse_size(args.size)
+    nbytes = pushed_nbytes(args.size)
     jobs = [
         compare(args.device, nbytes, workers, args.rounds, args.repeats) for workers in args.workers
     ]

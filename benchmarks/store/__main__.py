@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks import report
-from polyrhythm.cli.bench import parse_size
+from polyrhythm.cli.bench import pushed_nbytes
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.store.checkpoints import load, newest, read_slices, write_manifest, write_slices
 from polyrhythm.store.objects import Store, open_store
@@ -214,7 +214,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "store").mkdir()
         (folder / "s3").mkdir()
-        subject = Subject(parse_size(flags.size), folder / "store")
+        subject = Subject(pushed_nbytes(flags.size), folder / "store")
         times = in_folder(subject, flags.repeat)
         if not flags.no_s3 and binary() is not None:
             times |= in_s3(subject, folder / "s3", flags.repeat)

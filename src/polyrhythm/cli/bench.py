@@ -16,6 +16,7 @@ from polyrhythm.api import flags
 from polyrhythm.api.checks import check_spec
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.core.devices import CPU, parse_devices
+from polyrhythm.core.sizes import parse_size
 from polyrhythm.engines.choice import choose_engine
 from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.environment import environment
@@ -24,7 +25,6 @@ from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
 
 bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
-_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
 
 
 @bench.callback()
@@ -32,16 +32,14 @@ def _bench() -> None:
     """Measure this machine."""
 
 
-def parse_size(text: str) -> int:
+def pushed_nbytes(text: str) -> int:
     """Return a size such as 102MB as a number of bytes, rounded down to whole float32 values."""
-    unit = next((unit for unit in _UNITS if text.lower().endswith(unit)), "")
-    number, factor = text[: len(text) - len(unit)], _UNITS.get(unit, 1)
     try:
-        nbytes = int(float(number) * factor)
-    except (ValueError, OverflowError):
-        nbytes = 0
+        nbytes = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--size {error}") from None
     if nbytes < 4:
-        raise UsageError(f"--size {text!r} is not understood: give for example 102MB or 100kB")
+        raise UsageError(f"--size {text} is too small: a float32 value has 4B")
     return nbytes // 4 * 4
 
 
@@ -87,7 +85,7 @@ def exchange(
     debug: flags.Debug = False,
 ) -> None:
     """Measure rounds of pushes and pulls without computing, and verify the final sum."""
-    nbytes = parse_size(size)
+    nbytes = pushed_nbytes(size)
     if (rounds is not None and rounds < 1) or warmup < 0:
         raise UsageError("--rounds must be at least 1 and --warmup at least 0")
     measured = rounds or _rounds_for(nbytes)

@@ -4,17 +4,10 @@ import math
 import re
 from collections.abc import Mapping
 
+from polyrhythm.core.sizes import UNITS, parse_size
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_SIZES = {
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-}
-_RATES = {**_SIZES, "kbit": 10**3 / 8, "Mbit": 10**6 / 8, "Gbit": 10**9 / 8}
+_RATES = {**UNITS, "kbit": 10**3 / 8, "Mbit": 10**6 / 8, "Gbit": 10**9 / 8}
 _TEXT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]+)\s*")
 
 
@@ -31,7 +24,7 @@ class Size(int):
 
     @classmethod
     def parse(cls, text: object) -> "Size":
-        return cls(_number(text, _SIZES, "a size", "100kB or 2MiB"))
+        return cls(parse_size(text if isinstance(text, str) else repr(text)))
 
 
 class Rate(int):
