@@ -2,6 +2,7 @@
 real run."""
 
 import shlex
+import time
 from pathlib import Path
 from typing import Annotated, Any, Never
 
@@ -29,6 +30,9 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.recorded import scenario_of
 from polyrhythm.sim.scenario import Scenario, read_scenario, with_policy
 from polyrhythm.sim.simulation import Simulation
+
+_TICK_EVERY_S = 0.1
+"""How often the progress display looks at the journal, at most."""
 
 
 def simulate(
@@ -122,13 +126,17 @@ def _script(
 
 
 class _Watched:
-    """A journal that updates the progress display with every line, because a simulation has no
-    other thread to do it."""
+    """A journal that updates the progress display a few times a second when a line is written,
+    because a simulation has no other thread to do it."""
 
     def __init__(self, journal: Journal, progress: ProgressDisplay) -> None:
         self._journal = journal
         self._progress = progress
+        self._tick_s = 0.0
 
     def note(self, what: str, **fields: Any) -> None:
         self._journal.note(what, **fields)
-        self._progress.tick()
+        now_s = time.monotonic()
+        if now_s >= self._tick_s:
+            self._tick_s = now_s + _TICK_EVERY_S
+            self._progress.tick()

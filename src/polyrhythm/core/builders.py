@@ -14,7 +14,6 @@ def contribution(
     rate: float,
     parts: tuple[int, ...] | None = None,
     indices: int | None = None,
-    *,
     quantised: bool = False,
 ) -> m.Contribution:
     """`parts`: which tensors of a slice of non-trained buffers are sent; `indices`: how many rows

@@ -36,6 +36,8 @@ class Hosted:
 
 class Process:
     __slots__ = (  # Python stores more than 30 attributes in a slower way
+        "_all",
+        "_perform",
         "_queue",
         "_running",
         "alive",
@@ -56,23 +58,25 @@ class Process:
         self.frozen = False
         """The process is stopped, as by SIGSTOP: it does nothing until it continues."""
         self.unsettled = False
-        self._queue: deque[tuple[Hosted, Any]] = deque()
-        """The events, each with the machine that it is for."""
+        self._queue: deque[Any] = deque()
+        """The events that wait, each with the `Hosted` that it is for."""
         self._running = False
         self.hosted = {name: Hosted(name, each, check=check) for name, each in machines.items()}
+        self._all = tuple(self.hosted.values())
+        self._perform = self.EFFECTS
 
     def put(self, machine: str, event: Any) -> None:
         self._queue.append((self.hosted[machine], event))
 
     def post(self, machine: str, event: Any) -> None:
-        self._queue.append((self.hosted[machine], event))
+        self.put(machine, event)
         self.run()
 
     def run(self) -> None:
         if self._running or self.frozen:
             return
         self._running = True
-        queue, perform = self._queue, self.EFFECTS
+        queue, perform = self._queue, self._perform
         now_ns = self.clock.now_ns
         while True:
             while queue and self.alive:
@@ -84,11 +88,10 @@ class Process:
                 break
             self.settle()
         self._running = False
-        for hosted in self.hosted.values():
+        for hosted in self._all:
             if hosted.stale:
                 hosted.stale = False
-                wake_at = hosted.wake_at
-                wake_ns = wake_at()
+                wake_ns = hosted.wake_at()
                 if wake_ns is not None and wake_ns < hosted.until_ns:
                     self._wake_at(hosted, wake_ns)
 
@@ -125,12 +128,43 @@ class Process:
         if wake_ns > now_ns:
             self._wake_at(hosted, wake_ns)
             return
-        self._queue.append((hosted, _TICK))
-        self.run()
+        self.post(hosted.name, _TICK)
         if self.alive and hosted.wake_at() == wake_ns:
             raise InvariantBroken(
                 f"{hosted.name} asks again for the time at which it was just woken"
             )
+
+
+class SingleProcess(Process):
+    """A process with one machine: its queue holds the events alone. There may be many of these
+    processes, so that their speed matters."""
+
+    __slots__ = ("_hosted",)
+
+    def __init__(self, clock: Clock, name: str, machine: Machine, *, check: bool) -> None:
+        super().__init__(clock, {name: machine}, check=check)
+        self._hosted = self.hosted[name]
+
+    def put(self, machine: str, event: Any) -> None:
+        self._queue.append(event)
+
+    def run(self) -> None:
+        if self._running or self.frozen:
+            return
+        self._running = True
+        hosted, queue, perform = self._hosted, self._queue, self._perform
+        handle, now_ns = hosted.handle, self.clock.now_ns
+        while True:
+            while queue and self.alive:
+                for effect in handle(queue.popleft(), now_ns):
+                    perform[type(effect)](self, effect)
+            if not self.unsettled:
+                break
+            self.settle()
+        self._running = False
+        wake_ns = hosted.wake_at()
+        if wake_ns is not None and wake_ns < hosted.until_ns:
+            self._wake_at(hosted, wake_ns)
 
 
 def _checked(machine: Machine) -> Handle:

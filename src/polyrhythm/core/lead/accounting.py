@@ -99,28 +99,31 @@ class Accounting:
     """The workers that arrived last in a round and have not contributed since then."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
+        worker, compute_ns = trailer.worker, trailer.compute_ns
         if not self._computed_ns:
             self._first_ns = now_ns
         self._last_ns = now_ns
-        totals = self.workers.get(trailer.worker)
+        totals = self.workers.get(worker)
         if totals is None:
-            totals = self.workers[trailer.worker] = WorkerTotals()
+            totals = self.workers[worker] = WorkerTotals()
         totals.contributions += 1
         totals.points += points
-        totals.compute_ns += trailer.compute_ns
+        totals.compute_ns += compute_ns
         totals.wait_ns += trailer.wait_ns
         totals.transfer_ns += trailer.transfer_ns
         redone_ns = trailer.abandoned_ns
         visited = trailer.weight if trailer.visited < 0 else trailer.visited
         if points < visited:
-            redone_ns += round(trailer.compute_ns * (1 - points / visited))
-        totals.redone_ns += redone_ns
-        totals.skipped += trailer.skipped
-        self._computed_ns.append(trailer.compute_ns)
+            redone_ns += round(compute_ns * (1 - points / visited))
+        if redone_ns:
+            totals.redone_ns += redone_ns
+        if trailer.skipped:
+            totals.skipped += trailer.skipped
+        self._computed_ns.append(compute_ns)
         span = self._span
-        self._last = trailer.worker
-        if trailer.worker in self._last_to_arrive:
-            self._last_to_arrive.remove(trailer.worker)
+        self._last = worker
+        if worker in self._last_to_arrive:
+            self._last_to_arrive.remove(worker)
             if trailer.sequence > 1:  # after a rejoin, the first wait is not a round-trip time
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
@@ -129,9 +132,11 @@ class Accounting:
             span.models[trailer.model] = span.models.get(trailer.model, 0) + 1
         if trailer.nbytes >= 0:
             span.pushed_nbytes += trailer.nbytes
-        if trailer.objective is not None and self.whole_objectives:
+        if trailer.objective is None:
+            return
+        if self.whole_objectives:
             span.objective, span.objective_weight = trailer.objective, 1.0
-        elif trailer.objective is not None:
+        else:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
 

@@ -62,11 +62,10 @@ class ByRounds:
     def reported(self, server: int) -> None:
         """Nothing to do: servers report with `Folded` what they have folded."""
 
-    def complete(self, complete: Complete) -> None:
-        self._rounds.arrived(complete.trailer.worker, complete.round)
-
-    def ahead(self, complete: Complete) -> bool:
-        return self._rounds.folding and complete.round > self._rounds.round
+    def complete(self, complete: Complete) -> bool:
+        rounds, round_ = self._rounds, complete.round
+        rounds.arrived(complete.trailer.worker, round_)
+        return round_ > rounds.round and rounds.folding
 
     def counted(self, now_ns: int) -> None:
         """Nothing to do: goals are checked when a round is folded."""

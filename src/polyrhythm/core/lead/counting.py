@@ -59,10 +59,10 @@ class Counting:
         """A contribution is complete; `member` is None if its sender was removed."""
         self._rounds.moved_ns = now_ns
         trailer = complete.trailer
-        self._mode.complete(complete)
-        self._progress.count(trailer, now_ns, ahead=self._mode.ahead(complete))
+        self._progress.count(trailer, now_ns, self._mode.complete(complete))
         if member is not None:
-            self._visit(member)
+            if self._reports:
+                self._visit(member)
             lease = trailer.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0

@@ -315,7 +315,7 @@ class DataPlan:
         )
 
     def commit(
-        self, holder: Holder, progress: tuple[ChunkProgress, ...], *, ahead: bool = False
+        self, holder: Holder, progress: tuple[ChunkProgress, ...], ahead: bool = False
     ) -> int:
         """Record the progress that a contribution reports; returns the number of points visited.
         Progress on a chunk that the member does not hold is ignored, and so is impossible progress.

@@ -52,8 +52,12 @@ class Ending:
         self._saving = saving
         self._best = best
         self._saves = saves
-        self.goal: Reason | None = None
-        """The goal that was reached, or None. If it is set, members are leaving."""
+        self._goal: Reason | None = None
+        self.begun = False
+        """Whether a goal was reached, or the outcome is known."""
+        self.decided = False
+        """Whether the outcome is known: workers were told to stop, but the model may not be saved
+        yet."""
         self._outcome: Outcome | None = None
         """How the job ended, or None. If it is set, the servers stop as soon as the model is
         saved."""
@@ -61,14 +65,14 @@ class Ending:
         """Whether every process was told to stop."""
 
     @property
-    def begun(self) -> bool:
-        return self.goal is not None or self._outcome is not None
+    def goal(self) -> Reason | None:
+        """The goal that was reached, or None. If it is set, members are leaving."""
+        return self._goal
 
-    @property
-    def decided(self) -> bool:
-        """Whether the outcome is known: workers were told to stop, but the model may not be saved
-        yet."""
-        return self._outcome is not None
+    @goal.setter
+    def goal(self, goal: Reason) -> None:
+        self._goal = goal
+        self.begun = True
 
     def finish(
         self, reason: Reason, rounds: int, now_ns: int, *, failed: bool, lost: bool = False
@@ -88,6 +92,7 @@ class Ending:
         if self.goal is None and self._rounds.open:
             self._progress.break_off(rounds, reason.code, now_ns)
         self._outcome = Outcome(reason, rounds, failed)
+        self.begun = self.decided = True
         self._outbox.stop_members(reason, failed=failed)
         for link, _ in self._admission.open():
             self._outbox.refuse(link, reason)

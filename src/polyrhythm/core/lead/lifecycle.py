@@ -58,7 +58,7 @@ class Lifecycle:
             fault = self._contributions.fault(member.name, message)
             if fault is not None:
                 return fault
-        return self._steps.fault(member.name, message)
+        return None if message.model < 0 else self._steps.fault(member.name, message)
 
     # -- joining -------------------------------------------------------------------------------
 

@@ -36,12 +36,9 @@ class Mode(Protocol):
     def reported(self, server: int) -> None:
         """A server has reported a contribution."""
 
-    def complete(self, complete: Complete) -> None:
-        """A contribution is complete; the policy does not know of it yet."""
-
-    def ahead(self, complete: Complete) -> bool:
-        """Whether a complete contribution belongs to the next fold, and not to the one under
-        way."""
+    def complete(self, complete: Complete) -> bool:
+        """A contribution is complete; the policy does not know of it yet. Returns whether it belongs
+        to the next fold, and not to the one under way."""
 
     def counted(self, now_ns: int) -> None:
         """A contribution is complete, and the policy was told of it."""

@@ -62,11 +62,9 @@ class OnArrival:
     def reported(self, server: int) -> None:
         self._rounds.folded_one(server)
 
-    def complete(self, complete: Complete) -> None:
+    def complete(self, complete: Complete) -> bool:
         trailer = complete.trailer
         self._in_flight.completed(trailer.worker, trailer.incarnation, trailer.sequence)
-
-    def ahead(self, complete: Complete) -> bool:
         return False
 
     def counted(self, now_ns: int) -> None:

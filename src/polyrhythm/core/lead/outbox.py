@@ -22,15 +22,16 @@ class LeadOutbox:
     def __init__(self, view: View, routing: Routing) -> None:
         self._view = view
         self._routing = routing
-        self._out: list[Effect] = []
+        self.out: list[Effect] = []
+        """The effects of the event that is being handled."""
 
     def begin(self) -> list[Effect]:
         """Begin the effects of an event, and return their list."""
-        self._out = []
-        return self._out
+        self.out = []
+        return self.out
 
     def do(self, effect: Effect) -> None:
-        self._out.append(effect)
+        self.out.append(effect)
 
     def identity(self, member: Member) -> dict[str, Any]:
         return {
@@ -42,21 +43,21 @@ class LeadOutbox:
         }
 
     def tell(self, member: Member, message: m.Message) -> None:
-        self._out.append(Send(worker_name(member.worker), message))
+        self.out.append(Send(worker_name(member.worker), message))
 
     def tell_servers(self, message: m.Message, servers: Iterable[int] | None = None) -> None:
         """Send a message to these servers, or to all."""
         for server in self._routing.servers if servers is None else sorted(servers):
-            self._out.append(Send(server_name(server), message))
+            self.out.append(Send(server_name(server), message))
 
     def refuse(self, link: str, reason: Reason, *, ending: bool = False) -> None:
         reason = plain_reason(reason)
-        self._out.append(Send(link, m.Refusal(term=TERM, reason=reason, ending=ending)))
-        self._out.append(Drop(link, reason))
+        self.out.append(Send(link, m.Refusal(term=TERM, reason=reason, ending=ending)))
+        self.out.append(Drop(link, reason))
         self.note("refused", **reason.noted())
 
     def note(self, what: str, **fields: Any) -> None:
-        self._out.append(Note(what, fields))
+        self.out.append(Note(what, fields))
 
     def place(self, members: tuple[m.MemberSpec, ...]) -> None:
         """Send the routes to all servers, with the members that take part."""

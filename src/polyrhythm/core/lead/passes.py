@@ -100,7 +100,7 @@ class Passes:
     def count(self, trailer: Trailer, points: int) -> None:
         """A contribution is complete; `points` of its points were visited for the first time in
         their pass."""
-        self.visit(points)
+        self._visited += points
         if trailer.objective is not None:
             self._losses.add(trailer.objective, trailer.weight)
         if trailer.probe is not None:

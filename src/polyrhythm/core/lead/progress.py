@@ -85,10 +85,10 @@ class JobProgress:
         if news is not None:
             self._outbox.note("unreported", **news.noted())
 
-    def count(self, trailer: Trailer, now_ns: int, *, ahead: bool = False) -> None:
+    def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
         """A contribution is complete. `ahead`: it belongs to the next fold, and not to the one
         under way."""
-        points = self._sharing.commit(trailer, ahead=ahead)
+        points = self._sharing.commit(trailer, ahead)
         self._skipped = 0
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)

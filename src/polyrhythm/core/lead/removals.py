@@ -33,13 +33,15 @@ class Removals:
         self._rejoin_until_ns = 0
         self._deserted_ns: int | None = None
         """When a job without members counts as deserted; None while it has members."""
+        self.wake_ns: int | None = None
+        """The first of these deadlines; None if there is none."""
 
-    @property
-    def wake_ns(self) -> int | None:
-        if not self._links_until_ns:
-            return self._deserted_ns
-        wake_ns = min(self._links_until_ns.values())
-        return wake_ns if self._deserted_ns is None else min(wake_ns, self._deserted_ns)
+    def _look_ahead(self) -> None:
+        """Set `wake_ns` again, because a deadline has changed."""
+        times_ns = list(self._links_until_ns.values())
+        if self._deserted_ns is not None:
+            times_ns.append(self._deserted_ns)
+        self.wake_ns = min(times_ns, default=None)
 
     @property
     def any(self) -> bool:
@@ -67,6 +69,7 @@ class Removals:
         self._evicted[worker] = incarnation
         if self._links_s < math.inf:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
+            self._look_ahead()
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
         """The evicted members whose links must be closed now. `alone`: the job has no member left.
@@ -74,6 +77,7 @@ class Removals:
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
+        self._look_ahead()
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
@@ -83,6 +87,7 @@ class Removals:
         if evicted:
             del self._evicted[worker]
             self._links_until_ns.pop(worker, None)
+            self._look_ahead()
             self._rejoin_until_ns = now_ns + _REJOINS_WITHIN_NS
         return evicted
 
@@ -90,6 +95,7 @@ class Removals:
         self._evicted.pop(worker, None)
         self._links_until_ns.pop(worker, None)
         self._deserted_ns = None
+        self._look_ahead()
 
     def deserted(self, now_ns: int) -> bool:
         """Whether a job without members must stop waiting for one."""
@@ -97,6 +103,7 @@ class Removals:
             return False
         if self._deserted_ns is None:
             self._deserted_ns = max(now_ns + self._grace_ns, self._rejoin_until_ns)
+            self._look_ahead()
         return now_ns >= self._deserted_ns
 
     def exclude_time(self, paused_ns: int) -> None:
@@ -106,6 +113,7 @@ class Removals:
             self._links_until_ns[worker] += paused_ns
         if self._deserted_ns is not None:
             self._deserted_ns += paused_ns
+        self._look_ahead()
 
     def overdue(self, now_ns: int) -> bool:
         return self._deserted_ns is not None and now_ns >= self._deserted_ns

@@ -37,6 +37,8 @@ class Rounds:
         """How many workers that had contributed before abstained from the last fold."""
         self.share = 1.0
         """The fraction of a full step that the last fold made."""
+        self._workers: frozenset[int] = frozenset()
+        """The numbers of these members."""
         self._ranks: dict[int, int] | None = None
         """Per member, its rank by worker number; None until it is needed."""
         self._folding: set[int] | None = None
@@ -77,14 +79,14 @@ class Rounds:
         self._order, self._arrived = tuple(reversed(self._arrived)), {}
         self._rested = set()
         self.release, self.reason = release, reason
-        before = self.enlisted
+        before, stayed = self.enlisted, self._workers
         if members is not self.members:
             self.members = members
             self.enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
+            self._workers = frozenset(spec.worker for spec in members)
+            stayed = frozenset(worker for worker, _ in self.enlisted & before)
             self._ranks = None
-        self.readers = frozenset(
-            worker for worker, _ in self.enlisted & before if worker in release
-        )
+        self.readers = release & stayed
         self._folding = set()
 
     def arrived(self, worker: int, round_: int) -> None:

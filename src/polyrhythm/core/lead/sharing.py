@@ -12,7 +12,7 @@ from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.text import name_order
-from polyrhythm.wire.messages import Delivered, Enrol, Leased, Trailer
+from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
 
 _FEWEST_CHUNKS = 4
 _CHUNK_POINTS = 4096
@@ -54,6 +54,8 @@ class Sharing:
         self._epochs = epochs
         self._plan: DataPlan | None = None
         self._members: list[Holder] = []
+        self._specs: tuple[MemberSpec, ...] | None = None
+        """The members of the view when the chunks were last shared again."""
         self._record: Record | None = None
         """The record of the checkpoint from which the job resumes; None if there is none, or it has
         no data set."""
@@ -205,7 +207,10 @@ class Sharing:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
         changed = plan.release(gone)
-        members = _entered(view.members())
+        members = self._members
+        if view.specs() is not self._specs:
+            self._specs = view.specs()
+            members = _entered(view.members())
         if migration is not None:
             migration.forget(gone)
             changed |= migration.settle(plan)
@@ -220,13 +225,13 @@ class Sharing:
             migration.shared(plan)
         return self._leases(view, changed)
 
-    def commit(self, trailer: Trailer, *, ahead: bool = False) -> int:
+    def commit(self, trailer: Trailer, ahead: bool = False) -> int:
         """Record the progress that a contribution reports; returns the number of points visited.
         `ahead`: see `DataPlan.commit`."""
         if self._plan is None:
             return int(trailer.weight) if trailer.visited < 0 else trailer.visited
         holder = (trailer.worker, trailer.incarnation)
-        points = self._plan.commit(holder, trailer.progress, ahead=ahead)
+        points = self._plan.commit(holder, trailer.progress, ahead)
         if self._balancing is not None:
             self._balancing.speeds.visited(holder, points)
         return points

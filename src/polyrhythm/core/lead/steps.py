@@ -15,10 +15,10 @@ class Steps:
         """Per member, the sequence of the last contribution whose step was checked."""
 
     def fault(self, name: str, message: Trailer | Abstained) -> Reason | None:
-        """Why the member with this name must be removed because of this step; None if the step
-        follows the order, or is not of a single model."""
+        """Why the member with this name must be removed because of this step of a single model;
+        None if the step follows the order."""
         spec = self._routing.spec
-        if message.model < 0 or spec is None:
+        if spec is None:
             return None
         names = [part.name for part in spec.parts]
         if message.model >= len(names):

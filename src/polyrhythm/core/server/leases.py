@@ -284,11 +284,12 @@ class Leases:
         self._moved = True
         self.versions.move(version)
 
-    def lease(self, reader: int, *, asked: bool = False) -> bool:
+    def lease(self, reader: int, asked: bool = False) -> bool:
         """Lease the current version to `reader`. Returns False if this version is on its way to the
         reader already: a second answer could still be read after the first one's lease has
         ended."""
-        self.pulls.pop(reader, None)
+        if self.pulls:
+            self.pulls.pop(reader, None)
         if not self.versions.lease(reader):
             return False
         if self._replicas:

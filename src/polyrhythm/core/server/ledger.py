@@ -125,6 +125,8 @@ class Ledger:
         if rows is None:
             rows = self._rows[slice_] = {}
         rows[worker] = (incarnation, sequence)
+        if slices == 1 and not self._arrivals and not self._rerouted:
+            return self.round  # as below, in most jobs with a small model
         key = (worker, incarnation, sequence)
         arrival = self._arrivals.get(key)
         if arrival is None:

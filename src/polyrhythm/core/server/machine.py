@@ -38,22 +38,23 @@ class ServerMachine:
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
         """Not used if the lead runs in the same process: the two live and stop together."""
+        self._handlers = self._HANDLERS  # an attribute of the instance is found sooner
 
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
-        self.state.out = []
-        handler = self._HANDLERS.get(type(event))
+        state = self.state
+        state.out = []
+        handler = self._handlers.get(type(event))
         if handler is not None and not self._ended:
             handler(self, event, now_ns)
-        return self.state.out
+        return state.out
 
     def wake_at(self) -> int | None:
         if self._ended:
             return None
         wake_ns = self._heartbeat.next_ns
-        for part in (self._lead, self._admission):
-            other_ns = part.wake_ns
+        for other_ns in (self._lead.wake_ns, self._admission.wake_ns):
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
                 wake_ns = other_ns
         return wake_ns
@@ -172,7 +173,7 @@ class ServerMachine:
     # -- contributions and folds ---------------------------------------------------------------
 
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
-        if self.state.is_member(event.worker, event.incarnation):
+        if self.state.acks.members.get(event.worker) == event.incarnation:
             self.mode.contributed(event)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
@@ -291,8 +292,7 @@ class ServerMachine:
             self.mode.release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
-        for worker in event.workers:
-            self.mode.release(worker, event.round)
+        self.mode.sent(event.workers, event.round)
 
     # -- ends ----------------------------------------------------------------------------------
 

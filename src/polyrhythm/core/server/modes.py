@@ -70,6 +70,9 @@ class ServerMode(Protocol):
     def release(self, worker: int, round_: int) -> None:
         """A reader has copied this version: end its lease."""
 
+    def sent(self, workers: Iterable[int], round_: int) -> None:
+        """This version was sent whole to these readers: end their leases."""
+
     def forget(self, worker: int) -> None:
         """The link of a reader has closed: end its leases."""
 
@@ -106,8 +109,9 @@ class _Mode:
         contained = self.contained()
         for worker, sequence in state.acks.fold(fold.round, frozenset(readers), contained):
             state.acknowledge(worker, sequence)
+        first = readers[0] if len(readers) > 1 else None
         for worker in readers:
-            self._publish(worker, first=len(readers) > 1 and worker == readers[0])
+            self._publish(worker, False, worker == first)
         state.leases.published()
         for pull in list(state.leases.pulls.values()):
             self.answer(pull)
@@ -118,17 +122,18 @@ class _Mode:
     def contained(self) -> dict[int, int] | None:
         return None
 
-    def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
+    def _publish(self, worker: int, asked: bool, first: bool = False) -> None:
         state = self._state
-        if not state.leases.lease(worker, asked=asked):
+        if not state.leases.lease(worker, asked):
             return
+        acks, versions = state.acks, state.versions
         state.out.append(
             Publish(
                 worker,
-                state.acks.members[worker],
-                state.versions.version,
-                state.versions.slot,
-                state.acks.acknowledged(worker),
+                acks.members[worker],
+                versions.version,
+                versions.slot,
+                acks.acknowledged(worker),
                 state.view,
                 state.epoch.since,
                 first,
@@ -163,12 +168,13 @@ class RoundsMode(_Mode):
 
     def contributed(self, event: ev.Contributed) -> None:
         state = self._state
-        state.leases.contributed(event.worker)
-        if event.round <= state.versions.version:
-            state.acknowledge(event.worker, event.sequence)
+        worker, sequence, round_ = event.worker, event.sequence, event.round
+        state.leases.contributed(worker)
+        if round_ <= state.versions.version:
+            state.acknowledge(worker, sequence)
         else:
-            state.acks.arrive(event.worker, event.sequence, event.round)
-        state.report(event.worker, event.incarnation, event.sequence, event.round)
+            state.acks.arrive(worker, sequence, round_)
+        state.report(worker, event.incarnation, sequence, round_)
 
     def is_folded(self, message: m.Fold) -> bool:
         return 0 < message.round <= self._state.versions.version
@@ -215,6 +221,12 @@ class RoundsMode(_Mode):
     def release(self, worker: int, round_: int) -> None:
         if self._state.versions.release(worker, round_):
             self.free()
+
+    def sent(self, workers: Iterable[int], round_: int) -> None:
+        release = self._state.versions.release
+        for worker in workers:
+            if release(worker, round_):
+                self.free()
 
     def forget(self, worker: int) -> None:
         self._state.leases.forget(worker)
@@ -340,6 +352,10 @@ class OnArrivalMode(_Mode):
 
     def release(self, worker: int, round_: int) -> None:
         self._state.out.append(Unlease(worker, round_))
+
+    def sent(self, workers: Iterable[int], round_: int) -> None:
+        for worker in workers:
+            self.release(worker, round_)
 
     def forget(self, worker: int) -> None:
         self._state.out.append(Unlease(worker, None))

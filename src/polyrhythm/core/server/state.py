@@ -75,7 +75,7 @@ class ServerState:
             sequence=sequence,
             round=round_,
         )
-        self.tell_lead(arrived)
+        self.out.append(Send(LEAD, arrived))
 
     def acknowledge(self, worker: int, sequence: int) -> None:
         message = m.Acknowledged(

@@ -56,7 +56,7 @@ class Standing(msgspec.Struct, gc=False):
     """The time that is left of the worker's interval, under policies with an interval."""
 
 
-class NextSteps(msgspec.Struct, gc=False):
+class NextSteps(msgspec.Struct, frozen=True, gc=False):
     """The steps until the worker next decides whether to contribute: `points` in all, in batches of
     `size`."""
 
@@ -109,9 +109,7 @@ class Cadence(Protocol):
         micro-batch; (0, 0) if there are no micro-batches."""
 
 
-def decide(
-    cadence: Cadence, standing: Standing, terms: Resume, *, asked: bool, called: bool
-) -> Due:
+def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, called: bool) -> Due:
     """Whether a worker that has just ended a step contributes now. `asked`: it was told to leave.
     `called`: the lead wants its contribution."""
     if asked or (called and not standing.in_flight):
@@ -181,7 +179,7 @@ class _Untimed:
 
 
 class ByCount(_Untimed):
-    __slots__ = ("_looks", "_steps")
+    __slots__ = ("_all", "_looks", "_steps")
 
     def __init__(self, steps: int = 1, *, looks: bool = False) -> None:
         """`looks`: the worker reads its links between two local steps, so that it contributes early
@@ -189,11 +187,19 @@ class ByCount(_Untimed):
         super().__init__()
         self._steps = steps
         self._looks = looks
+        self._all = NextSteps(steps, 1)
+        """All steps of a contribution."""
+
+    def begin(self, batch: int, least: int) -> None:
+        super().begin(batch, least)
+        self._all = NextSteps(self._steps * batch, batch)
 
     def due(self, standing: Standing, terms: Resume) -> Due:
         return YES if standing.steps >= self._steps else NO
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
+        if not standing.steps:
+            return self._all
         return NextSteps((self._steps - standing.steps) * self._batch, self._batch)
 
     def looks(self, *, in_flight: bool) -> bool:

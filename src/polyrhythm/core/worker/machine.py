@@ -33,11 +33,14 @@ class WorkerMachine:
         "_state",
         "_training",
         "name",
+        "outbox",
     )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._state = state = WorkerState(name)
+        self.outbox = state.outbox
+        """The number and the incarnation of this worker, among others."""
         self._lead = LeadWatch()
         self._departure = departure = Departure(state)
         self._training = training = Training(state, departure)

@@ -13,6 +13,7 @@ only) the worker continues at once, and computes while the answer is on its way;
 to one contribution when the next one is computed.
 """
 
+from polyrhythm.core.effects import Expect
 from polyrhythm.core.events import Computed
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import nbytes_of
@@ -50,8 +51,9 @@ class RoundsMode(Pulls):
         return Reason("waits", {"round": self.landing.version + 1})
 
     def may_go_on(self) -> bool:
-        released = self._released > self.resumed or self.stop
-        return self.landing.whole and released and self.landing.version >= self._released
+        released, landing = self._released, self.landing
+        due = released > self.resumed or self.stop
+        return due and landing.whole and landing.version >= released
 
     def resume(self, keep: int | None = None) -> None:
         if self.must_pull:
@@ -66,17 +68,21 @@ class RoundsMode(Pulls):
     def seeded(self, sequence: int) -> bool:
         return True
 
-    def release(self, message: m.Release, sequence: int, *, idle: bool) -> None:
+    def release(self, message: m.Release, sequence: int, idle: bool) -> None:
         self.terms = message
-        self.stop = self.stop or message.stop
-        self._released = max(self._released, message.round)
-        self.must_pull = self.must_pull or not message.pushed
+        if message.stop:
+            self.stop = True
+        if message.round > self._released:
+            self._released = message.round
+        if not message.pushed:
+            self.must_pull = True
 
     def expect_next(self) -> bool:
-        self.expect(max(self.landing.version, 0))
+        version = self.landing.version
+        self._outbox.do(Expect(version if version > 0 else 0))
         return True
 
-    def contribute(self, computed: Computed, pushes: Pushes, *, leaves: bool) -> None:
+    def contribute(self, computed: Computed, pushes: Pushes, leaves: bool) -> None:
         pushes.send(computed, self.landing)
 
     def read_final(self, sequence: int) -> bool:
@@ -157,7 +163,7 @@ class ArrivalMode(Pulls):
             self.pull_after(sequence)
         return False
 
-    def release(self, message: m.Release, sequence: int, *, idle: bool) -> None:
+    def release(self, message: m.Release, sequence: int, idle: bool) -> None:
         self.terms = message
         self.stop = self.stop or message.stop
         self._permitted = True
@@ -167,7 +173,7 @@ class ArrivalMode(Pulls):
     def expect_next(self) -> bool:
         return False
 
-    def contribute(self, computed: Computed, pushes: Pushes, *, leaves: bool) -> None:
+    def contribute(self, computed: Computed, pushes: Pushes, leaves: bool) -> None:
         if leaves:
             pushes.send(computed, self.landing)
             return

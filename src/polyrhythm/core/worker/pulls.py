@@ -14,6 +14,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import EVERY_SLICE, Route
 
 NOTHING = -1
+_EXPECT_NOTHING = Expect(None)
 
 
 class Assembly:
@@ -105,20 +106,20 @@ class Pulls:
     def resume(self, keep: int | None = None) -> None:
         """Give the version that has arrived to the user's code."""
         self.must_pull = False
-        self.resumed = self.landing.version
-        self.expect(None, keep=keep)
-        terms, first = self.terms, self._first
+        self.resumed = version = self.landing.version
+        terms, first, do = self.terms, self._first, self._outbox.do
         self._first = False
-        self._outbox.do(
+        do(_EXPECT_NOTHING if keep is None else Expect(None, keep))
+        do(
             Resume(
-                self.resumed,
+                version,
                 self.stop,
                 terms.steps,
                 terms.interval_ns,
                 terms.probe,
                 terms.points,
                 anew=first,
-                torn=terms.torn and terms.round == self.resumed,
+                torn=terms.torn and terms.round == version,
             )
         )
 

@@ -27,7 +27,7 @@ Owed = Mapping[int, Mapping[int, tuple[int, ...]]]
 mapping is replaced when it changes, and never modified."""
 
 
-class SentContribution(msgspec.Struct, eq=False):
+class SentContribution(msgspec.Struct, eq=False, gc=False):
     sequence: int
     round: int
     computed: Computed

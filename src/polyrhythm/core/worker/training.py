@@ -60,7 +60,7 @@ class Training:
         pushes.sequence += 1
         if not leaves and mode.expect_next():
             self.resume_if_whole(now_ns)
-        mode.contribute(event, pushes, leaves=leaves)
+        mode.contribute(event, pushes, leaves)
         if mode.overlaps and not leaves:
             self._resume(now_ns)
 
@@ -168,7 +168,7 @@ class Training:
         if state.phase is _RESTING:
             state.enter(_WAITING, now_ns)
         idle = state.phase in AWAITING and pushes.held is None
-        state.mode.release(message, pushes.sequence, idle=idle)
+        state.mode.release(message, pushes.sequence, idle)
         if message.stop:
             state.leave_if_asked()
         self.resume_if_whole(now_ns)
@@ -178,30 +178,31 @@ class Training:
         incarnation = event.incarnation
         if not state.joining.routed or (incarnation and incarnation != state.outbox.incarnation):
             return  # the slice was sent to an earlier incarnation
-        mode = state.mode
-        mode.landing.land(event.server, event.slice, event.round, event.holds)
-        self.acknowledge(event.server, event.sequence, event.routing, now_ns)
+        mode, server = state.mode, event.server
+        mode.landing.land(server, event.slice, event.round, event.holds)
+        self.acknowledge(server, event.sequence, event.routing, now_ns)
         if state.phase is _RESTING:
             mode.landed_while_resting()
         if mode.landing.whole or mode.must_pull:
             self.resume_if_whole(now_ns)
 
     def resume_if_whole(self, now_ns: int) -> None:
-        state = self._state
+        state, mode = self._state, self._state.mode
         if state.phase not in AWAITING or state.pushes.held is not None:
             return
         if state.leaves and self._departure.let_go(now_ns):
             return
         if state.points is not None and not state.leased:
             return
-        if state.mode.may_go_on():
+        if mode.may_go_on():
             self._resume(now_ns)
-        elif state.mode.must_pull:
-            state.mode.pull_missing()
+        elif mode.must_pull:
+            mode.pull_missing()
 
     def _resume(self, now_ns: int) -> None:
         state = self._state
         state.enter(_COMPUTING, now_ns)
         state.begun = state.user_computes = True
-        state.unreached.clear()
+        if state.unreached:
+            state.unreached.clear()
         state.mode.resume()

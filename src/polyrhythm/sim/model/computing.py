@@ -11,6 +11,7 @@ class Computing:
     __slots__ = (
         "_call",
         "_clock",
+        "_end_call",
         "_ended",
         "_frozen_ns",
         "_process",
@@ -29,17 +30,20 @@ class Computing:
         self._returns_after = 0
         """The number of the step after which the user's code decides what to do next."""
         self._call = 0
+        self._end_call = self._end
         self._frozen_ns = 0
 
     def begin(self, stretch: Stretch, returns_after: int) -> None:
         self.on = True
         self._stretch = stretch
-        self._return_after(returns_after)
+        self._returns_after = returns_after
+        self._call = call = self._call + 1
+        self._clock.at(stretch.end_ns(returns_after), self._end_call, call)
 
     def _return_after(self, step: int) -> None:
         self._returns_after = step
         self._call += 1
-        self._clock.at(self._stretch.end_ns(step), self._end, self._call)
+        self._clock.at(self._stretch.end_ns(step), self._end_call, self._call)
 
     def look_up(self) -> None:
         """A message has arrived: interrupt the stretch after the step that is being computed."""

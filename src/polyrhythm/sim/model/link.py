@@ -78,7 +78,7 @@ class Channel:
         self._open = True
         self.heard = True
         """False once the receiver has closed its end of the link."""
-        self._batch: list[Message] = []
+        self._batch: list[Message] | None = None
         """The batch that was sent last, until it arrives."""
         self._deliver_next = self._deliver
 
@@ -97,8 +97,9 @@ class Channel:
         arrives_ns = left_ns + self._delay_ns
         if self._loss:
             arrives_ns = self._lose(left_ns, arrives_ns)
-        if arrives_ns == self._last_ns and self._batch:
-            self._batch.append(message)
+        batch = self._batch
+        if batch is not None and arrives_ns == self._last_ns:
+            batch.append(message)
         else:
             self._last_ns = arrives_ns
             self._batch = batch = [message]
@@ -117,7 +118,7 @@ class Channel:
 
     def _deliver(self, batch: list[Message]) -> None:
         if self._batch is batch:
-            self._batch = []
+            self._batch = None
         if self.heard and self._clock.now_ns <= self._until_ns:
             self._receiver.receive(self, batch)
 

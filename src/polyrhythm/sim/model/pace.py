@@ -32,7 +32,13 @@ class Pace:
         took_ns = steps * table.step * self.slowness
         if table.slows or table.tenant is not None:
             took_ns *= self._factor(now_ns)
-        took_ns *= self._varied(max(1.0, steps))
+        noise = table.step_noise
+        if noise:
+            took_ns *= max(
+                _LEAST, self._rng.gauss(1.0, noise / sqrt(steps) if steps > 1 else noise)
+            )
+        else:
+            took_ns *= self._varied(max(1.0, steps))
         stall = table.stall
         if stall is not None:
             stalls = (visited + points) // stall.points - visited // stall.points
@@ -55,10 +61,9 @@ class Pace:
         return factor
 
     def _varied(self, steps: float) -> float:
-        """Return the mean time of this many steps, as a multiple of the usual time."""
+        """Return the mean time of this many steps, as a multiple of the usual time. Noise that is
+        normally distributed is not considered here."""
         table, rng = self._table, self._rng
-        if table.step_noise:
-            return max(_LEAST, rng.gauss(1.0, table.step_noise / sqrt(steps)))
         if table.step_lognormal:
             drawn = [rng.lognormvariate(0.0, table.step_lognormal) for _ in range(ceil(steps))]
         elif table.step_pareto is not None:

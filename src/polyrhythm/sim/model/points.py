@@ -70,10 +70,6 @@ class SimPoints:
         self.everything = sum(self._lengths.values())
         return anew
 
-    def holds(self, lease: Leased) -> bool:
-        """Whether this is the present lease."""
-        return lease is self._lease
-
     @property
     def at(self) -> Mapping[int, tuple[int, int]]:
         """This worker's position in every chunk that it has visited, or that it holds. Call this
@@ -119,9 +115,14 @@ class SimPoints:
 
     def collect(self) -> tuple[ChunkProgress, ...]:
         """Return the position in every chunk that was visited since the last `collect`."""
-        if self._cursor != self._told:
-            self._told = self._cursor
-            self._moved[self._open] = (self._passes, self._cursor)
+        cursor = self._cursor
+        if cursor != self._told:
+            self._told = cursor
+            if not self._moved:
+                return (ChunkProgress(self._open, self._passes, cursor),)
+            self._moved[self._open] = (self._passes, cursor)
+        if not self._moved:
+            return ()
         moved, self._moved = self._moved, {}
         return tuple([ChunkProgress(number, *at) for number, at in moved.items()])
 

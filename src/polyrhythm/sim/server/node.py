@@ -48,8 +48,10 @@ class ServerProcess(Process):
         "_job",
         "_journal",
         "_kept_nbytes",
+        "_lead",
         "_leads",
         "_links",
+        "_me",
         "_missed",
         "_objective",
         "_placed",
@@ -89,6 +91,7 @@ class ServerProcess(Process):
             machines[LEAD] = LeadMachine(job)
             machines[PACEMAKER] = Pacemaker(job)
         super().__init__(clock, machines, check=checker is not None)
+        self._me, self._lead = self.hosted[self.name], self.hosted.get(LEAD)
         self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
         self.reports: list[tuple[int, fx.Note]] = []
@@ -200,7 +203,7 @@ class ServerProcess(Process):
         self.run()
 
     def _take_for_lead(self, channel: Channel, message: m.Message) -> None:
-        self._queue.append((self.hosted[LEAD], message))
+        self._queue.append((self._lead, message))
         if self._checker is not None:
             self._checker.told_lead(message)
 
@@ -235,17 +238,20 @@ class ServerProcess(Process):
             self.put(self.name, event)
 
     def _take_contribution(self, channel: Channel, message: m.Contribution) -> None:
-        try:
-            nbytes = self._placed().nbytes_of(message.slice, message.routing)
-        except LinkError as error:
-            self._links.end_link(channel, str(error))
-            return
+        store = self._slices.store
+        nbytes = None if store is None else store.slices.get(message.slice)
+        if nbytes is None:
+            try:
+                nbytes = self._placed().nbytes_of(message.slice, message.routing)
+            except LinkError as error:
+                self._links.end_link(channel, str(error))
+                return
         self._adding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
         event = self._slices.add(message)
         if event is not None:
-            self._queue.append((self.hosted[self.name], event))
+            self._queue.append((self._me, event))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
         channel = self._links.to(server_name(server))

@@ -100,7 +100,8 @@ class SimPlacedSlices:
 
     def add(self, message: m.Contribution) -> Event | None:
         """Add a slice of a contribution. Returns an event for this server's machine, if any."""
-        store = self.placed()
+        store = self.store
+        assert store is not None
         event = store.add(message)
         if store.outgoing_steps:
             self.send_steps()

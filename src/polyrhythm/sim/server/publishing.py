@@ -44,11 +44,9 @@ class SimPublishing:
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
         channel = self._links.peers.get(worker_name(effect.worker))
-        return (
-            channel
-            if channel is not None and channel.back.incarnation == effect.incarnation
-            else None
-        )
+        if channel is not None and channel.back.incarnation == effect.incarnation:
+            return channel
+        return None
 
     def publish(self, effect: fx.Publish) -> None:
         channel = self._reader(effect)

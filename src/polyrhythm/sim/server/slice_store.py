@@ -166,8 +166,7 @@ class SimSliceStore:
         round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
         if round_ is None:
             return None
-        asked = (message.pull, message.pulled)
-        return Contributed(worker, incarnation, sequence, round_, *asked)
+        return Contributed(worker, incarnation, sequence, round_, message.pull, message.pulled)
 
     def _added_slice(self, message: Contribution) -> None:
         """Called when a slice was added to its aggregate."""

@@ -45,6 +45,7 @@ from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 _RATES = (0.1,)
 _ADDRESS = m.Address("", 0, "", "")
 """Where a simulated worker receives points: it is found by its name."""
+_NOT_PROBED = (None, 0, 0)
 _FORWARD = 1 / 3
 """The cost of a forward pass over a point, as a share of the cost of training on it."""
 
@@ -61,6 +62,7 @@ class Loop:
         "_hurried",
         "_job",
         "_least",
+        "_looks",
         "_machine",
         "_model",
         "_next",
@@ -70,6 +72,7 @@ class Loop:
         "_probed",
         "_process",
         "_put",
+        "_received",
         "_seen",
         "_shares",
         "_size",
@@ -124,12 +127,17 @@ class Loop:
         """Whether the loop will decide what to do next, as soon as all messages that have arrived
         are read."""
         self.began = False
-        self.end_iteration: Callable[[], None] = lambda: None
+        self.end_iteration: Callable[[], None] | None = None
         """Called when an iteration of the loop has ended."""
         self.take_sends: Callable[[m.Leased], None] = lambda lease: None
         """Called with a lease when the loop visits the points of no earlier lease any more."""
         self.asked = False
         self.cadence: Cadence = ByCount()
+        self._looks = (False, False)
+        """Whether the loop reads its links between steps: when nothing is on its way, and when
+        something is."""
+        self._received: Sized = ()
+        """The points that came from other workers."""
         self.traits: Traits = BSP.traits
         self._process = process
         self._clock = process.clock
@@ -166,7 +174,7 @@ class Loop:
         self._ahead = (0, 0)
         """The number of steps that are being computed, and the number of their points."""
         self._seen: float | None = None
-        self._probed: tuple[float | None, int, int] = (None, 0, 0)
+        self._probed: tuple[float | None, int, int] = _NOT_PROBED
 
     # -- calls from the process ----------------------------------------------------------------
 
@@ -174,6 +182,8 @@ class Loop:
         """The lead has admitted the worker, for the first time or again."""
         if self._job is None:
             self.cadence, self.traits = choose_cadence(job), traits_of(job.sync)
+            looks = self.cadence.looks
+            self._looks = looks(in_flight=False), looks(in_flight=True)
             self._least = least_of(job.min_batch, self._batch)
             self.cadence.begin(self._batch, self._least)
             self._visits.cut_at(self._least)
@@ -185,6 +195,7 @@ class Loop:
     def connect(self, deliveries: SimDeliveries) -> None:
         """Send and receive points, and what they remember, over `deliveries`."""
         self.take_sends = deliveries.take
+        self._received = deliveries.received
         deliveries.memory_of = self._visits.memory_of
         self._visits.take_received = deliveries.take_memory
 
@@ -265,26 +276,27 @@ class Loop:
     def _begin_steps(self) -> None:
         """The top of the user's loop: take points and compute, contribute what is left, or
         leave."""
-        self.end_iteration()
-        if self._stopped or (self.asked and not self._visits.pending):
+        if self.end_iteration is not None:
+            self.end_iteration()
+        visits = self._visits
+        if self._stopped or (self.asked and not visits.pending):
             self._put(ev.Leaving(TOLD_TO_LEAVE if self.asked else DONE))
             return
         if self.asked:
             self._contribute()
             return
-        self._visits.take_lease()
-        if self._visits.lease is not None:
-            self.take_sends(self._visits.lease)
+        lease = visits.lease
+        if lease is not None and (visits.take_lease(lease) or self._received):
+            self.take_sends(lease)
         if self._compute():
             return
         if self._on_its_way:
             self._awaiting_ns = self._clock.now_ns
-        elif self._visits.pending:
+        elif visits.pending:
             self._contribute()
         else:
             self.time.begin_exchange(self._clock.now_ns)
-            lease = self._visits.lease_number
-            self._put(ev.Exhausted(lease))
+            self._put(ev.Exhausted(visits.lease_number))
 
     def after_steps(self) -> None:
         self.looking = False
@@ -316,21 +328,21 @@ class Loop:
     def _due(self) -> bool:
         standing = self._standing(self._clock.now_ns)
         called = self._hurried or self._machine.stopping
-        due = decide(self.cadence, standing, self._terms, asked=self.asked, called=called)
+        due = decide(self.cadence, standing, self._terms, self.asked, called)
         if due is PASSED_ALL:
             self._put(ev.PassedAll())
         return due is not NO
 
     def _contribute(self) -> None:
-        now_ns = self._clock.now_ns
-        points, steps, progress = self._visits.collect()
+        now_ns, visits, traits = self._clock.now_ns, self._visits, self.traits
+        points, steps, progress = visits.collect()
         if self.contributions:
             self._turns.turn(self._machine.unacknowledged)
         time, (probe, probe_points, probe_ns) = self.time, self._probed
-        batch, micro_ns = self.cadence.micro_batch() if self.traits.gathers else (0, 0)
+        batch, micro_ns = self.cadence.micro_batch() if traits.gathers else (0, 0)
         buffer = self._turns.lend()
-        if self._visits.memory is not None:
-            self.differences[buffer] = self._visits.memory.collect()
+        if visits.memory is not None:
+            self.differences[buffer] = visits.memory.collect()
         event = ev.Computed(  # without `*`, which would build two more sequences
             buffer,
             float(points or 1),
@@ -340,7 +352,7 @@ class Loop:
             time.waited_ns,
             time.transferred_ns,
             progress,
-            self._visits.lease_number,
+            visits.lease_number,
             steps or 1,
             probe,
             probe_points,
@@ -351,13 +363,13 @@ class Loop:
             nbytes=self.push_nbytes,
         )
         self.contributions += 1
-        self._probed = (None, 0, 0)
+        self._probed = _NOT_PROBED
         self._abandoned_ns = 0
         time.begin_exchange(now_ns)
         if self.asked:
             self._on_its_way = self._came = False  # the worker leaves with the next version
         self._put(event)
-        if self.traits.trains_through and not self.asked:
+        if traits.trains_through and not self.asked:
             self._on_its_way = True
             self.time.resumed_ns = now_ns
             self._begin_steps()
@@ -367,19 +379,23 @@ class Loop:
     def _compute(self) -> bool:
         """Begin the steps up to the next decision. Returns False if no points are left. The steps
         are planned from what is known now; a message may interrupt them."""
-        begins_ns = max(self._clock.now_ns, self.time.resumed_ns, self.time.busy_ns)
+        time, visits, cadence = self.time, self._visits, self.cadence
+        begins_ns = max(self._clock.now_ns, time.resumed_ns, time.busy_ns)
         standing = self._standing(begins_ns)
-        ahead = self.cadence.next_steps(standing, self._terms)
-        self._size = ahead.size
-        points = self._visits.left(ahead.points)
+        ahead = cadence.next_steps(standing, self._terms)
+        self._size = size = ahead.size
+        points = visits.left(ahead.points)
         if not points:
             return False
-        steps = min(-(-ahead.points // ahead.size), steps_of(points, ahead.size, self._least))
+        if points == size:
+            steps = 1
+        else:
+            steps = min(-(-ahead.points // size), steps_of(points, size, self._least))
         batches = points / self._batch if self.traits.gathers else float(steps)
-        took_ns = self.pace.stretch_ns(batches, points, self._visits.ever, begins_ns)
+        took_ns = self.pace.stretch_ns(batches, points, visits.ever, begins_ns)
         stretch = Stretch(begins_ns, steps, took_ns)
         self._ahead = (steps, points)
-        due_in_ns = self.cadence.due_in_ns(standing.left_ns)
+        due_in_ns = cadence.due_in_ns(standing.left_ns)
         if due_in_ns is not None:
             steps = stretch.current(begins_ns + max(1, due_in_ns))
         self.computing.begin(stretch, steps)
@@ -390,7 +406,7 @@ class Loop:
     @property
     def looks(self) -> bool:
         """Whether the loop reads its links between steps."""
-        return self.cadence.looks(in_flight=self._on_its_way)
+        return self._looks[self._on_its_way]
 
     def _computed(self, steps: int, step_ns: int) -> None:
         process = self._process
@@ -402,7 +418,7 @@ class Loop:
             self.cadence.measured(points / whole, step_ns, steps)
         self._visits.visit(points if steps == whole else steps * self._size, steps)
         process.unsettled = bool(self._unread)
-        if self.cadence.looks(in_flight=self._on_its_way):
+        if self._looks[self._on_its_way]:
             self.looking = process.unsettled = True
         else:
             self.after_steps()

@@ -25,7 +25,7 @@ from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.model.statistics import carry
-from polyrhythm.sim.process import Hosted, Process
+from polyrhythm.sim.process import Hosted, SingleProcess
 from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
@@ -35,9 +35,10 @@ _ME = "worker"
 POINTS = "points"
 """The name by which the two ends of a link between workers know each other."""
 _LEAD_HEARD = ev.LeadHeard()
+_PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
 
 
-class WorkerProcess(Process):
+class WorkerProcess(SingleProcess):
     __slots__ = (
         "_backlog",
         "_channels",
@@ -46,7 +47,6 @@ class WorkerProcess(Process):
         "_dial",
         "_expected",
         "_heard_throttle",
-        "_hosted",
         "_incarnations",
         "_job_id",
         "_kept",
@@ -55,6 +55,7 @@ class WorkerProcess(Process):
         "_loop",
         "_model",
         "_nbytes",
+        "_outbox",
         "_quantised",
         "failure",
         "machine",
@@ -90,7 +91,7 @@ class WorkerProcess(Process):
         `memory`: how many points of other workers fit into memory; `shares`: the worker sends its
         private points to others."""
         self.machine = WorkerMachine(name)
-        super().__init__(clock, {_ME: self.machine}, check=check)
+        super().__init__(clock, _ME, self.machine, check=check)
         self.name = name
         self.pace = pace
         self.failure: str | None = None
@@ -110,12 +111,11 @@ class WorkerProcess(Process):
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
-        self._hosted = hosted = self.hosted[_ME]
-        queue = self._queue
+        self._outbox = self.machine.outbox
         self._loop = Loop(
             self,
             self.machine,
-            lambda event: queue.append((hosted, event)),
+            self._queue.append,
             self._backlog,
             model,
             points,
@@ -125,7 +125,8 @@ class WorkerProcess(Process):
             shares=shares,
         )
         self._kept = SimKeptState(kept_nbytes)
-        self._loop.end_iteration = self._send_state
+        if kept_nbytes:
+            self._loop.end_iteration = self._send_state
         self._deliveries = SimDeliveries(
             lambda send: dial_worker(self, send),
             lambda event: self.post(_ME, event),
@@ -165,7 +166,7 @@ class WorkerProcess(Process):
     # -- messages ------------------------------------------------------------------------------
 
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
-        if isinstance(batch[0], m.ChunkPart):
+        if channel.peer == POINTS:
             self._receive_points(batch)
             return
         if self._computing.on or self.frozen or self._backlog:
@@ -206,19 +207,19 @@ class WorkerProcess(Process):
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
-            self._queue.append((self._hosted, _LEAD_HEARD))
+            self._queue.append(_LEAD_HEARD)
         for message in batch:
             kind = type(message)
-            if kind is m.Restored:
-                if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
-                    self._queue.append((self._hosted, ev.StateRestored()))
-            elif kind is m.Parameters:
+            if kind is _PARAMETERS:
                 self._take_slice(channel, message)  # type: ignore[arg-type]
-            elif kind is m.HelloReply:
+            elif kind is _HELLO_REPLY:
                 incarnation = self._incarnations.get(message.server, 0)
-                self.put(_ME, ev.Linked(message.server, incarnation))
+                self._queue.append(ev.Linked(message.server, incarnation))
+            elif kind is _RESTORED:
+                if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
+                    self._queue.append(ev.StateRestored())
             else:
-                self._queue.append((self._hosted, message))
+                self._queue.append(message)
 
     def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
@@ -227,23 +228,24 @@ class WorkerProcess(Process):
         now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         self._loop.time.landed(first_byte_ns, now_ns)
-        self._queue.append((self._hosted, builders.landed(message)))
+        self._queue.append(builders.landed(message))
 
     def wake(self, hosted: Hosted) -> None:
         if self._lead_unread and not self.frozen and self.alive:
-            self._queue.append((hosted, _LEAD_HEARD))
+            self._queue.append(_LEAD_HEARD)
         super().wake(hosted)
 
     def settle(self) -> None:
-        loop = self._loop
+        loop, backlog = self._loop, self._backlog
         if loop.ready:
             loop.go_on()
-        elif self._backlog and not loop.computing.on:
-            self._backlog.popleft()()
+        elif backlog and not loop.computing.on:
+            backlog.popleft()()
         elif loop.looking:
             loop.after_steps()
-        self._lead_unread = self._lead_unread and bool(self._backlog)
-        unread = bool(self._backlog) and not loop.computing.on
+        if not backlog:
+            self._lead_unread = False
+        unread = bool(backlog) and not loop.computing.on
         self.unsettled = self.alive and (loop.ready or loop.looking or unread)
 
     # -- faults and requests -------------------------------------------------------------------
@@ -335,7 +337,7 @@ class WorkerProcess(Process):
         channel = self._channels.get(effect.server)
         if channel is None:
             return
-        worker, incarnation = self.machine.worker, self.machine.incarnation
+        worker, incarnation = self._outbox.worker, self._outbox.incarnation
         for number in effect.slices:
             seed = builders.seed(effect, worker, incarnation, number)
             channel.send(seed, self._nbytes[number])
@@ -344,19 +346,20 @@ class WorkerProcess(Process):
         channel = self._channels.get(effect.server)
         if channel is None:
             return  # the link has ended: the lead will say whether the server is lost
-        worker, incarnation = self.machine.worker, self.machine.incarnation
-        rate, difference = effect.rates[0], self._loop.differences.get(effect.buffer)
+        outbox, loop, quantised = self._outbox, self._loop, self._quantised
+        worker, incarnation, rate = outbox.worker, outbox.incarnation, effect.rates[0]
+        difference = loop.differences.get(effect.buffer) if loop.differences else None
         left_ns = began_ns = self.clock.now_ns
         for number in effect.slices:
-            nbytes = self._quantised.get(number)
+            nbytes = quantised.get(number) if quantised else None
             contribution = builders.contribution(
-                effect, worker, incarnation, number, rate, quantised=nbytes is not None
+                effect, worker, incarnation, number, rate, None, None, nbytes is not None
             )
             if difference is not None:
                 contribution = carry(contribution, difference)
             left_ns = channel.send(contribution, nbytes or self._nbytes[number])
-        if not self._loop.traits.trains_through:
-            self._loop.time.left(began_ns, left_ns)
+        if not loop.traits.trains_through:
+            loop.time.left(began_ns, left_ns)
 
     def _expect(self, effect: fx.Expect) -> None:
         self._expected = effect.round

@@ -10,6 +10,7 @@ from polyrhythm.wire.messages import ChunkProgress, Leased
 class SimVisits:
     __slots__ = (
         "_cursor",
+        "_taken",
         "ever",
         "everything",
         "lease",
@@ -34,26 +35,33 @@ class SimVisits:
         self.take_received: Callable[[int], ChunkMemory | None] = lambda chunk: None
         """Returns what the points of a chunk remember, if they came from another worker."""
         self._cursor = SimPoints()
+        self._taken: Leased | None = None
+        """The lease whose points are visited."""
 
-    def take_lease(self) -> None:
-        if self.lease is None:
-            return
-        new = not self._cursor.holds(self.lease)
-        if new and self.memory is not None:
+    def take_lease(self, lease: Leased) -> bool:
+        """Visit the points of this lease from now on. Returns whether the lease is a new one."""
+        new = lease is not self._taken
+        if new:
+            self._take_new(lease)
+        if not self.points:
+            self.lease_number = lease.number
+        return new
+
+    def _take_new(self, lease: Leased) -> None:
+        self._taken = lease
+        if self.memory is not None:
             self.memory.visit(self._cursor.moved())
-        if self._cursor.take(self.lease):
+        if self._cursor.take(lease):
             self.points = self.steps = 0  # the worker was evicted, so these never count
-        if new and self.memory is not None:
-            self.memory.take(self.lease, self._cursor.at)
-            held = [each.chunk for each in self.lease.chunks]
-            for chunk in (*held, *(send.chunk for send in self.lease.sends)):
+        if self.memory is not None:
+            self.memory.take(lease, self._cursor.at)
+            held = [each.chunk for each in lease.chunks]
+            for chunk in (*held, *(send.chunk for send in lease.sends)):
                 if not self.memory.knows(chunk):
                     found = self.take_received(chunk)
                     if found is not None:
                         self.memory.adopt(chunk, found)
         self.everything = self._cursor.everything
-        if not self.points:
-            self.lease_number = self.lease.number
 
     def memory_of(self, chunk: int) -> ChunkMemory | None:
         """What the points of a chunk remember; None unless the kind is statistics."""

@@ -67,6 +67,8 @@ class Bsp:
                 self.first_arrival_ns = now_ns
             self._arrived.add(event.worker)
             self._missing.discard(event.worker)
+            if self._missing and self._until_ns is None and self._open and not self._counted_before:
+                return self._waiting  # as `_evaluate` does, in most events
         else:
             self._update_members(event, now_ns)
             self._set_timer()
