@@ -48,9 +48,9 @@ class Estimator(BaseEstimator):
             ensure_all_finite=False,
             ensure_min_samples=least,
         )
-        check_finite(x)
+        largest = check_finite(x)
         if reset:
-            check_size(x)
+            check_size(x, largest)
         return x
 
     def _rng(self) -> np.random.Generator:
@@ -97,15 +97,14 @@ class Estimator(BaseEstimator):
         print(f"{type(self).__name__}: pass {number}{value}", file=sys.stderr, flush=True)
 
 
-def check_finite(x: Any) -> None:
-    """Raise an error that names the first value which is NaN or infinite."""
+def check_finite(x: Any) -> float:
+    """The largest amount of the values. Raise an error that names the first value which is NaN or
+    infinite."""
     values = x.data if hasattr(x, "indptr") else x
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(float(values.sum(dtype=np.float64))):
-            return
+    largest = _largest(values)
+    if math.isfinite(largest):
+        return largest
     broken = ~np.isfinite(values)
-    if not broken.any():  # the sum itself was too large
-        return
     if hasattr(x, "indptr"):
         at = int(np.flatnonzero(broken)[0])
         row, column = int(np.searchsorted(x.indptr, at, side="right")) - 1, int(x.indices[at])
@@ -121,12 +120,16 @@ def check_finite(x: Any) -> None:
     )
 
 
-def check_size(x: Any) -> None:
+def _largest(values: npt.NDArray[Any]) -> float:
+    """The largest amount of some numbers; NaN if one of them is NaN."""
+    if not values.size:
+        return 0.0
+    return float(np.maximum(np.abs(values.max()), np.abs(values.min())))
+
+
+def check_size(x: Any, largest: float) -> None:
     """Raise an error if sums of squares of these numbers overflow."""
     values = x.data if hasattr(x, "indptr") else x
-    if not values.size:
-        return
-    largest = max(abs(float(values.max())), abs(float(values.min())))
     summands = 8.0 * x.shape[1] * (x.shape[0] if values.dtype == np.float64 else 1)
     most = math.sqrt(float(np.finfo(values.dtype).max) / summands)
     if largest > most:

@@ -18,6 +18,7 @@ from polyrhythm.estimators.fitting import Fitted
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import KMeans as Algorithm
+from polyrhythm.learn.pointwise.kmeans import mean_variance
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.local import sample_of
 from polyrhythm.learn.pointwise.nearest import labels_of
@@ -54,14 +55,21 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         self, algorithm: Any, points: Batch, offset: Array, rng: np.random.Generator
     ) -> Arrays:
         """The first parameters, for points from which `offset` was subtracted."""
-        first: Arrays = algorithm.init_parameter(
-            sample_of(points, algorithm.sample_points, rng), rng
-        )
+        sample = sample_of(points, algorithm.sample_points, rng)
         if isinstance(self.init, str) and self.init == "k-means++":
+            first: Arrays = algorithm.init_parameter(sample, rng)
             return first
+        return {
+            "centers": self._chosen_centers(points, offset, rng),
+            "variance": mean_variance(sample),
+        }
+
+    def _chosen_centers(self, points: Batch, offset: Array, rng: np.random.Generator) -> Array:
+        """The first centres, where k-means++ does not choose them."""
         if isinstance(self.init, str) and self.init == "random":
             chosen = rng.choice(len(points), self.n_clusters, replace=False)
-            return {**first, "centers": points.x[chosen].astype(np.float64)}
+            centers: Array = points.x[chosen].astype(np.float64)
+            return centers
         if isinstance(self.init, str):
             raise ValueError(f"init is {self.init!r}: give 'k-means++', 'random', or the centres")
         if callable(self.init):
@@ -73,7 +81,7 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         wanted = (self.n_clusters, points.x.shape[1])
         if centers.shape != wanted:
             raise ValueError(f"init has the shape {centers.shape} and needs {wanted}")
-        return {**first, "centers": centers - offset}
+        return centers - offset
 
     def _best(self, algorithm: Any, points: Batch) -> tuple[Fitted, Array]:
         """The best of several fits, and the offset that was subtracted from the points."""
@@ -146,7 +154,7 @@ class KMeans(Clusterer):
         self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
         self.n_iter_ = found.passes
         self._finish(points)
-        distinct = len(np.unique(self.labels_))
+        distinct = np.count_nonzero(np.bincount(self.labels_))
         if distinct < self.n_clusters:
             warnings.warn(
                 f"Number of distinct clusters ({distinct}) found smaller than n_clusters"

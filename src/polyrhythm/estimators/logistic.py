@@ -115,8 +115,7 @@ class LogisticRegression(ClassifierMixin, Estimator):
             order="C",
             ensure_all_finite=False,
         )
-        check_finite(x)
-        check_size(x)
+        check_size(x, check_finite(x))
         check_classification_targets(y)
         return x, y
 

@@ -9,7 +9,7 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans, degrees
 from polyrhythm.learn.pointwise.kmeans import KMeans, plus_plus
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.nearest import labels_of
+from polyrhythm.learn.pointwise.nearest import labels_of, lowest, rank_of
 
 DTYPES = [np.float32, np.float64]
 
@@ -192,3 +192,10 @@ def test_kmeans_on_digits_is_as_good_as_scikit_learns() -> None:
     )
     assert ours.objectives[-1] == pytest.approx(theirs.inertia_, rel=1e-6)
     assert np.array_equal(ours.memory["label"], theirs.labels_)
+
+
+@pytest.mark.parametrize("k", [1, 2, 127, 128, 300])
+def test_of_equally_near_centres_the_first_is_found(k: int) -> None:
+    distance = np.random.default_rng(k).integers(0, 5, (k, 1_000)).astype(np.float32)
+    found = lowest(distance, distance.min(0), rank_of(k))
+    assert np.array_equal(found, distance.argmin(0))
