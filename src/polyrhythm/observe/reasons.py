@@ -79,8 +79,8 @@ SENTENCES = {
     " the fastest worker in one step of the slowest",
     "interval-over": "the interval is over: all workers contribute what they have",
     "on-arrival": "contributions are folded as they arrive",
-    "interval-started": "the interval is {interval_ms:.1f} ms now: in that time the workers visit as"
-    " many points as one batch for each of them",
+    "interval-started": "the interval is {interval_ms:.1f} ms now, on the way to the length with which"
+    " the search begins",
     "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
     "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
     " objective should fall by {gain:.3g} per second",

@@ -13,6 +13,7 @@ the part of every worker.
 
 from msgspec.structs import replace
 
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.barrier.abandoning import parse_patience
 from polyrhythm.core.sync.barrier.bsp import Bsp
@@ -191,7 +192,7 @@ def _build(job: JobSpec) -> Fsp:
         raise UsageError(f"--coordination {job.coordination!r} is not known: choose one of {known}")
     return Fsp(
         Timer.parse(job.timer),
-        parse_interval(job.interval),
+        parse_interval(job.interval, rated=not keeps_rows(job.kind)),
         semi=job.coordination == "semi",
         patience_ns=parse_patience(job.abandon),
     )

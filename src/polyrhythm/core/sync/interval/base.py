@@ -21,6 +21,9 @@ _FAST = 4
 """Of five rounds, the second fastest is taken as the workers' speed. Disturbances only make rounds
 slower, so the faster rounds show the speed best."""
 _VARY = 1.2
+_PHIS = 5
+"""Without a learning rate, a search begins with this many times the cost of a barrier: barriers then
+take a sixth of the time."""
 _ASK_EVERY = 4
 
 
@@ -85,9 +88,12 @@ class Bounds:
     measured them, so that a single delay changes nothing. If a pass is shorter than the lower
     limit, the lower limit applies: a worker that has visited all of its points asks to end the
     round anyway.
+
+    `rated`: whether the user has chosen a learning rate, which fits batches of a certain size.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rated: bool = True) -> None:
+        self._rated = rated
         self._phis_ns: deque[int] = deque(maxlen=_ROUNDS)
         self._micros_ns: deque[int] = deque(maxlen=_ROUNDS)
         self._batches_ns: deque[float] = deque(maxlen=_ROUNDS)
@@ -129,12 +135,17 @@ class Bounds:
         return max(self.low_ns, self._pass_ns or _LONGEST_NS)
 
     @property
-    def batch_ns(self) -> int:
-        """The interval in which all workers together visit as many points as in a round of bsp.
+    def start_ns(self) -> int:
+        """The interval with which a search begins, and from which it moves only as far as
+        measurements prove. It is within the limits.
 
-        The user chose the learning rate for batches of that size. The result is within the limits;
-        until a round has been measured, it is the lower limit.
+        With a learning rate, it is the interval in which all workers together visit as many points
+        as in a round of bsp, because the user chose the rate for batches of that size; until a
+        round has been measured, it is the lower limit. Without one, short rounds do no harm except
+        for the cost of their barriers, so it is a few times that cost.
         """
+        if not self._rated:
+            return self.clamp(_PHIS * self.phi_ns)
         if not self._batches_ns:
             return self.low_ns
         slowest_first = sorted(self._batches_ns, reverse=True)
@@ -145,7 +156,7 @@ class Bounds:
 
 
 class BlindInterval:
-    """The interval while no objective is reported: rounds have as many points as under bsp.
+    """The interval while no objective is reported: that with which a search begins.
 
     It changes only if it is wrong by more than a quarter. In every fourth round workers are asked
     to measure the objective.
@@ -154,7 +165,7 @@ class BlindInterval:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._rounds = 1
-        self.interval_ns = bounds.batch_ns
+        self.interval_ns = bounds.start_ns
 
     @property
     def probe(self) -> bool:
@@ -165,7 +176,7 @@ class BlindInterval:
 
     def closed(self) -> Reason | None:
         self._rounds += 1
-        wanted_ns = self._bounds.batch_ns
+        wanted_ns = self._bounds.start_ns
         if 4 * self.interval_ns <= 5 * wanted_ns and 4 * wanted_ns <= 5 * self.interval_ns:
             return None
         self.interval_ns = wanted_ns

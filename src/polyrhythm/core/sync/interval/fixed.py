@@ -62,10 +62,11 @@ class FixedInterval:
         return interval_reason("interval-raised", self._interval_ns, phi_ms=phi_ns / 1e6)
 
 
-def parse_interval(text: str) -> Interval:
+def parse_interval(text: str, *, rated: bool = True) -> Interval:
+    """`rated`: whether the user has chosen a learning rate."""
     match text.strip():
         case "auto":
-            return AutoInterval()
+            return AutoInterval(rated=rated)
         case "binary":
             return BinaryInterval()
         case length:

@@ -1,8 +1,9 @@
 """FSP's interval, measured again in every stage of training (FSP §3.3, multi-stage linear fitting).
 
 The search starts with the interval in which all workers together visit as many points as in a round
-of bsp, because the user chose the learning rate for batches of that size. It moves away from there
-only as far as measurements prove.
+of bsp, because the user chose the learning rate for batches of that size. The kind statistics has no
+learning rate: there it starts with five times the cost of a barrier. It moves away from there only
+as far as measurements prove.
 
 A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
 with 2 eta, and the objective is measured between parts. Each part at 2 eta is compared with the
@@ -93,12 +94,11 @@ class _Trial:
 class AutoInterval:
     """The interval of `--interval auto`. The first rounds last 10 ms.
 
-    While no objective is reported, the interval is such that each worker visits one batch per
-    round.
+    While no objective is reported, the interval is that with which a search begins.
     """
 
-    def __init__(self) -> None:
-        self._bounds = Bounds()
+    def __init__(self, *, rated: bool = True) -> None:
+        self._bounds = Bounds(rated=rated)
         self._interval_ns = _FIRST_NS
         self._warmed = 0
         self._trial: _Trial | None = None
@@ -141,7 +141,7 @@ class AutoInterval:
         before_ns = self._interval_ns
         if self._warmed > 1:
             most_ns = max(2 * before_ns, self._bounds.low_ns)
-            self._interval_ns = min(most_ns, self._bounds.batch_ns)
+            self._interval_ns = min(most_ns, self._bounds.start_ns)
         least, most = _WARM_UP
         few, many = _ABOUT_ONE
         settled = few <= measured.batches <= many or self._interval_ns == before_ns
@@ -177,7 +177,7 @@ class AutoInterval:
         possible = [
             line.best_within(low_ns / 1e9, high_ns / 1e9, phi) for line in (fit.least, fit.most)
         ]
-        eta = max(min(possible), min(max(possible), self._bounds.batch_ns / 1e9))
+        eta = max(min(possible), min(max(possible), self._bounds.start_ns / 1e9))
         self._interval_ns = round(eta * 1e9)
         alike = tried_ns <= _ALIKE * self._interval_ns and self._interval_ns <= _ALIKE * tried_ns
         self._spacing = min(_WIDEST, 2 * self._spacing) if alike else 1
