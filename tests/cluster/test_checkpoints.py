@@ -18,8 +18,8 @@ from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import JOBS, kill_whole, newest, resume, visited
 from tests.commands.start import run
 
-EPOCHS = 3
-VISITS = (JOBS / "counted_visits.py", "--updater", "addition", "--min-step", "10ms")
+EPOCHS = 2
+VISITS = (JOBS / "counted_visits.py", "--updater", "addition", "--min-step", "30ms")
 STEPS = (
     "s1 took Cut",
     "s1 copied TakeCut",

@@ -14,6 +14,7 @@ from tests.cluster.test_bad_input import lines_of, refused
 from tests.commands.start import warm_server
 
 JOB = """
+import time
 import torch
 
 
@@ -25,6 +26,7 @@ def main(worker):
     while not worker.stopped:
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
+        time.sleep(0.02)
 """
 TWO_DEVICES = """
 import sys

@@ -137,7 +137,7 @@ def test_other_names_than_those_of_the_checkpoint_give_one_line_each(tmp_path: P
 def test_a_job_that_rolls_back_after_a_loss_continues_with_the_state(tmp_path: Path) -> None:
     flags = ("--servers", 2, "--on-loss", "resume")
     checkpoints = tmp_path / "runs" / "run" / "checkpoints"
-    with Command(*JOB, *REGULAR, *flags, cwd=tmp_path, trace=False, fresh=True) as command:
+    with Command(*JOB, *REGULAR, *flags, cwd=tmp_path, trace=False, spares=2) as command:
         wait_until(lambda: list(checkpoints.glob("*/manifest.json")), "there is a checkpoint")
         os.kill(command.servers()[1], signal.SIGKILL)
         assert command.wait(90) == 0, command.stderr()

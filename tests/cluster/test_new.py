@@ -5,12 +5,12 @@ import ast
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.processes import call
+from tests.commands.start import start_script
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +41,35 @@ def test_the_project_imports_nothing_internal(project: Path) -> None:
         assert ours == {"polyrhythm"}, path.name
 
 
-def test_the_projects_own_test_passes(project: Path) -> None:
-    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, cwd=project, env=environ, capture_output=True, text=True, timeout=90, check=False
+def run_pytest(folder: Path, tmp_path: Path) -> tuple[int, str]:
+    """Run the tests of a project in a process that is forked from the warm server. Return its exit
+    status and its output."""
+    script = tmp_path / "run_pytest.py"
+    script.write_text("import sys\nimport pytest\nsys.exit(pytest.main(sys.argv[1:]))\n")
+    process = start_script(
+        *(script, "-p", "no:cacheprovider"),
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    shown = "".join(text or "" for text in process.communicate(timeout=90))
+    assert process.returncode is not None
+    return process.returncode, shown
+
+
+def test_the_projects_own_test_passes(project: Path, tmp_path: Path) -> None:
+    status, shown = run_pytest(project, tmp_path)
+    assert status == 0, shown
+    assert "1 passed" in shown
 
 
 def test_the_projects_own_test_fails_without_learning(project: Path, tmp_path: Path) -> None:
     for path in ("job.py", "test_job.py"):
         text = (project / path).read_text()
         (tmp_path / path).write_text(text.replace("lr=0.1, momentum=0.9", "lr=0.0"))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
-    )
-    assert done.returncode == 1, done.stdout
+    status, shown = run_pytest(tmp_path, tmp_path)
+    assert status == 1, shown
 
 
 def test_the_project_trains(project: Path) -> None:

@@ -333,13 +333,18 @@ def start(
 
 
 def start_script(
-    path: Path, *args: str, cwd: Path, stdout: Stream = None, stderr: Stream = None
+    path: Path,
+    *args: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
 ) -> Process:
     """Start `python PATH ARGS`, forked from the warm server."""
     return WarmCommand(
         [str(path), *args],
         cwd=cwd,
-        env=os.environ,
+        env=os.environ if env is None else env,
         stdin=None,
         stdout=stdout,
         stderr=stderr,

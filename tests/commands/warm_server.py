@@ -37,6 +37,8 @@ MARK = "POLYRHYTHM_TEST_MARK"
 """The environment variable by which tests find the processes of one command in /proc."""
 MARK_LENGTH = 32
 FORK_SERVER = "polyrhythm.engines.fork_server"
+BARE_LOOP = "polyrhythm.engines.bare"
+"""The program that `bench exchange` compares itself with."""
 MOST_NBYTES = 1 << 20
 DESCRIPTORS = 5
 """The most descriptors of a request: the control socket, stdin, stdout, stderr and, for the fork
@@ -140,31 +142,40 @@ def _wait_as_spare(requests: socket.socket) -> None:
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """A `Popen` that only forks if its child is to be the fork server of a job: the child executes
-    no new interpreter. If the command has a spare child, that child becomes the fork server."""
+    """A `Popen` that only forks if its child is to be the fork server of a job, or the bare loop: the
+    child executes no new interpreter. If the command has a spare child, that child becomes the fork
+    server."""
 
     def __new__(cls, args: Any, **options: Any) -> Any:
-        if _spares and _starts_fork_server(args):
+        if _spares and _starts(args, FORK_SERVER):
             return _spares.pop(0).become_fork_server(args[3:], **options)
         return super().__new__(cls)
 
     def __init__(self, args: Any, **options: Any) -> None:
-        if _starts_fork_server(args):
-            options["preexec_fn"] = functools.partial(
-                _become_fork_server, args[3:], options.get("env"), options.get("pass_fds", ())
-            )
+        for module in (FORK_SERVER, BARE_LOOP):
+            if _starts(args, module):
+                keep = options.get("pass_fds", ())
+                options["preexec_fn"] = functools.partial(
+                    _become_module, module, args[3:], options.get("env"), keep
+                )
         super().__init__(args, **options)
 
 
-def _starts_fork_server(args: Any) -> bool:
-    return not isinstance(args, str) and [str(arg) for arg in args[1:3]] == ["-m", FORK_SERVER]
+def _starts(args: Any, module: str) -> bool:
+    return not isinstance(args, str) and [str(arg) for arg in args[1:3]] == ["-m", module]
 
 
 def _become_fork_server(
     arguments: Sequence[str], env: Mapping[str, str] | None, keep: Iterable[int]
 ) -> None:
-    """Run the fork server of a job in this forked child, and never return. The descriptors 0, 1 and
-    2 and the session are set up already."""
+    _become_module(FORK_SERVER, arguments, env, keep)
+
+
+def _become_module(
+    module: str, arguments: Sequence[str], env: Mapping[str, str] | None, keep: Iterable[int]
+) -> None:
+    """Run `python -m MODULE ARGUMENTS` in this forked child, and never return. The descriptors 0, 1
+    and 2 and the session are set up already."""
     try:
         gc.enable()  # `Popen` switches it off while it runs `preexec_fn`
         _reset_signals()
@@ -177,7 +188,11 @@ def _become_fork_server(
         # unbuffered here.
         output = io.FileIO(1, "w", closefd=False)
         sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding, write_through=True)
-        runpy.run_module(FORK_SERVER, run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.stdout.flush()
+        os._exit(0)
+    except SystemExit as end:
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

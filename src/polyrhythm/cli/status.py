@@ -181,4 +181,4 @@ def _worker_number(state: RunState, worker: str) -> int:
 
 def _print(what: RenderableType) -> None:
     width = None if sys.stdout.isatty() else _WIDTH
-    Console(width=width, highlight=False).print(what)
+    Console(width=width, highlight=False, emoji=False).print(what)

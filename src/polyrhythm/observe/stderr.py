@@ -51,6 +51,7 @@ def stderr_console() -> Console:
         file=None if sys.stderr is None else cast(IO[str], _Unfailing(sys.stderr)),
         stderr=True,
         highlight=False,
+        emoji=False,  # a word between two colons is what it is, and the table of emoji is not loaded
         soft_wrap=True,
         force_terminal=False if notebook else None,
         force_jupyter=False,
