@@ -181,7 +181,7 @@ class Exchange:
         self._micro.abandon()
 
     def _look(self) -> None:
-        """With `trains_through`: continue from the awaited version if it has arrived. An evicted
+        """With `trains_through`: continue from the next version if it has arrived. An evicted
         worker waits for it instead of training, because its steps would not count."""
         if self._node.look():
             self._rebase()
