@@ -5,6 +5,7 @@ The tests try 200 seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 see
 """
 
 import os
+import random
 from collections import defaultdict
 
 import pytest
@@ -173,6 +174,37 @@ def test_fast_workers_do_not_wait_for_the_last_points_of_a_slow_one(epochs: int)
 def test_nothing_moves_between_equal_workers() -> None:
     for goal in ("epochs = 5", 'max_time = "60s"'):
         assert not Run(job("auto", goal, slow="10ms")).lines("chunks")
+
+
+def wandering(seed: int) -> str:
+    """The speed of every worker changes every few seconds: its steps take up to 30% longer."""
+    rng, text = random.Random(seed), ""
+    for worker in range(4):
+        at_s, before = rng.expovariate(1 / 3), 1.0
+        while at_s < 60:
+            now = 1 + 0.3 * rng.random()
+            text += f'[[events]]\nat = "{at_s:.3f}s"\nwhat = "slow"\nworker = "worker-{worker}"\n'
+            text += f"factor = {now / before:.6f}\n"
+            at_s, before = at_s + rng.expovariate(1 / 3), now
+    return text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_moves_between_equal_workers_whose_speeds_wander(seed: int) -> None:
+    """Before speeds were means over many seconds, more than 25,000 points moved back and forth."""
+    run = Run(job("auto", 'max_time = "60s"', slow="10ms") + wandering(seed), seed=seed)
+    assert not run.lines("chunks")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_few_points_move_between_workers_whose_speeds_wander(seed: int) -> None:
+    """The fast workers visit the 20,000 points about 26 times. The points of the slow one move once;
+    after that, one chunk in 20 moves in each pass, so that all finish it together."""
+    run = Run(job("auto", 'max_time = "60s"') + wandering(seed), seed=seed)
+    moved = {"balance-passes": 0, "balance-pass": 0}
+    for line in run.lines("chunks"):
+        moved[line["reason"]] += line["points"]
+    assert 3000 < moved["balance-passes"] < 10_000 and moved["balance-pass"] < 30_000
 
 
 def test_a_worker_that_becomes_fast_again_gets_its_points_back() -> None:

@@ -2,9 +2,57 @@
 
 import pytest
 
+from polyrhythm.core.lead.balance.pairs import Key
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
 
 ONE, OTHER = (0, 1), (1, 1)
+
+
+def seconds_of(speeds: Speeds, key: Key) -> float:
+    speed = speeds.of(key)
+    assert speed is not None
+    return speed.seconds
+
+
+def measured(*points: int) -> Speeds:
+    """The speeds after rounds of 0.1 s in which a worker visited so many points."""
+    speeds = Speeds()
+    for at, count in enumerate((1, 1, *points)):
+        speeds.visited(ONE, count)
+        speeds.folded([(ONE, False)], at * 10**8)
+    return speeds
+
+
+def test_a_speed_that_wanders_for_a_short_time_changes_little() -> None:
+    usual, slower = [100] * 100, [80] * 20
+    steady = seconds_of(measured(*usual), ONE)
+    assert seconds_of(measured(*usual, *slower), ONE) < 1.1 * steady
+
+
+def test_a_large_change_of_speed_counts_at_once() -> None:
+    usual = [100] * 100
+    steady = seconds_of(measured(*usual), ONE)
+    for points in (25, 400):
+        now = seconds_of(measured(*usual, *[points] * ENOUGH), ONE)
+        assert now == pytest.approx(steady * 100 / points)
+    assert seconds_of(measured(*usual, *[25] * (ENOUGH - 1)), ONE) < 1.1 * steady
+
+
+def test_rounds_that_follow_each_other_are_no_independent_measurements() -> None:
+    """A second of equal rounds does not make a speed certain; half a minute makes it more so."""
+    errors = []
+    for rounds in (10, 300):
+        speed = measured(*[100] * rounds).of(ONE)
+        assert speed is not None
+        errors.append(speed.error / speed.seconds)
+    assert errors[0] > 0.08 and 0.03 < errors[1] < 0.06
+
+
+def test_a_speed_that_was_seen_to_wander_far_is_less_certain() -> None:
+    wandering = [count for _ in range(12) for count in [100] * 32 + [60] * 32]
+    calm, wild = measured(*[80] * len(wandering)).of(ONE), measured(*wandering).of(ONE)
+    assert calm is not None and wild is not None
+    assert wild.error > 1.2 * calm.error and wild.walk_s > 1.2 * calm.walk_s
 
 
 def test_a_speed_is_known_after_a_warm_up_and_enough_rounds() -> None:
@@ -14,7 +62,7 @@ def test_a_speed_is_known_after_a_warm_up_and_enough_rounds() -> None:
         assert speeds.of(ONE) is None
         speeds.visited(ONE, 1 if at == 1 else 10)
         speeds.folded([(ONE, False)], at * 10**9)
-    assert speeds.of(ONE) == (pytest.approx(0.1), pytest.approx(0.0))
+    assert seconds_of(speeds, ONE) == pytest.approx(0.1)
     assert speeds.round_s == pytest.approx(1.0)
 
 
@@ -28,8 +76,8 @@ def test_rounds_without_points_are_left_out_and_missed_rounds_are_not() -> None:
         if at % 2 == 0:
             speeds.visited(OTHER, 10)
         speeds.folded([(ONE, rests), (OTHER, False)], at * 10**9)
-    assert speeds.of(ONE) == (pytest.approx(0.1), pytest.approx(0.0))
-    assert speeds.of(OTHER) == (pytest.approx(0.2), pytest.approx(0.0))
+    assert seconds_of(speeds, ONE) == pytest.approx(0.1)
+    assert seconds_of(speeds, OTHER) == pytest.approx(0.2)
 
 
 def test_a_member_that_left_is_forgotten() -> None:

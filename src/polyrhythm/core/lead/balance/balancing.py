@@ -3,7 +3,13 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from polyrhythm.core.lead.balance.decision import Balance, Move, decide, finish_pass
+from polyrhythm.core.lead.balance.decision import (
+    Balance,
+    Move,
+    decide,
+    finish_pass,
+    speeds_differ,
+)
 from polyrhythm.core.lead.balance.gifts import gifts as choose_gifts
 from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
@@ -60,7 +66,7 @@ class Balancing:
             return set(), []
         chunk = plan.mean_chunk
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
-        if not decided.moves and self._even and self._moved:
+        if not decided.moves and self._even and self._moved and speeds_differ(paces):
             left = plan.left_of_pass(present)
             paces = [replace(pace, left=left[pace.key]) for pace in paces]
             decided = finish_pass(paces, chunk, self.speeds.round_s)
@@ -72,6 +78,8 @@ class Balancing:
             if chunks:
                 self._moved = True
                 moved.append(Moved(chunks, points, move.reason))
+                if not move.this_pass:
+                    self.speeds.moved()
         return changed, moved
 
     def _paces(self, plan: DataPlan, members: Collection[Holder]) -> list[Pace] | None:
@@ -83,7 +91,8 @@ class Balancing:
                 return None
             if held.points and speed is not None:
                 passes = held.visits / held.points
-                paces.append(Pace(key, held.points, *speed, passes, held.left))
+                measured = (speed.seconds, speed.error, passes)
+                paces.append(Pace(key, held.points, *measured, held.left, speed.walk_s))
         return paces
 
     def _begin(self, plan: DataPlan, move: Move) -> tuple[set[Holder], int, int]:

@@ -25,14 +25,18 @@ from polyrhythm.wire.messages.reasons import Field
 
 PARTS = 4
 """The number of parts (d in FSP) of the remaining time; passes are balanced for one part."""
+_MOST_PASSES = 16
+"""The remaining time is at most that of so many passes. With fewer, workers that are behind would give
+away many points for a short time, and get them back."""
 _MOVE_ROUNDS = 2
 """How many rounds a move takes: the holder must confirm it."""
 _PASS = "balance-pass"
 _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More would change its
 passes so much that they had to come back."""
-_CERTAIN = 3.0
-"""How many standard errors a difference must have."""
+_CERTAIN, _LIKELY = 3.0, 1.5
+"""How many standard errors a difference must have: for a move of many points, and for one of a chunk or
+two between workers that are known to differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ def decide(
         if left_s <= pass_s:
             return _by_finish(groups, left_s, chunk, round_s)
         remaining_s = min(left_s, math.inf if remaining_s is None else remaining_s)
-    most_s = PARTS * pass_s
+    most_s = _MOST_PASSES * pass_s
     total_s = most_s if remaining_s is None else min(most_s, remaining_s)
     return _by_passes(groups, max(total_s, round_s), chunk)
 
@@ -94,11 +98,14 @@ def _by_passes(groups: Sequence[SuperWorker], total_s: float, chunk: float) -> B
 
 
 def _passes_differ(slow: SuperWorker, fast: SuperWorker, total_s: float) -> bool:
-    """Whether the passes of two super-workers differ already, or will, as far as is certain."""
-    if fast.passes - slow.passes > 2 * EPSILON:
+    """Whether the passes of two super-workers differ already, or will, as far as is certain. Passes
+    that differ by no more than they may between equal machines need not be balanced."""
+    walked = math.hypot(slow.walk_s * slow.rate, fast.walk_s * fast.rate)
+    if fast.passes - slow.passes > max(2 * EPSILON, _CERTAIN * walked):
         return True
     apart = fast.predicted(total_s) - slow.predicted(total_s)
-    noise = math.hypot(*(total_s * each.rate * each.error / each.seconds for each in (slow, fast)))
+    errors = (total_s * each.rate * each.error / each.seconds for each in (slow, fast))
+    noise = math.hypot(walked, *errors)
     steady = slow.rate < (1 - ALIKE) * fast.rate
     return steady and apart > max(2 * EPSILON, _CERTAIN * noise)
 
@@ -120,6 +127,17 @@ def _by_finish(
     return _decided(moves, worst)
 
 
+def speeds_differ(paces: Sequence[Pace]) -> bool:
+    """Whether it is certain that the fastest worker is faster than the slowest one."""
+    fast, slow = min(paces, key=_seconds), max(paces, key=_seconds)
+    certain = _CERTAIN * math.hypot(slow.error, fast.error)
+    return slow.seconds - fast.seconds > max(ALIKE * slow.seconds, certain)
+
+
+def _seconds(pace: Pace) -> float:
+    return pace.seconds
+
+
 def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
     """Let all workers finish the present pass at the same time, so that none begins the next one
     long before the others. `left` of a pace is the number of its visits in this pass. Every worker is
@@ -135,7 +153,7 @@ def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
         # A slow worker should rather finish early: the others visit several chunks while it visits
         # its last one.
         points += chunk / 2 * max(0.0, 1 - fast.seconds / slow.seconds)
-        if points >= chunk / 2 and apart_s > max(chunk * fast.seconds, _CERTAIN * noise):
+        if points >= chunk / 2 and apart_s > max(chunk * fast.seconds, _LIKELY * noise):
             moves.append(_move(_PASS, slow, fast, min(points, _MOST_CHUNKS * chunk), apart_s))
     return _decided(moves, worst)
 

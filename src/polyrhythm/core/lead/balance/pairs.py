@@ -19,7 +19,8 @@ EPSILON = 0.5
 @dataclass(frozen=True, slots=True)
 class Pace:
     """One worker: the points of its chunks, its seconds per point with their standard error, its
-    passes, and how many visits of its points are left until the last pass (None: no last pass)."""
+    passes, and how many visits of its points are left until the last pass (None: no last pass).
+    `walk_s`: see `speeds.Speed`."""
 
     key: Key
     points: int
@@ -27,6 +28,7 @@ class Pace:
     error: float
     passes: float
     left: float | None = None
+    walk_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class SuperWorker:
     error: float
     passes: float
     left: float
+    walk_s: float = 0.0
 
     def predicted(self, tau_s: float) -> float:
         """The passes after this time, if no points move."""
@@ -97,6 +100,7 @@ def merged(members: Sequence[Pace]) -> SuperWorker:
         error=max(pace.error for pace in members),
         passes=sum(pace.passes for pace in members) / count,
         left=sum(pace.left or 0.0 for pace in members) / count,
+        walk_s=max(pace.walk_s for pace in members),
     )
 
 

@@ -3,6 +3,11 @@
 *The time of a round counts in full, with the waiting in it, because it is the number of points per
 round that decides about passes. The rounds of a worker without points are left out. The first
 round of a worker is left out too, because its process is still warming up.*
+
+*The speed of a machine wanders: for some seconds it is slower than usual, and then faster. Rounds that
+follow each other are therefore no independent measurements, and the standard error must not be computed
+as if they were. So a speed is a mean over many seconds, and its error is at least that of a mean over a
+few intervals in each of which the speed is off by 10%. Only a large change counts at once.*
 """
 
 import math
@@ -12,9 +17,26 @@ from dataclasses import dataclass
 from polyrhythm.core.lead.balance.pairs import Key
 
 _RECENT = 16
-"""A mean is over about this many rounds."""
+"""The recent mean is over about this many rounds."""
+_LONG_S, _LONG_ROUNDS = 20.0, 64
+"""The long mean is over about this many seconds, or this many rounds if these take longer."""
+WANDER, WANDER_S = 0.1, 6.0
+"""By how much the speed of a machine is usually off, and for how long."""
+_CHANGED = 2.0
+"""A worker that takes this many times its usual time, or less than its usual time divided by this, has
+another speed from now on."""
 ENOUGH = 4
 """A speed is known after this many rounds."""
+
+
+@dataclass(slots=True)
+class Speed:
+    """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of work
+    the worker may be ahead or behind by now, although its speed is the mean speed."""
+
+    seconds: float
+    error: float
+    walk_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -26,17 +48,70 @@ class _Measured:
     warm: bool = False
     mean: float = 0.0
     variance: float = 0.0
+    long_s: float = 0.0
+    long_points: float = 0.0
+    """The time and the points of the long mean; what is long ago counts less."""
+    wander: float = 0.0
+    """The mean square by which the recent mean was off the long one, as a share of it."""
+    walked_s: float = 0.0
+    """The time since points were moved."""
+    side: int = 0
+    away: int = 0
+    away_s: float = 0.0
+    away_points: float = 0
+    """Whether the last rounds were much slower (1) or much faster (-1) than the mean, how many they are,
+    and their time and points."""
 
-    def add(self, seconds: float) -> None:
+    def add(self, took_s: float, points: int) -> None:
+        """A round took so long and had so many points."""
+        self.walked_s += took_s
+        if self.rounds >= ENOUGH and self._changed(took_s, points):
+            return
         self.rounds += 1
         share = 1 / min(self.rounds, _RECENT)
-        apart = seconds - self.mean
+        apart = took_s / points - self.mean
         self.mean += share * apart
         self.variance = (1 - share) * (self.variance + share * apart * apart)
+        kept = math.exp(-took_s / max(_LONG_S, _LONG_ROUNDS * took_s))
+        self.long_s = kept * self.long_s + took_s
+        self.long_points = kept * self.long_points + points
+        if self.rounds >= ENOUGH:
+            off = self.mean / self.seconds - 1
+            self.wander = kept * self.wander + (1 - kept) * off * off
+
+    def _changed(self, took_s: float, points: int) -> bool:
+        """Whether the worker has another speed: the last few rounds were all much slower than the mean,
+        or all much faster. Then the measurement begins anew with these rounds."""
+        times = took_s / points / self.seconds
+        side = (times > _CHANGED) - (times < 1 / _CHANGED)
+        if not side or side != self.side:
+            self.side, self.away, self.away_s, self.away_points = side, 0, 0.0, 0
+        if side:
+            self.away += 1
+            self.away_s, self.away_points = self.away_s + took_s, self.away_points + points
+        if self.away < ENOUGH:
+            return False
+        self.long_s, self.long_points = self.away_s, self.away_points
+        self.mean, self.variance = self.seconds, 0.0
+        self.rounds, self.side = ENOUGH, 0
+        return True
 
     @property
-    def error(self) -> float:
+    def seconds(self) -> float:
+        """The seconds per point."""
+        return self.long_s / self.long_points
+
+    @property
+    def _noise(self) -> float:
+        """The standard error of the recent mean."""
         return math.sqrt(self.variance / min(self.rounds, _RECENT))
+
+    @property
+    def speed(self) -> Speed:
+        wander = max(WANDER, math.sqrt(self.wander))
+        error = wander * self.seconds / math.sqrt(1 + self.long_s / WANDER_S)
+        walk_s = wander * math.sqrt(WANDER_S * self.walked_s)
+        return Speed(self.seconds, math.hypot(self._noise, error), walk_s)
 
 
 class Speeds:
@@ -64,7 +139,7 @@ class Speeds:
                 measured.since_ns, measured.points = now_ns, 0
             elif measured.points and now_ns > measured.since_ns:
                 if measured.warm:
-                    measured.add((now_ns - measured.since_ns) / 1e9 / measured.points)
+                    measured.add((now_ns - measured.since_ns) / 1e9, measured.points)
                 measured.warm = True
                 measured.since_ns, measured.points = now_ns, 0
         if self._folded_ns is not None:
@@ -72,10 +147,14 @@ class Speeds:
             self.round_s += (took_s - self.round_s) / (_RECENT if self.round_s else 1)
         self._folded_ns = now_ns
 
-    def of(self, key: Key) -> tuple[float, float] | None:
-        """The seconds per point of this member and their standard error; None if they are not known
-        yet."""
+    def moved(self) -> None:
+        """Points move so that all passes become equal."""
+        for measured in self._measured.values():
+            measured.walked_s = 0.0
+
+    def of(self, key: Key) -> Speed | None:
+        """The speed of this member; None if it is not known yet."""
         measured = self._measured.get(key)
         if measured is None or measured.rounds < ENOUGH or measured.mean <= 0:
             return None
-        return measured.mean, measured.error
+        return measured.speed
