@@ -270,7 +270,7 @@ class Ensemble:
     def _watch_counting(self) -> None:
         commit = self.lead._sharing.commit
 
-        def watched(trailer: m.Trailer, *, ahead: bool = False) -> int:
+        def watched(trailer: m.Trailer, ahead: bool = False) -> int:
             self.counted.append((trailer.worker, trailer.incarnation, trailer.sequence))
             return commit(trailer, ahead=ahead)
 

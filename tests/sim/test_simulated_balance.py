@@ -46,7 +46,7 @@ class Visits:
 
     def _watch_plan(self, commit):  # type: ignore[no-untyped-def]
         def watched(
-            plan: DataPlan, holder: Holder, progress: tuple[ChunkProgress, ...], *, ahead: bool
+            plan: DataPlan, holder: Holder, progress: tuple[ChunkProgress, ...], ahead: bool
         ) -> int:
             self.plan = plan
             before = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
@@ -63,7 +63,7 @@ class Visits:
         return watched
 
     def _watch_sharing(self, commit):  # type: ignore[no-untyped-def]
-        def watched(sharing: Sharing, trailer: Trailer, *, ahead: bool = False) -> int:
+        def watched(sharing: Sharing, trailer: Trailer, ahead: bool = False) -> int:
             points: int = commit(sharing, trailer, ahead=ahead)
             computed = trailer.weight if trailer.visited < 0 else trailer.visited
             # otherwise the parameters contain points that do not count, and are visited again
