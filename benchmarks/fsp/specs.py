@@ -59,8 +59,9 @@ class Spec:
 
     @property
     def most_s(self) -> float:
-        """How long the run trains at most. A policy that needs three times as long as `bspb` with equal
-        workers has not reached the target. `bsp` is given the time of its slowest worker too."""
+        """How long the run trains at most: three times what `bspb` needs with equal workers. A policy
+        that needs longer has not reached the target. `bspb` and `bspv` wait for the slowest worker, so
+        they get 1.5 times what that worker needs, if this is more."""
         if self.hold_s:
             return self.hold_s
         slowest = max((factor for _, factor in self.slow), default=1.0)

@@ -69,7 +69,7 @@ def test_the_file_is_run_only_if_it_is_accepted(tmp_path: Path) -> None:
         assert worker.stderr is not None
         said = worker.stderr.read()
         sent = command.journal("code-sent")
-    assert f"runs job.py, {len(JOB)} bytes, as the lead has sent it" in str(said)
+    assert f"runs job.py, which the lead has sent ({len(JOB)} bytes, " in str(said)
     assert digest_of(JOB.encode()) in str(said)
     assert ran.name == "job.py" and not ran.exists(), "a copy, which is deleted at the end"
     assert [line["name"] for line in sent] == ["far"]

@@ -1,4 +1,4 @@
-"""Faults of points that travel from worker to worker."""
+"""Mutants of the code that moves points from worker to worker."""
 
 from tests.mutants.mutant import Change, Mutant, mutant
 

@@ -340,7 +340,7 @@ def _server_fault(rng: random.Random, at_ms: float, server: int) -> tuple[str, f
         case "blink":
             events = _event(at_ms, "stop", server=server)
             return events + _event(at_ms + 40, "continue", server=server), at_ms + 40
-        case "cut off":  # from the lead's server, so this one is removed
+        case "cut off":  # its link to the lead's server is cut, so the lead removes it
             events = _event(at_ms, "cut", server=server) + "peer = 0\n"
             return events + _event(at_ms + 200, "join", server=server), at_ms + 200
         case _:

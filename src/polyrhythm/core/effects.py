@@ -216,8 +216,8 @@ class PublishLatest(Effect, frozen=True):
 
 
 class Unlease(Effect, frozen=True):
-    """End this worker's leases: it has copied the answers up to `ticket`. None: the worker is gone,
-    so all of its leases end."""
+    """End this worker's leases of the answers up to `ticket`, which it has copied. If `ticket` is None,
+    the worker is gone, and all of its leases end."""
 
     worker: int
     ticket: int | None

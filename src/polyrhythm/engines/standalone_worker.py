@@ -127,7 +127,7 @@ def _code_of(
         raise CodeMissing(_missing(spec, f"{host}:{port}"))
     with accepted_code(host, port, name, spec, secret) as (path, digest):
         check_job(str(path))
-        say(f"runs {path.name}, {path.stat().st_size} bytes, as the lead has sent it ({digest})")
+        say(f"runs {path.name}, which the lead has sent ({path.stat().st_size} bytes, {digest})")
         yield str(path)
 
 

@@ -35,8 +35,8 @@ def _largest_scale(wire: torch.dtype) -> float:
 
 
 def _in_blocks(numbers: torch.Tensor) -> list[tuple[torch.Tensor, slice]]:
-    """The numbers of a slice with one row for each block, and the blocks of these rows. The last
-    block may be shorter; it then is a tensor of its own."""
+    """Pairs: numbers of a slice as a table in which each row is one block, and which blocks these
+    are. If the last block is shorter, it is in a second pair."""
     whole = len(numbers) // BLOCK
     blocks = []
     if whole:

@@ -244,7 +244,8 @@ class Sharing:
     def balance(
         self, view: View, remaining_s: float | None, now_ns: int
     ) -> tuple[list[tuple[Member, Leased]], list[Moved]]:
-        """A round is folded: move chunks from slow members to fast ones, if passes would differ.
+        """A round is folded: move chunks from slow members to fast ones, if otherwise some chunks
+        would be visited more often than others.
         Returns the leases that changed, and the moves. `remaining_s`: the time until the job ends;
         None if it is not known."""
         if self._plan is None or self._balancing is None:

@@ -147,7 +147,7 @@ class Training:
         if state.phase is _LEAVING and not len(pushes.outstanding):
             self._departure.depart(now_ns)
 
-    # -- going on ------------------------------------------------------------------------------
+    # -- after the release ---------------------------------------------------------------------
 
     def _read_final(self, now_ns: int) -> None:
         """The job has ended: the worker contributes nothing more, and reads the final

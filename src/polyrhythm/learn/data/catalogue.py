@@ -165,7 +165,7 @@ _CIFAR10 = DataSet(
             ),
         ),
         Form(
-            "8,000 + 1,000 of the images",
+            "8,000 training and 1,000 test images of them",
             (
                 File(
                     CIFAR_PART,

@@ -24,7 +24,8 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages.reasons import Field
 
 PARTS = 4
-"""The number of parts (d in FSP) of the remaining time; passes are balanced for one part."""
+"""The remaining time is divided into this many parts (d in FSP). Chunks move so that passes are
+balanced at the end of the next part."""
 _MOST_PASSES = 16
 """The remaining time is at most that of so many passes. With fewer, workers that are behind would give
 away many points for a short time, and get them back."""
