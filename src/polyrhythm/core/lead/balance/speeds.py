@@ -22,9 +22,9 @@ _LONG_S, _LONG_ROUNDS = 20.0, 64
 """The long mean is over about this many seconds, or this many rounds if these take longer."""
 WANDER, WANDER_S = 0.1, 6.0
 """By how much the speed of a machine is usually off, and for how long."""
-_CHANGED = 2.0
+_CHANGED, _CHANGED_S = 2.0, 2.0
 """A worker that takes this many times its usual time, or less than its usual time divided by this, has
-another speed from now on."""
+another speed if that lasts for so many seconds."""
 ENOUGH = 4
 """A speed is known after this many rounds."""
 
@@ -89,7 +89,7 @@ class _Measured:
         if side:
             self.away += 1
             self.away_s, self.away_points = self.away_s + took_s, self.away_points + points
-        if self.away < ENOUGH:
+        if self.away < ENOUGH or self.away_s < _CHANGED_S:
             return False
         self.long_s, self.long_points = self.away_s, self.away_points
         self.mean, self.variance = self.seconds, 0.0
