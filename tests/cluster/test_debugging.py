@@ -70,7 +70,7 @@ def test_a_breakpoint_of_an_inline_job_has_the_terminal(tmp_path: Path) -> None:
 @SLOW_START
 def test_leaving_the_debugger_ends_the_job(tmp_path: Path) -> None:
     write_job(tmp_path, "breakpoint()")
-    with Terminal(*INLINE, "--rounds", 30, cwd=tmp_path, fresh=True) as terminal:
+    with Terminal(*INLINE, "--rounds", 30, cwd=tmp_path) as terminal:
         terminal.wait_for(lambda: "(Pdb) " in terminal.raw, "the prompt")
         terminal.type("q\n")
         assert terminal.end() == 1, terminal.raw

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_bad_input import lines_of, refused
-from tests.commands.start import warm_server
+from tests.commands.warm_server import START_FILE
 
 JOB = """
 import time
@@ -29,17 +29,14 @@ def main(worker):
         time.sleep(0.02)
 """
 TWO_DEVICES = """
-import sys
+import torch
 
-if "polyrhythm.engines.fork_server" in sys.orig_argv:
-    import torch
-
-    torch.backends.cuda.is_built = lambda: True
-    torch.cuda.device_count = lambda: 2
-    torch.cuda.set_device = lambda device: None
+torch.backends.cuda.is_built = lambda: True
+torch.cuda.device_count = lambda: 2
+torch.cuda.set_device = lambda device: None
 """
 INITIALISED = """
-    torch.cuda._is_in_bad_fork = lambda: True
+torch.cuda._is_in_bad_fork = lambda: True
 """
 
 
@@ -52,15 +49,11 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let fork servers find two CUDA devices. Python runs this file in every process that it
-    starts."""
-    warm_server()  # it starts without the file, so commands with the file are executed
-    folder = tmp_path / "start"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(TWO_DEVICES)
-    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    return folder / "sitecustomize.py"
+    """Let fork servers find two CUDA devices. They run this file when they start."""
+    path = tmp_path / "start.py"
+    path.write_text(TWO_DEVICES)
+    monkeypatch.setenv(START_FILE, str(path))
+    return path
 
 
 def devices_of(command: Command) -> dict[str, list[str]]:

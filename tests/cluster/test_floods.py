@@ -112,7 +112,7 @@ def test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_
     dies."""
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 200, "--timer", "off"]
-    with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path, fresh=True) as command:
+    with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
         await_gate(tmp_path)
         servers = command.servers()
         ports = [command.ports(pid)[0] for pid in servers]

@@ -195,10 +195,9 @@ def test_the_program_in_the_documentation_runs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     program = page.partition("```python\n")[2].partition("```")[0]
     assert "pr.train(" in program
-    (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, "program.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "'error': " in done.stdout
+    path, pipe = tmp_path / "program.py", subprocess.PIPE
+    path.write_text(program)
+    process = start_script(path, cwd=tmp_path, stdout=pipe, stderr=pipe)
+    out, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    assert "'error': " in str(out)

@@ -45,6 +45,8 @@ DESCRIPTORS = 5
 server of a job, the socket of its engine."""
 ENGINE_SOCKET = 3
 """The descriptor of the engine's socket in a fork server."""
+START_FILE = "POLYRHYTHM_TEST_START_FILE"
+"""The environment variable with a file of Python code that the fork server of a job runs first."""
 MOST_DESCRIPTORS = 16
 """The most descriptors that a spare child is given."""
 _CLONE_NEWNET = 0x40000000
@@ -188,6 +190,8 @@ def _become_module(
         # unbuffered here.
         output = io.FileIO(1, "w", closefd=False)
         sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding, write_through=True)
+        if START_FILE in os.environ:
+            runpy.run_path(os.environ[START_FILE])
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         sys.stdout.flush()
         os._exit(0)

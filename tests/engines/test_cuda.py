@@ -1,13 +1,14 @@
 """The fork server looks for CUDA devices without initialising CUDA."""
 
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from polyrhythm.core.devices import CudaFound
 from polyrhythm.engines.cuda import use_device, why_missing
 from polyrhythm.errors import PolyrhythmError
+from tests.commands.start import start_script
 
 LOOK = """
 import torch
@@ -34,26 +35,29 @@ torch.cuda.device_count = lambda: os.abort()
 """
 
 
-def look(setting: str) -> str:
-    """Look for devices in a process of its own, with this setting, and return what was found."""
-    code = LOOK.format(setting=setting)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def look(setting: str, folder: Path) -> str:
+    """Look for devices in a process of its own, with this setting, and return what was found. The
+    process is forked from the warm server, which has imported torch and uses no device."""
+    path, pipe = folder / "look.py", subprocess.PIPE
+    path.write_text(LOOK.format(setting=setting))
+    process = start_script(path, cwd=folder, stdout=pipe, stderr=pipe)
+    out, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    return str(out).strip()
 
 
-def test_a_count_that_initialises_cuda_does_not_do_so_in_the_process_that_asks() -> None:
-    assert look(COUNTING_INITIALISES) == "3 True"
+def test_a_count_that_initialises_cuda_does_not_do_so_in_the_process_that_asks(
+    tmp_path: Path,
+) -> None:
+    assert look(COUNTING_INITIALISES, tmp_path) == "3 True"
 
 
-def test_a_process_that_was_forked_too_late_is_noticed() -> None:
-    assert look(COUNTING_INITIALISES + IN_BAD_FORK) == "3 False"
+def test_a_process_that_was_forked_too_late_is_noticed(tmp_path: Path) -> None:
+    assert look(COUNTING_INITIALISES + IN_BAD_FORK, tmp_path) == "3 False"
 
 
-def test_a_crash_of_the_driver_is_no_crash_of_the_fork_server() -> None:
-    assert look(CRASHES) == "0 True torch failed when it looked for CUDA devices"
+def test_a_crash_of_the_driver_is_no_crash_of_the_fork_server(tmp_path: Path) -> None:
+    assert look(CRASHES, tmp_path) == "0 True torch failed when it looked for CUDA devices"
 
 
 @pytest.mark.parametrize(
