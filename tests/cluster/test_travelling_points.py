@@ -47,8 +47,9 @@ def lines(journal: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
         ("full", "--link", "tcp"),
         ("full", "--set", "processes=1"),
         ("full", "--set", "again=30"),
+        ("auto", "--set", "unlike=1"),
     ],
-    ids=["full", "blocking", "tcp", "loader processes", "several loops"],
+    ids=["full", "blocking", "tcp", "loader processes", "several loops", "unlike data sets"],
 )
 def test_every_point_is_visited_once_per_pass_while_points_travel(
     flags: tuple[str, ...], tmp_path: Path
@@ -58,6 +59,7 @@ def test_every_point_is_visited_once_per_pass_while_points_travel(
     assert sum(line["points"] for line in lines(journal, "points-moved")) > 0
     received = [int((tmp_path / f"worker-{n}.received.txt").read_text()) for n in (0, 1)]
     assert sum(received) > 0, "the fast workers visit points that the slow one has read"
+    assert lines(journal, "migration")[-1]["mode"] in ("full", "blocking")
 
 
 @pytest.mark.guarantee("points-travel", policies=("fsp",), k=(0,))

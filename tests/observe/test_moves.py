@@ -85,3 +85,10 @@ def test_shared_points_that_stay_with_others_are_not_lost() -> None:
     ]
     assert fold([*JOINED, lines[0]]).lost_points == {"worker-1": 30}
     assert fold([*JOINED, *lines]).lost_points == {"worker-1": 40}
+
+
+def test_the_summary_says_how_chunks_move_if_any_have_moved() -> None:
+    chosen = {"at_s": 0.1, "what": "migration", "mode": "lease", "reason": "migrate-lease"}
+    words = "--migrate auto means lease: every worker can read the whole data set"
+    assert words in passes_in_words(fold([*JOINED, chosen, MOVE]))
+    assert words not in passes_in_words(fold([*JOINED, chosen]))

@@ -33,8 +33,9 @@ Migrate = Annotated[
         help="Policies with rounds: how chunks of data move from slow workers to fast ones, so that"
         " all points are visited equally often. lease: only the right to visit them moves, and each"
         " worker reads them itself; full: the points travel from worker to worker while both train;"
-        " blocking: the same, and both wait; off; auto: lease under fsp (full with --data-private), off"
-        " otherwise and with kind statistics."
+        " blocking: the same, and both wait; off; auto: under fsp lease if all workers can read the"
+        " whole data set, otherwise full (as with --data-private); off under other policies and with"
+        " kind statistics."
     ),
 ]
 GlobalBatch = Annotated[

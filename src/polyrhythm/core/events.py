@@ -264,13 +264,21 @@ class Attaching(Event, frozen=True):
 class Enrolling(Event, frozen=True):
     """The user's code asks for chunks of a data set with this many points, in batches of `batch`
     points (0: unknown). `listens`: where this worker receives points of other workers; None if it
-    receives none. `groups`: points at which a row group of a file begins. `shares`: see `Enrol`."""
+    receives none. `groups`: points at which a row group of a file begins. `shares` and `data`: see
+    `Enrol`."""
 
     points: int
     batch: int = 0
     listens: Address | None = None
     groups: tuple[int, ...] = ()
     shares: bool = False
+    data: str = ""
+
+
+class PointsListening(Event, frozen=True):
+    """This worker has begun to receive points of other workers at this address."""
+
+    address: Address
 
 
 class PointsDelivered(Event, frozen=True):

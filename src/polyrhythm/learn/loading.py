@@ -191,7 +191,7 @@ def fetcher(
     """Return a function that gives the batch of these points."""
     dataset = _map_style(source)
     if collate_fn in (None, default_collate):
-        tensors = _tensors_of(dataset)
+        tensors = tensors_of(dataset)
         if tensors is not None:
             return lambda indices: _together(tensors, indices)
         if isinstance(dataset, RowGroups):
@@ -204,11 +204,11 @@ def fetcher(
 
 def in_columns(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> bool:
     """Whether batches are read as whole columns: tuples of tensors."""
-    whole = _tensors_of(dataset) is not None or isinstance(dataset, RowGroups)
+    whole = tensors_of(dataset) is not None or isinstance(dataset, RowGroups)
     return whole and collate_fn in (None, default_collate)
 
 
-def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
+def tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
     """The tensors of a data set that consists of tensors; None for any other."""
     if isinstance(dataset, Columns):
         return dataset.columns
@@ -259,7 +259,7 @@ def loader_of(
     dataset = loading.dataset if dataset is None else dataset
     arguments = {"collate_fn": loading.collate_fn, **loading.further, **arguments}
     if loading.collate_fn in (None, default_collate) and "batch_sampler" in arguments:
-        tensors = _tensors_of(dataset)
+        tensors = tensors_of(dataset)
         if tensors is not None:
             dataset, arguments["collate_fn"] = _Whole(tensors), _as_is
         elif isinstance(dataset, RowGroups):

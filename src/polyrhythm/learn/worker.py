@@ -19,6 +19,7 @@ from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
+from polyrhythm.learn.fingerprint import fingerprint_of
 from polyrhythm.learn.keeping import Kept, Stateful
 from polyrhythm.learn.loading import (
     Loading,
@@ -240,7 +241,8 @@ class Worker:
                 "a sampler and --share-data contradict each other: other workers do not know the order"
                 " in which the sampler visits the points that they get; leave one of the two out"
             )
-        lease = self._node.enrol(count, loading.batch_size, edges_of(order, job.seed))
+        edges, data = edges_of(order, job.seed), fingerprint_of(loading.dataset)
+        lease = self._node.enrol(count, loading.batch_size, edges, data)
         if not exchange.pending:
             exchange.take_version()
         points = self._points = self._points or Points(lease, least, order, shared=shared)
@@ -271,6 +273,9 @@ class Worker:
                     carrier.between_batches()
                 exchange.before_batch()
                 lease = self._node.loop.lease or lease
+                if carrier is None and lease.delivers:
+                    carrier = self._node.listen_for_points()
+                    ahead.move(MovingPoints(carrier, points, loading, self._received))
                 if ahead.take(lease):
                     self._visits.drop()
                 self._visits.begin(lease.number)

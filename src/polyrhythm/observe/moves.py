@@ -38,6 +38,8 @@ def moves_in_words(state: RunState) -> list[str]:
         at_s = float(state.last_move.get("at_s", 0.0))
         last, _ = begun(state.last_move, state.name_of)
         rows.append(f"{total} moved to faster workers; the last time after {at_s:.1f} s: {last}")
+        if state.migration is not None:
+            rows.append(in_words(state.migration, state.name_of))
     for name, points in state.lost_points.items():
         rows.append(f"the {counted(points, 'point')} of {name} are lost: no pass includes them")
     return rows

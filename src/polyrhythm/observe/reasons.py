@@ -115,6 +115,14 @@ SENTENCES = {
     "move-not-sendable": "{workers} cannot send its points: {detail}",
     "move-member-left": "{workers} or {targets} left before all points had arrived",
     "move-job-ends": "the job ends",
+    "migrate-given": "chunks move as --migrate {name} says",
+    "migrate-off-policy": "--migrate auto means off under {name}",
+    "migrate-off-kind": "--migrate auto means off with kind {name}",
+    "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
+    "migrate-private": "--migrate auto means full for the points of workers with --share-data: every"
+    " worker has a data set of its own",
+    "migrate-unlike": "--migrate auto means full from now on: the data set of {names} differs from that"
+    " of the first worker, so not every worker can read the whole data set",
     "move-not-shared": "{workers} was started without --share-data, so no points leave it",
     "move-withdrawn": "{targets} does not share its points any more, so they go back to it",
     "move-visited": "they were being visited when their turn to move came",

@@ -79,6 +79,8 @@ class RunState:
     moved_points: int = 0
     """What moved from slow workers to fast ones."""
     last_move: dict[str, Any] | None = None
+    migration: Reason | None = None
+    """Why chunks move in the way in which they do (`--migrate`)."""
     """The line of the journal about the last such move."""
     lost_points: dict[str, int] = field(default_factory=dict)
     """Per worker that is gone with its own data set, the number of its points."""
@@ -330,6 +332,9 @@ class RunState:
         self.moved_points += line.get("points", 0)
         self.last_move = line
 
+    def _migration(self, line: dict[str, Any]) -> None:
+        self.migration = reason_of(line)
+
     def _data_set(self, line: dict[str, Any]) -> None:
         news = reason_of(line)
         before = self.lost_points.pop(name := str(news.fields.get("name", "")), 0)
@@ -393,6 +398,7 @@ class RunState:
         "refused": _refused,
         "chunks": _chunks,
         "data-set": _data_set,
+        "migration": _migration,
         "points-kept": _points_kept,
         "no-points": _no_points,
         "learning": _found,

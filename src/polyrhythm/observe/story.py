@@ -359,6 +359,7 @@ class Teller:
         "points-moved": lambda teller, line: teller._moves(line, moves.moved),
         "points-kept": lambda teller, line: teller._moves(line, moves.kept),
         "data-set": _policy,
+        "migration": _policy,
         "no-points": _no_points,
         "skipped": _skipped,
         "refused": _refused,

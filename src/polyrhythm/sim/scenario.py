@@ -255,6 +255,8 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     points: int | None = None
     """With data_private: the points of the worker's own data set; None: as many as the job's table
     says."""
+    data: str = ""
+    """The fingerprint of the worker's data set. If workers have different ones, auto means full."""
     share_data: bool = False
     """With data_private: whether the worker sends its points to others."""
 

@@ -154,6 +154,7 @@ class Simulation:
             point_nbytes=self.scenario.job.point,
             memory=spec.table.memory,
             shares=spec.table.share_data,
+            data=spec.table.data,
         )
         before = self.workers.get(spec.name)
         if before is None or not before.alive:

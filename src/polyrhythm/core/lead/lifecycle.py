@@ -125,6 +125,8 @@ class Lifecycle:
             self._outbox.tell(other, changed)
             if changed.chunks or changed.sends:
                 self._mode.call_back(other, now_ns)
+        if (choice := self._sharing.take_choice()) is not None:
+            self._outbox.note("migration", mode=choice.mode, **choice.reason.noted())
         for news in self._sharing.take_news():
             self._outbox.note("data-set", **news.noted())
 

@@ -349,6 +349,7 @@ class Migration:
             copies=copies,
             arriving=tuple(arriving),
             delivery=self._numbers,
+            delivers=True,
         )
 
     def _involved(self) -> set[Holder]:

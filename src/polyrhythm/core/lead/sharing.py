@@ -1,6 +1,6 @@
 """Shares the points of the data set among the members (`data.py` has the plan)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
@@ -11,6 +11,7 @@ from polyrhythm.core.lead.migration import Ended, Migration
 from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
+from polyrhythm.core.sync.migration import DELIVERING, OFF, MigrationChoice
 from polyrhythm.core.text import name_order
 from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
 
@@ -38,11 +39,15 @@ class Sharing:
         migration: Migration | None = None,
         private: bool = False,
         timed: bool = False,
+        choose: Callable[[Collection[str]], MigrationChoice] | None = None,
+        spare: Migration | None = None,
     ) -> None:
         """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones.
         `migration`: delivers their points from member to member; None if only leases move.
         `private`: every member has its own data set. `timed`: fast members visit their points more
-        often than slow ones."""
+        often than slow ones. `choose` says how chunks move if these members have announced another
+        data set than the first one; `spare` is used in place of no `migration` if points must be
+        delivered then."""
         self._passes_differ = balances or private or timed
         self._private = private
         even = not whole_chunks and (migration is None or not migration.stops)
@@ -59,6 +64,12 @@ class Sharing:
         self._record: Record | None = None
         """The record of the checkpoint from which the job resumes; None if there is none, or it has
         no data set."""
+        self._choose, self._spare = choose, spare
+        self._data = ""
+        """The fingerprint of the first data set that has one."""
+        self._unlike: set[str] = set()
+        """The names of the members that have announced another data set."""
+        self._choice: MigrationChoice | None = None
         self._changed: set[Holder] = set()
         """Members whose leases have changed and have not been sent yet."""
         self.moving: Collection[int] = ()
@@ -133,9 +144,32 @@ class Sharing:
             numbers = {"points": points, "expected": self._plan.points}
             return Reason("data-differs", {"name": member.name, **numbers})
         member.enrolled = True
+        self._data = self._data or message.data
+        if message.data not in ("", self._data) and member.name not in self._unlike:
+            self._unlike.add(member.name)
+            self._choose_anew(view)
         if self._migration is not None and message.listens is not None:
             self._migration.listening(member.key, member.name, message.listens)
         return self._sent(self._lease(member.key))
+
+    def _choose_anew(self, view: View) -> None:
+        """A member has announced another data set than the first one."""
+        if self._choose is None or self._spare is None:
+            return
+        self._choice = self._choose(self._unlike)
+        if self._choice.mode in DELIVERING and self._migration is None and self._balancing:
+            self._migration = self._spare
+            self._balancing.deliver(self._spare)
+            assert self._plan is not None
+            self._migration.begin(self._plan, len(self._members))
+            # all of them must listen for points
+            self._changed |= self._plan.renumber(member.key for member in view.members())
+
+    def take_choice(self) -> MigrationChoice | None:
+        """How chunks move from slow members to fast ones, if that was chosen since the last call, and
+        they move at all."""
+        choice, self._choice = self._choice, None
+        return None if choice is None or choice.mode == OFF else choice
 
     def _enrol_private(self, member: Member, message: Enrol) -> Leased | Reason:
         """A member announces a data set of its own."""
@@ -176,6 +210,8 @@ class Sharing:
 
     def _make(self, plan: DataPlan) -> None:
         self._plan = plan
+        if self._choose is not None:
+            self._choice = self._choose(())
         self.moving = plan.moving
         if self._migration is not None:
             self._migration.begin(plan, len(self._members))

@@ -1,30 +1,41 @@
 """The values of `--migrate`: whether points move from slow workers to fast ones, and how."""
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.sync.policy import Traits
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Reason
 
 AUTO, OFF, LEASE, FULL, BLOCKING = "auto", "off", "lease", "full", "blocking"
 _VALUES = (AUTO, OFF, LEASE, FULL, BLOCKING)
 
 
-def migration_of(job: JobSpec, traits: Traits) -> str:
-    """How chunks move from slow workers to fast ones: `off`, `lease`, `full` or `blocking`. Raises an
-    error if `--migrate` cannot go with the other options.
+@dataclass(frozen=True, slots=True)
+class MigrationChoice:
+    """How chunks move from slow workers to fast ones, and why: `off`, `lease`, `full` or `blocking`."""
+
+    mode: str
+    reason: Reason
+
+
+def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ()) -> MigrationChoice:
+    """Choose how chunks move. `unlike`: the workers that have announced another data set than the
+    first worker. Raises an error if `--migrate` cannot go with the other options.
 
     `auto` moves chunks under policies with an interval, because there a fast worker visits its points
-    more often than a slow one. It means `lease`, and with private data `full`, of which only chunks of
-    workers with `--share-data` move. With the kind statistics it means `off`: the points of a moved
-    chunk are missing from the sum until the new worker visits them.
+    more often than a slow one. It means `lease` where all workers can read the whole data set: none is
+    private, and all workers announce the same one. Otherwise it means `full`. With the kind statistics
+    it means `off`: the points of a moved chunk are missing from the sum until the new worker visits
+    them.
     """
     mode = job.migrate
     if job.data_private:
         _check_private(job, traits)
-    if mode == AUTO and (not traits.timed or keeps_rows(job.kind)):
-        return OFF
     if mode == AUTO:
-        return FULL if job.data_private else LEASE
+        return _automatic(job, traits, unlike)
     if mode not in _VALUES:
         raise UsageError(f"--migrate {mode!r} is not known: give one of {', '.join(_VALUES)}")
     if mode != OFF and not traits.rounds:
@@ -32,7 +43,24 @@ def migration_of(job: JobSpec, traits: Traits) -> str:
             f"--migrate {mode} needs a policy with rounds, such as fsp: under {job.sync} leases move"
             " only when workers join or leave"
         )
-    return mode
+    return MigrationChoice(mode, Reason("migrate-given", {"name": mode}))
+
+
+def _automatic(job: JobSpec, traits: Traits, unlike: Collection[str]) -> MigrationChoice:
+    if not traits.timed:
+        return MigrationChoice(OFF, Reason("migrate-off-policy", {"name": job.sync}))
+    if keeps_rows(job.kind):
+        return MigrationChoice(OFF, Reason("migrate-off-kind", {"name": job.kind}))
+    if job.data_private:
+        return MigrationChoice(FULL, Reason("migrate-private"))
+    if unlike:
+        return MigrationChoice(FULL, Reason("migrate-unlike", {"names": ", ".join(sorted(unlike))}))
+    return MigrationChoice(LEASE, Reason("migrate-lease"))
+
+
+def migration_of(job: JobSpec, traits: Traits) -> str:
+    """How chunks move as far as the options of the job say: see `choose_migration`."""
+    return choose_migration(job, traits).mode
 
 
 def _check_private(job: JobSpec, traits: Traits) -> None:

@@ -97,7 +97,7 @@ class Entry:
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         state = self._state
         state.points, state.batch, state.listens = event.points, event.batch, event.listens
-        state.groups, state.shares = event.groups, event.shares
+        state.groups, state.shares, state.data = event.groups, event.shares, event.data
         # the user's code waits for its chunks, so the parameters may change
         state.user_computes = False
         if state.over_because is not None:
@@ -115,8 +115,15 @@ class Entry:
                 listens=state.listens,
                 groups=state.groups,
                 shares=state.shares,
+                data=state.data,
             )
         )
+
+    def on_points_listening(self, event: ev.PointsListening, now_ns: int) -> None:
+        state = self._state
+        state.listens = event.address
+        if state.joining.routed and state.points is not None:
+            self._enrol(state.points)
 
     def on_points_delivered(self, event: ev.PointsDelivered, now_ns: int) -> None:
         outbox = self._state.outbox

@@ -19,6 +19,7 @@ class WorkerState:
         "asked",
         "batch",
         "begun",
+        "data",
         "evaluates",
         "groups",
         "handled",
@@ -69,6 +70,7 @@ class WorkerState:
         self.listens: m.Address | None = None
         self.groups: tuple[int, ...] = ()
         self.shares = False
+        self.data = ""
         self.keeps = False
         """Whether the user's code has a state to keep (`worker.keep`)."""
         self.restores = False

@@ -18,8 +18,6 @@ import msgspec
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Event
-from polyrhythm.core.sync.migration import DELIVERING, migration_of
-from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.text import plain
 from polyrhythm.core.worker.deliveries import (
     MOST_WAITING_NBYTES,
@@ -159,11 +157,9 @@ class PointsCarrier:
         options: NodeOptions,
         post: Callable[[Event], None],
         wake: Callable[[], None],
-    ) -> "PointsCarrier | None":
-        """Begin to receive points of other workers, if points travel in this job. `lead`: the
-        address of the lead, and the link to it."""
-        if migration_of(job, traits_of(job.sync)) not in DELIVERING:
-            return None
+    ) -> "PointsCarrier":
+        """Begin to receive points of other workers. `lead`: the address of the lead, and the link to
+        it."""
         address, link = lead
         remote = isinstance(link, StreamLink) and link.kind == "tcp"
         host = link.host_here if isinstance(link, StreamLink) and remote else address.host

@@ -18,6 +18,7 @@ from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD
 from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.core.sync.migration import DELIVERING, migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -85,6 +86,7 @@ class WorkerNode:
         self.loop = UserLoop(name, self._links, self._meanwhile)
         self.points: PointsCarrier | None = None
         """Carries points from worker to worker; None if none travel."""
+        self._lead: m.Address | None = None
         self._dialer, self._options = dialer, options
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
@@ -100,16 +102,29 @@ class WorkerNode:
         self._driver.run()
         self.loop.begin(lambda: self.job is not None and self._machine.linked)
         assert self.job is not None
-        self.points = PointsCarrier.begin(
+        self._lead = lead
+        if migration_of(self.job, traits_of(self.job.sync)) in DELIVERING:
+            self.points = self._carrier()
+        return self.job
+
+    def _carrier(self) -> PointsCarrier:
+        assert self.job is not None and self._lead is not None
+        return PointsCarrier.begin(
             self.name,
             self.job,
-            (lead, self._links.to(LEAD)),
+            (self._lead, self._links.to(LEAD)),
             self._dialer,
             self._options,
             partial(self._driver.post, _ME),
             self._links.settle,
         )
-        return self.job
+
+    def listen_for_points(self) -> PointsCarrier:
+        """Begin to send and receive points, which the lead has not announced when this worker joined."""
+        if self.points is None:
+            self.points = self._carrier()
+            self._driver.post(_ME, ev.PointsListening(self.points.address))
+        return self.points
 
     def _meanwhile(self) -> bool:
         """The user's loop waits. Returns whether there is more to do now."""
@@ -149,13 +164,15 @@ class WorkerNode:
         self._book()
         return self._model
 
-    def enrol(self, points: int, batch: int = 0, groups: tuple[int, ...] = ()) -> m.Leased:
+    def enrol(
+        self, points: int, batch: int = 0, groups: tuple[int, ...] = (), data: str = ""
+    ) -> m.Leased:
         """Ask for chunks of a data set of this many points, and wait for them. `batch`: the batch
-        size of the user's loop. `groups`: where row groups begin. If the worker must join again, it
-        does so first."""
+        size of the user's loop. `groups`: where row groups begin. `data`: a fingerprint of the data
+        set. If the worker must join again, it does so first."""
         self.loop.lease = None
         listens = None if self.points is None else self.points.address
-        self._driver.post(_ME, ev.Enrolling(points, batch, listens, groups, self.shares))
+        self._driver.post(_ME, ev.Enrolling(points, batch, listens, groups, self.shares, data))
         self.loop.begin(
             lambda: self.loop.lease is not None and self._machine.state is Phase.COMPUTING
         )

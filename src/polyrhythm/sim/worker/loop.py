@@ -58,10 +58,12 @@ class Loop:
         "_batch",
         "_came",
         "_clock",
+        "_data",
         "_enrolling",
         "_hurried",
         "_job",
         "_least",
+        "_listens",
         "_looks",
         "_machine",
         "_model",
@@ -110,6 +112,7 @@ class Loop:
         objective: Objective | None,
         *,
         shares: bool = False,
+        data: str = "",
     ) -> None:
         """The loop runs in `process` and hands events to its machine with `put`. `unread`: messages
         that have arrived and were not read yet."""
@@ -149,7 +152,7 @@ class Loop:
         self._points = points
         self._batch = batch
         self._objective = objective
-        self._shares = shares
+        self._shares, self._data, self._listens = shares, data, False
         self._next: Callable[[], None] = self._attach
         """The part of the user's code that runs next."""
         self._job: m.JobSpec | None = None
@@ -202,6 +205,9 @@ class Loop:
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
         """`computing`: the machine waits for nothing but this lease."""
         self._visits.lease = lease
+        if lease.delivers and not self._listens:
+            self._listens = True
+            self._put(ev.PointsListening(_ADDRESS))
         if self._enrolling and computing:
             self._get_ready()
 
@@ -246,8 +252,11 @@ class Loop:
         self._enrolling = True
         assert self._job is not None
         delivers = migration_of(self._job, self.traits) in DELIVERING
-        listens = _ADDRESS if delivers else None
-        self._put(ev.Enrolling(self._points, self._batch, listens, shares=self._shares))
+        self._listens = self._listens or delivers
+        listens = _ADDRESS if self._listens else None
+        self._put(
+            ev.Enrolling(self._points, self._batch, listens, shares=self._shares, data=self._data)
+        )
 
     def _begin_version(self) -> None:
         """The parameters of a version have arrived, and also a lease if there is a data set."""

@@ -83,13 +83,14 @@ class WorkerProcess(SingleProcess):
         point_nbytes: int = 0,
         memory: int | None = None,
         shares: bool = False,
+        data: str = "",
     ) -> None:
         """`kept_nbytes`: the size of the state that the user's code keeps; 0: it keeps none. `dial`
         returns the channel to a server, or None if no server listens there.
         `lead_linked`: the event that the machine gets when the link to the lead is up.
         `dial_worker` returns the channel to another worker; `point_nbytes`: the size of a point;
         `memory`: how many points of other workers fit into memory; `shares`: the worker sends its
-        private points to others."""
+        private points to others; `data`: the fingerprint of its data set."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, _ME, self.machine, check=check)
         self.name = name
@@ -123,6 +124,7 @@ class WorkerProcess(SingleProcess):
             pace,
             objective,
             shares=shares,
+            data=data,
         )
         self._kept = SimKeptState(kept_nbytes)
         if kept_nbytes:

@@ -55,13 +55,15 @@ class Enrol(Message, frozen=True, kw_only=True):
     size of the user's loop; 0 if unknown. `listens`: where the worker receives points of other
     workers; None if it receives none. `groups`: points at which a row group of a file begins; chunks
     are cut there. `shares`: with `--data-private`, whether the worker may send its points to other
-    workers (`--share-data`)."""
+    workers (`--share-data`). `data`: a fingerprint of the data set, by which the lead notices that
+    workers do not have the same one; empty if unknown."""
 
     points: Amount
     batch: Amount = 0
     listens: Address | None = None
     groups: Annotated[tuple[Amount, ...], Meta(max_length=8_192)] = ()
     shares: bool = False
+    data: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Leased(Message, frozen=True, kw_only=True):
@@ -87,6 +89,9 @@ class Leased(Message, frozen=True, kw_only=True):
     """The chunks that other workers send to this one."""
     delivery: Amount = 0
     """The highest number of a delivery so far."""
+    delivers: bool = False
+    """Whether points are delivered from worker to worker. A worker that does not listen for points yet
+    begins to, and says where (`Enrol`)."""
 
 
 class Delivered(Message, frozen=True, kw_only=True):

@@ -43,6 +43,10 @@ class Balancing:
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
 
+    def deliver(self, migration: Migration) -> None:
+        """From now on, points of chunks that move are delivered."""
+        self._migration = migration
+
     def folded(
         self,
         plan: DataPlan,

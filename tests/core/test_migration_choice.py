@@ -1,0 +1,31 @@
+"""How chunks move from slow workers to fast ones: `--migrate auto` depends on what workers can read."""
+
+from collections.abc import Collection
+
+import pytest
+
+from polyrhythm.core.sync.migration import choose_migration
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.wire.messages import JobSpec
+
+
+@pytest.mark.parametrize(
+    ("changes", "unlike", "mode", "code"),
+    [
+        ({}, (), "lease", "migrate-lease"),
+        ({}, ("worker-1",), "full", "migrate-unlike"),
+        ({"data_private": True}, (), "full", "migrate-private"),
+        ({"sync": "bsp"}, (), "off", "migrate-off-policy"),
+        ({"sync": "bsp"}, ("worker-1",), "off", "migrate-off-policy"),
+        ({"kind": "statistics"}, (), "off", "migrate-off-kind"),
+        ({"migrate": "lease"}, ("worker-1",), "lease", "migrate-given"),
+        ({"migrate": "off"}, ("worker-1",), "off", "migrate-given"),
+    ],
+)
+def test_auto_is_lease_where_every_worker_can_read_the_whole_data_set_and_otherwise_full(
+    changes: dict[str, object], unlike: Collection[str], mode: str, code: str
+) -> None:
+    fields: dict[str, object] = {"sync": "fsp", "kind": "local", "migrate": "auto"}
+    job = JobSpec(job="j", **{**fields, **changes})  # type: ignore[arg-type]
+    choice = choose_migration(job, traits_of(job.sync), unlike)
+    assert (choice.mode, choice.reason.code) == (mode, code)
