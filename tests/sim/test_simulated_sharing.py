@@ -347,3 +347,15 @@ def test_auto_delivers_points_from_the_moment_on_in_which_a_worker_announces_oth
     moved_s = [line["at_s"] for line in run.lines("points-moved") if not line["free"]]
     assert moved_s and min(moved_s) >= then["at_s"]
     visits.check()
+
+
+def test_a_slow_worker_that_shares_nothing_is_not_named_among_those_that_give_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two slow workers are alike, and one of them shares its points."""
+    watch = Watch(monkeypatch)
+    run = Run(job(f'{SHARES}\n[[workers]]\nstep = "40ms"'))
+    assert watch.senders == {"worker-2"}
+    begun = run.lines("chunks")
+    assert begun and all(3 not in line["fields"]["workers"] for line in begun)
+    watch.check()

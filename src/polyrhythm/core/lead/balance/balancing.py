@@ -81,7 +81,7 @@ class Balancing:
             changed |= givers
             if chunks:
                 self._moved = True
-                moved.append(Moved(chunks, points, move.reason))
+                moved.append(Moved(chunks, points, _about(plan, move)))
                 if not move.this_pass:
                     self.speeds.moved()
         return changed, moved
@@ -112,3 +112,11 @@ class Balancing:
             gifts = self._migration.queue(gifts)
             changed = self._migration.slide(plan)
         return changed, len(gifts), sum(plan.chunks[index].points for index, _, _ in gifts)
+
+
+def _about(plan: DataPlan, move: Move) -> Reason:
+    """The reason of a move, without workers that are alike but whose points may not move."""
+    workers: list[int] = [source[0] for source in move.sources if plan.can_give(source)]
+    if len(workers) == len(move.sources):
+        return move.reason
+    return Reason(move.reason.code, {**move.reason.fields, "workers": workers})
