@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import polyrhythm as pr
 from polyrhythm.api.connecting import names_of
 from polyrhythm.observe.journal import read_journal
 from tests.cluster.processes import Command, call, wait_until
-from tests.commands.start import start, start_script
+from tests.commands.start import Process, start, start_script
+from tests.commands.warm_server import MARK
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connect.py"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
@@ -397,16 +399,21 @@ with pr.serve(workers=1, servers=3, max_seconds=600, name="run", quiet=True) as 
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_ctrl_c_in_the_first_moment_of_a_python_program(tmp_path: Path, processes: int) -> None:
-    mark = f"POLYRHYTHM_TEST_MARK={tmp_path.name}-{os.getpid()}-{processes}"
-    name, _, value = mark.partition("=")
-    program = subprocess.Popen(
-        [sys.executable, "-c", SERVE],
-        cwd=tmp_path,
-        env={**os.environ, name: value},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """With two processes, the fork server still imports torch. So that program is executed, and
+    those that are interrupted later are forked."""
+    mark = f"{MARK}={uuid.uuid4().hex}"
+    env = {**os.environ, MARK: mark.partition("=")[2]}
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    program: Process
+    if processes == 2:
+        command = [sys.executable, "-c", SERVE]
+        program = subprocess.Popen(
+            command, cwd=tmp_path, env=env, stdout=null, stderr=pipe, text=True
+        )
+    else:
+        path = tmp_path / "program.py"
+        path.write_text(SERVE)
+        program = start_script(path, cwd=tmp_path, env=env, stdout=null, stderr=pipe)
     try:
         wait_until(lambda: len(_marked(mark)) >= processes, "the processes exist", LONG_S)
         program.send_signal(signal.SIGINT)
