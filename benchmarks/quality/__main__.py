@@ -29,6 +29,7 @@ from benchmarks.commands import Runner, call, execute, train
 POLICIES = (
     "bsp",
     "bsp --kind local",
+    "bspg:N",
     "ssp:8",
     "ssp:8 --kind local",
     "ssp-restart:8",
@@ -39,6 +40,7 @@ POLICIES = (
     "fsp --kind gradient",
     "fsp --kind local",
 )
+"""N stands for the global batch: the batch size of the job times the workers."""
 JOBS = ("digits", "mnist-lr", "mnist-cnn", "fashion-mnist-lenet")
 WORKERS = 3
 MARGINS = {"digits": 0.02}
@@ -63,7 +65,7 @@ def accuracy_of(run: Run, runner: Runner = execute) -> float:
         seed = str(run.seed)
         passes = () if run.passes is None else ("--epochs", str(run.passes))
         told = train(
-            *(run.job, "--workers", str(WORKERS), "--sync", *run.policy.split(), "--seed", seed),
+            *(run.job, "--workers", str(WORKERS), "--sync", *_flags(run), "--seed", seed),
             *("--threads", "1", *passes),
             timeout_s=LIMIT_S,
             runner=runner,
@@ -75,6 +77,12 @@ def accuracy_of(run: Run, runner: Runner = execute) -> float:
     if told.get("failed") or told.get("accuracy") is None:
         raise SystemExit(f"{run} failed: {told.get('failed') or 'it reported no accuracy'}")
     return float(told["accuracy"])
+
+
+def _flags(run: Run) -> list[str]:
+    """The policy of a run, with the global batch of its job."""
+    points = WORKERS * int(importlib.import_module(_module(run.job)).BATCH_SIZE)
+    return run.policy.replace(":N", f":{points}").split()
 
 
 def find_data(jobs: Iterable[str]) -> list[str]:

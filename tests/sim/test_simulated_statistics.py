@@ -190,7 +190,7 @@ def check_last_parameters(versions: dict[int, set[int]]) -> None:
 
 
 @pytest.mark.parametrize("migrate", ["full", "blocking"])
-@pytest.mark.parametrize("rounds", range(10, 26, 3))
+@pytest.mark.parametrize("rounds", range(13, 29, 3))
 def test_a_job_ends_with_the_points_that_move_at_its_end(
     rounds: int, migrate: str, versions: dict[int, set[int]]
 ) -> None:
