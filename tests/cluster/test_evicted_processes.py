@@ -13,6 +13,7 @@ import pytest
 
 from polyrhythm.cli.launch import WORKERS_FAILED
 from polyrhythm.observe.reasons import limit_in_words
+from tests.cluster.cutting import cut
 from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.visits import POINTS
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command, wait_until
@@ -134,3 +135,20 @@ def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
 
 def _lost(command: Command) -> list[dict[str, Any]]:
     return [*command.journal("evicted"), *command.journal("server-lost")]
+
+
+@pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
+def test_a_job_waits_for_its_only_worker_that_has_lost_a_server(tmp_path: Path) -> None:
+    """The worker hangs up, and joins again over new links. In between the job has no member."""
+    flags = ["--sync", "bsp", "--timer", "off", "--workers", 1, "--servers", 2]
+    with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == 1, "it trains")
+        job_workers.until_progress(10)
+        assert cut(job_workers.pid_of("worker-0"), command.servers()[1])
+        job_workers.until(lambda: job_workers.told("rejoined", "worker-0"), "it is back")
+        (tmp_path / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
+        result = json.loads(command.stdout())
+    assert result["passes"] == PASSES
+    assert result["points"] == PASSES * POINTS, "every point as often as there are passes"

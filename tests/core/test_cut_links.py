@@ -5,7 +5,10 @@ import pytest
 from polyrhythm.core import effects as fx
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Reason
 from tests.core.stage import Stage, of, sent
+
+CUT = Reason("link-lost", {"name": "worker-0", "peer": "s1", "detail": "the link was cut"})
 
 
 def lost(effects: list[fx.Effect]) -> list[int]:
@@ -49,3 +52,23 @@ def test_the_only_worker_may_rejoin_too() -> None:
     effects = stage.hello("worker-0", incarnation=stage.incarnations[0])
     assert not of(effects, fx.End)
     assert sent(effects, m.Admitted)
+
+
+def test_a_job_waits_for_its_only_worker_that_leaves_in_order_to_rejoin() -> None:
+    """The worker has lost its link to a server. Its old link to the lead ends before the hello on the
+    new one comes."""
+    stage = Stage(workers=1).begin()
+    leave = m.Leave(**stage.who(0), reason=CUT, rejoins=True)
+    assert not of(stage.tell(leave), fx.End)
+    assert not of(stage.closed("w0"), fx.End)
+    assert not of(stage.tick(4.0), fx.End)
+    assert sent(stage.hello("worker-0"), m.Admitted)
+    assert not of(stage.tick(60.0), fx.End)
+
+
+def test_a_job_does_not_wait_long_for_a_worker_that_wanted_to_rejoin() -> None:
+    stage = Stage(workers=1).begin()
+    stage.tell(m.Leave(**stage.who(0), reason=CUT, rejoins=True))
+    stage.closed("w0")
+    (end,) = of(stage.tick(5.1), fx.End)
+    assert end.failed and end.reason.code == "deserted"

@@ -25,6 +25,15 @@ CORE: tuple[Mutant, ...] = (
         slow=True,
     ),
     mutant(
+        "last-worker-does-not-say-that-it-rejoins",
+        "A job ends when its last worker has lost its link to a server, and is about to rejoin.",
+        "core:Departure.rejoin",
+        "m.Leave(**state.outbox.identity(), reason=reason, rejoins=True)",
+        "m.Leave(**state.outbox.identity(), reason=reason)",
+        "tests/sim/test_worker_faults.py"
+        "::test_the_only_worker_rejoins_after_its_link_to_a_server_was_cut[bsp-100]",
+    ),
+    mutant(
         "replicas-accept-any-sender",
         "A replica makes the steps of a server that is not its primary any more.",
         "core:Ledger.accepts",

@@ -25,6 +25,7 @@ TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 FOUND = {
     1219: "a worker is removed while a report of its contribution is on its way",
     1389: "the routes change while a contribution waits that the last fold has not named",
+    7510: "the last worker leaves because it has lost its link to a server, and rejoins",
     9732: "a fold and new routes wait until a server has copied its slices for a checkpoint",
 }
 """Seeds beyond the first 200 that have found a fault, and what happens in them."""

@@ -322,3 +322,35 @@ def test_a_stopped_server_reads_the_messages_of_a_dead_worker_when_it_continues(
     ]
     counts = {count for per_slice in found for count in per_slice.values()}
     assert len(found) == 2 and counts == {4}, found
+
+
+ALONE = """
+[job]
+sync = "{sync}"
+epochs = 2
+points = 400
+batch = 10
+servers = 2
+model = "100kB"
+[link]
+delay = "1ms"
+bandwidth = "1Gbit"
+[[workers]]
+step = "10ms"
+[[events]]
+at = "{at}ms"
+what = "cut"
+worker = "worker-0"
+server = 1
+"""
+
+
+@pytest.mark.parametrize("at", [100, 103, 106, 109])
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_only_worker_rejoins_after_its_link_to_a_server_was_cut(sync: str, at: int) -> None:
+    run = Run(ALONE.format(sync=sync, at=at))
+    assert not run.end.failed, run.end.reason
+    (left,) = run.lines("left")[:1]
+    assert left["reason"] == "link-lost" and left["fields"]["peer"] == "s1"
+    assert len(run.lines("rejoined")) == 1
+    assert run.result["points"] == 800

@@ -355,8 +355,13 @@ def test_a_worker_that_loses_a_server_rejoins_when_the_lead_is_silent() -> None:
     made.handle(ev.LinkClosed("s0", "reset"), 2)
     until_ns = 2 + 5 * SECOND_NS
     assert of(list(made.handle(ev.Tick(), until_ns - 1)), fx.Rejoin) == []
-    (rejoin,) = of(list(made.handle(ev.Tick(), until_ns)), fx.Rejoin)
+    effects = list(made.handle(ev.Tick(), until_ns))
+    (rejoin,) = of(effects, fx.Rejoin)
     assert in_words(rejoin.reason) == "anna lost its link to s0: reset"
+    (leave,) = sent(effects, m.Leave, "lead")
+    assert leave.rejoins and leave.incarnation == rejoin.incarnation
+    told = effects.index(fx.Send("lead", leave))
+    assert told < effects.index(rejoin), "its link to the lead ends when it rejoins"
 
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))

@@ -202,8 +202,13 @@ class Lifecycle:
         self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
         self.remove(member, reason, now_ns)
 
-    def leave(self, member: Member, reason: Reason, now_ns: int, *, failed: bool) -> None:
-        """A member leaves by itself. `failed`: its code raised an exception."""
+    def leave(
+        self, member: Member, reason: Reason, now_ns: int, *, failed: bool, rejoins: bool = False
+    ) -> None:
+        """A member leaves by itself. `failed`: its code raised an exception. `rejoins`: it joins
+        again under another incarnation."""
+        if rejoins:
+            self._removals.may_rejoin(*member.key, now_ns)
         fatal = self._fatal(member, reason) if failed else None
         self.remove(member, reason, now_ns, fatal=fatal)
 

@@ -167,8 +167,8 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None:
             return
-        reason = plain_reason(message.reason)
-        self._lifecycle.leave(member, reason, now_ns, failed=message.failed)
+        reason, failed = plain_reason(message.reason), message.failed
+        self._lifecycle.leave(member, reason, now_ns, failed=failed, rejoins=message.rejoins)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._admission.leave(event.peer)

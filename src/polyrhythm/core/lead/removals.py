@@ -2,8 +2,9 @@
 
 *A contribution that a member sent before its removal still counts while some server may not know of
 the removal. After that, the member's chunks go to other members. A member that was evicted for
-silence may rejoin. A job without members is not deserted while an evicted member may rejoin, nor,
-if the job restarts its workers, during a grace period. While other members train, the links of an
+silence may rejoin, and so may one that leaves because it has lost its link to a server. A job without
+members is not deserted while such a member may rejoin, nor, if the job restarts its workers, during
+a grace period. While other members train, the links of an
 evicted member are closed after the time after which the network layer would end a link to a
 vanished host.*
 """
@@ -65,7 +66,8 @@ class Removals:
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
     def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
-        """The member was evicted, or removed because it opened another link: it may rejoin."""
+        """The member was evicted, or removed because it opened another link, or it leaves in order
+        to join again: it may rejoin."""
         self._evicted[worker] = incarnation
         if self._links_s < math.inf:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)

@@ -2,9 +2,9 @@
 
 *A worker that was evicted rejoins under a new incarnation; its contributions that were not
 acknowledged are dropped. A worker that has lost its link to a server which is still part of the
-job, or that could not reach a server, rejoins in the same way. A worker that is told to leave does
-not wait for other workers. It leaves when every contribution is acknowledged, or after a time
-limit.*
+job, or that could not reach a server, rejoins in the same way. It tells the lead, because a job
+whose last worker rejoins must wait for it. A worker that is told to leave does not wait for other
+workers. It leaves when every contribution is acknowledged, or after a time limit.*
 """
 
 from polyrhythm.core import events as ev
@@ -166,6 +166,8 @@ class Departure:
         state.over_because = None
         state.rejoins_because = reason
         before = state.outbox.incarnation
+        # if this is the last worker, the job must wait for it
+        state.outbox.tell_lead(m.Leave(**state.outbox.identity(), reason=reason, rejoins=True))
         state.begin(now_ns, state.mode.ticket)
         state.mode.expect(None)
         state.outbox.do(Rejoin(reason, before))

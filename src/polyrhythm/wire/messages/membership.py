@@ -135,10 +135,12 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """A worker leaves the job. `failed`: its code raised an exception."""
+    """A worker leaves the job. `failed`: its code raised an exception. `rejoins`: it joins
+    again under another incarnation, because it has lost its link to a server."""
 
     reason: Reason = DONE
     failed: bool = False
+    rejoins: bool = False
 
 
 class Evicted(Message, frozen=True, kw_only=True):
