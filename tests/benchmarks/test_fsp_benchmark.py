@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.fsp.page import DOCS, Results, write
+from benchmarks.fsp.page import DOCS, write
 from benchmarks.fsp.pool import Pool, expected_s, read_results
 from benchmarks.fsp.recording import FIRST, Copies, Recorder, visits_of
+from benchmarks.fsp.results import Results
 from benchmarks.fsp.runs import Watch
 from benchmarks.fsp.specs import POLICIES, Spec
 from benchmarks.fsp.studies import SLOW_4X, STUDIES, runs_of

@@ -56,15 +56,11 @@ class LeadMachine:
         self._resumes: m.ModelSpec | None = None
         """The model of the checkpoint that the job resumes from."""
         self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
-        self._suspicions = (self._lifecycle.suspicion, self._servers.suspicion)
-        self._pause_detector = self._pauses.detector
-        self._timed = (
-            *((self._best,) if job.keep_best else ()),
-            *((self._cuts,) if job.store else ()),
-        )
+        rare = ((self._best, job.keep_best), (self._cuts, job.store))
+        self._timed = [part for part, used in rare if used]
         """The parts with a `wake_ns` that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # an attribute of the instance is found sooner
+        self._handlers = self._HANDLERS  # found sooner
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -87,19 +83,15 @@ class LeadMachine:
         wake_ns = self._folds.wake_ns if self._rounds.open else self._opening.wake_at()
         if self._ending.decided:
             wake_ns = None  # the job is ending, so the policy is not asked any more
-        members, servers = self._suspicions
         for other_ns in (
-            members.wake_ns,
-            servers.wake_ns,
+            self._lifecycle.suspicion.wake_ns,
+            self._servers.suspicion.wake_ns,
             self._removals.wake_ns,
-            self._pause_detector.wake_ns,
+            self._pauses.detector.wake_ns,
             self._stopping.wake_ns,
             self._saving.wake_ns,
+            *[part.wake_ns for part in self._timed],
         ):
-            if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
-                wake_ns = other_ns
-        for part in self._timed:
-            other_ns = part.wake_ns
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
                 wake_ns = other_ns
         return wake_ns
@@ -192,7 +184,7 @@ class LeadMachine:
             return
         if member is not None and not member.entered:
             return  # a worker cannot contribute before it has entered
-        self._suspicions[0].hear(message.worker, now_ns)
+        self._lifecycle.suspicion.hear(message.worker, now_ns)
         fault = None if member is None else self._lifecycle.fault(member, message)
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)

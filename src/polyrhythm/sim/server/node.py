@@ -307,9 +307,6 @@ class ServerProcess(Process):
         if effect.fresh and self._job.resume:
             self._cuts.restore(store, effect.routing)
 
-    def _start_fold(self, effect: fx.StartFold) -> None:
-        self._adding.start(effect, self._placed().nbytes)
-
     def _fold(self, effect: fx.StartFold) -> None:
         if self._slept_through(lambda: self._fold(effect)):
             return
@@ -352,7 +349,9 @@ class ServerProcess(Process):
         fx.End: _end,
         fx.Build: _build,
         fx.Enlist: lambda process, effect: process._slices.enlist(effect),
-        fx.StartFold: _start_fold,
+        fx.StartFold: lambda process, effect: process._adding.start(
+            effect, process._placed().nbytes
+        ),
         fx.Publish: lambda process, effect: process._publishing.publish(effect),
         fx.PublishLatest: lambda process, effect: process._publishing.publish_latest(effect),
         fx.Unlease: lambda process, effect: process._slices.unlease(effect),

@@ -7,177 +7,42 @@ their links between steps. A message that arrives during a step interrupts such 
 of that step.
 """
 
-from collections.abc import Callable, Sized
+from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.batches import least_of, steps_of
 from polyrhythm.core.kinds import keeps_rows
-from polyrhythm.core.machine import Event
 from polyrhythm.core.pauses import stopped_ns
-from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.migration import DELIVERING, migration_of
-from polyrhythm.core.sync.policy import Traits
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import (
     NO,
     PASSED_ALL,
-    ByCount,
-    Cadence,
     Standing,
     choose_cadence,
     decide,
 )
-from polyrhythm.core.worker.machine import WorkerMachine
-from polyrhythm.core.worker.pushes import BufferTurns
-from polyrhythm.sim.model.computing import Computing
-from polyrhythm.sim.model.objective import Objective
-from polyrhythm.sim.model.pace import Pace
-from polyrhythm.sim.model.statistics import Difference, SimMemory
+from polyrhythm.sim.model.statistics import SimMemory
 from polyrhythm.sim.model.stretch import Stretch
-from polyrhythm.sim.model.timesheet import SimTimesheet
-from polyrhythm.sim.process import Process
 from polyrhythm.sim.worker.deliveries import SimDeliveries
-from polyrhythm.sim.worker.visits import SimVisits
+from polyrhythm.sim.worker.loop_state import NOT_PROBED, LoopState
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 
 _RATES = (0.1,)
 _ADDRESS = m.Address("", 0, "", "")
 """Where a simulated worker receives points: it is found by its name."""
-_NOT_PROBED = (None, 0, 0)
 _FORWARD = 1 / 3
 """The cost of a forward pass over a point, as a share of the cost of training on it."""
 
 
-class Loop:
-    __slots__ = (  # Python stores more than 30 attributes in a slower way
-        "_abandoned_ns",
-        "_ahead",
-        "_awaiting_ns",
-        "_batch",
-        "_came",
-        "_clock",
-        "_data",
-        "_enrolling",
-        "_hurried",
-        "_job",
-        "_least",
-        "_listens",
-        "_looks",
-        "_machine",
-        "_model",
-        "_next",
-        "_objective",
-        "_on_its_way",
-        "_points",
-        "_probed",
-        "_process",
-        "_put",
-        "_received",
-        "_seen",
-        "_shares",
-        "_size",
-        "_stopped",
-        "_terms",
-        "_turns",
-        "_unread",
-        "_visits",
-        "asked",
-        "began",
-        "cadence",
-        "computing",
-        "contributions",
-        "differences",
-        "end_iteration",
-        "looking",
-        "pace",
-        "push_nbytes",
-        "ready",
-        "take_sends",
-        "time",
-        "traits",
-    )
+class Loop(LoopState):
+    __slots__ = ()
 
-    def __init__(
-        self,
-        process: Process,
-        machine: WorkerMachine,
-        put: Callable[[Event], None],
-        unread: Sized,
-        model: m.ModelSpec,
-        points: int | None,
-        batch: int,
-        pace: Pace,
-        objective: Objective | None,
-        *,
-        shares: bool = False,
-        data: str = "",
-    ) -> None:
-        """The loop runs in `process` and hands events to its machine with `put`. `unread`: messages
-        that have arrived and were not read yet."""
-        self.pace = pace
-        self.contributions = 0
-        self.push_nbytes = -1
-        """The size of a contribution, if slices of it are quantised; otherwise -1."""
-        self.differences: dict[int, Difference] = {}
-        """Kind statistics: the difference in each push buffer."""
-        self.time = SimTimesheet()
-        self.computing = Computing(process, self._computed)
-        self.ready = False
-        """Whether the user's code may run."""
-        self.looking = False
-        """Whether the loop will decide what to do next, as soon as all messages that have arrived
-        are read."""
-        self.began = False
-        self.end_iteration: Callable[[], None] | None = None
-        """Called when an iteration of the loop has ended."""
-        self.take_sends: Callable[[m.Leased], None] = lambda lease: None
-        """Called with a lease when the loop visits the points of no earlier lease any more."""
-        self.asked = False
-        self.cadence: Cadence = ByCount()
-        self._looks = (False, False)
-        """Whether the loop reads its links between steps: when nothing is on its way, and when
-        something is."""
-        self._received: Sized = ()
-        """The points that came from other workers."""
-        self.traits: Traits = BSP.traits
-        self._process = process
-        self._clock = process.clock
-        self._machine = machine
-        self._put = put
-        self._turns = BufferTurns()
-        self._unread = unread
-        self._model = model
-        self._points = points
-        self._batch = batch
-        self._objective = objective
-        self._shares, self._data, self._listens = shares, data, False
-        self._next: Callable[[], None] = self._attach
-        """The part of the user's code that runs next."""
-        self._job: m.JobSpec | None = None
-        self._enrolling = False
-        self._stopped = False
-        self._abandoned_ns = 0
-        self._terms = fx.Resume(-1, stop=False)
-        self._hurried = False
-        self._on_its_way = False
-        """Under a policy whose workers train while their contribution is in flight
-        (`trains_through`): whether the version that includes the last contribution has not been
-        taken over yet."""
-        self._came = False
-        """Whether the version that `_on_its_way` refers to has arrived."""
-        self._awaiting_ns: int | None = None
-        """When the loop began to wait for that version because it has nothing to compute. None: it
-        does not wait."""
-        self._visits = SimVisits()
-        self._least = 1
-        self._size = batch
-        """The number of points of a step."""
-        self._ahead = (0, 0)
-        """The number of steps that are being computed, and the number of their points."""
-        self._seen: float | None = None
-        self._probed: tuple[float | None, int, int] = _NOT_PROBED
+    def __init__(self, *parts: Any, **options: Any) -> None:
+        """The arguments are those of `LoopState`, from `process` on."""
+        super().__init__(self._attach, self._computed, *parts, **options)
 
     # -- calls from the process ----------------------------------------------------------------
 
@@ -372,7 +237,7 @@ class Loop:
             nbytes=self.push_nbytes,
         )
         self.contributions += 1
-        self._probed = _NOT_PROBED
+        self._probed = NOT_PROBED
         self._abandoned_ns = 0
         time.begin_exchange(now_ns)
         if self.asked:

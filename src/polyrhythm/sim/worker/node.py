@@ -329,9 +329,6 @@ class WorkerProcess(SingleProcess):
         self._backlog.clear()
         self._link(SEAT.server, before=effect.incarnation)
 
-    def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(LEAD, effect.message))
-
     def _note(self, effect: fx.Note) -> None:
         self.reports.append((self.clock.now_ns, effect))
 
@@ -366,9 +363,6 @@ class WorkerProcess(SingleProcess):
     def _expect(self, effect: fx.Expect) -> None:
         self._expected = effect.round
 
-    def _resume(self, effect: fx.Resume) -> None:
-        self._loop.resume(effect)
-
     def _capture(self, effect: fx.CaptureState) -> None:
         if self._kept.ask(effect):
             self._send_state()
@@ -385,24 +379,21 @@ class WorkerProcess(SingleProcess):
         self.failure = in_words(effect.reason)
         self._close()
 
-    def _end(self, effect: fx.End) -> None:
-        self._close()
-
     EFFECTS = {  # noqa: RUF012
         fx.Send: _send,
         fx.Dial: _dial_servers,
         fx.Rejoin: _rejoin,
-        fx.Beat: _beat,
+        fx.Beat: lambda process, effect: process._send(fx.Send(LEAD, effect.message)),
         fx.Note: _note,
         fx.Arrange: lambda process, effect: None,  # without bytes there are no buffers to make
         fx.SeedSlices: _seed,
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,
-        fx.Resume: _resume,
+        fx.Resume: lambda process, effect: process._loop.resume(effect),
         fx.StopWaiting: lambda process, effect: process._loop.let_go(stop=effect.stop),
         fx.ContributeNow: lambda process, effect: process._loop.hurry(),
         fx.CaptureState: _capture,
         fx.TakeChunks: _take_chunks,
         fx.Fail: _fail,
-        fx.End: _end,
+        fx.End: lambda process, effect: process._close(),
     }
