@@ -88,7 +88,7 @@ class JobProgress:
     def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
         """A contribution is complete. `ahead`: it belongs to the next fold, and not to the one
         under way."""
-        points = self._sharing.commit(trailer, ahead)
+        points = self._sharing.commit(trailer, ahead=ahead)
         self._skipped = 0
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)

@@ -267,7 +267,7 @@ class Sharing:
         if self._plan is None:
             return int(trailer.weight) if trailer.visited < 0 else trailer.visited
         holder = (trailer.worker, trailer.incarnation)
-        points = self._plan.commit(holder, trailer.progress, ahead)
+        points = self._plan.commit(holder, trailer.progress, ahead=ahead)
         if self._balancing is not None:
             self._balancing.speeds.visited(holder, points)
         return points
