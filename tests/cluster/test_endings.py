@@ -98,11 +98,11 @@ def test_after_a_worker_is_killed_the_others_reach_the_goal(tmp_path: Path, long
     """The other workers wait at a gate until the first worker is dead, so the job cannot end before
     that."""
     text = long_job.read_text().replace("import torch\n", "import os, time\nimport torch\n")
-    gate = '        while worker.version == 200 and not os.path.exists("go"):\n'
+    gate = '        while worker.version == 20 and not os.path.exists("go"):\n'
     gate += "            time.sleep(0.01)\n"
     long_job.write_text(text.replace("stopped:\n", f"stopped:\n{gate}"))
     flags = ["--workers", 3, "--servers", 2, "--timer", "off", "--json"]
-    with Command(long_job, "--rounds", 400, *flags, cwd=tmp_path) as command:
+    with Command(long_job, "--rounds", 40, *flags, cwd=tmp_path) as command:
         wait_until(lambda: len(command.pids()) == 7, "all processes were started")
         command.await_round(0)
         victim = command.workers()[1]
@@ -113,9 +113,9 @@ def test_after_a_worker_is_killed_the_others_reach_the_goal(tmp_path: Path, long
         assert [line["name"] for line in left] == ["worker-1"]
         assert command.stderr().strip() == ("polyrhythm: worker-1 failed: killed by SIGKILL")
         ended = command.journal("ended")[0]
-        assert ended["rounds"] == 400 and not ended["failed"]
+        assert ended["rounds"] == 40 and not ended["failed"]
         names = {str(line["worker"]): line["name"] for line in command.journal("joined")}
         totals = command.journal("rounds")[-1]["workers"]
         counts = {names[worker]: totals[worker]["contributions"] for worker in totals}
-        assert counts["worker-0"] == counts["worker-2"] == 400
-        assert counts.get("worker-1", 0) <= 200
+        assert counts["worker-0"] == counts["worker-2"] == 40
+        assert counts.get("worker-1", 0) <= 20

@@ -6,17 +6,22 @@ import socket
 import subprocess
 import sys
 
+from polyrhythm.engines.environment import environment
 from polyrhythm.engines.requests import ChildRequest, pack_line
 from polyrhythm.wire.messages import JobSpec
+from tests.commands.start import WarmForkServers
 
 
 def test_the_fork_server_ends_without_output_if_its_reports_are_not_read() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fork_server = subprocess.Popen(
+    fork_server = WarmForkServers(
         [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno()), "run"],
         pass_fds=[there.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
+        start_new_session=False,
+        env={**environment([1]), "PYTHONUNBUFFERED": "1"},
     )
     there.close()
     request = ChildRequest(role="worker", number=0, name="w", job=JobSpec(job="j"))

@@ -1,6 +1,7 @@
 """The order of the tests for several test processes (`tests/order.py`)."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,3 +53,25 @@ def test_all_processes_but_one_begin_with_tests_that_take_long_and_then_wait() -
             len(marks) - long - waiting
         )
     assert {item.mark for item in last} == {""}
+
+
+def test_tests_that_share_a_fixture_run_in_one_process() -> None:
+    shared = SimpleNamespace(scope="module")
+    own = SimpleNamespace(scope="function")
+
+    def item(number: int, *fixtures: SimpleNamespace) -> Any:
+        info = SimpleNamespace(name2fixturedefs={"one": fixtures})
+        node = f"tests/cluster/test_{number % 2}.py::test_{number}"
+        marked = Item(number, "cluster")
+        return SimpleNamespace(
+            nodeid=node, _fixtureinfo=info, get_closest_marker=marked.get_closest_marker
+        )
+
+    sharing = [item(number, own, shared) for number in range(8)]
+    alone = [item(number, own) for number in range(8, 20)]
+    others = items(slow=0, waiting=0, computing=100)
+    *first, last = parts(ordered([*sharing, *alone, *others], 4), 4)
+    assert all(each in others for each in last)
+    for file in (0, 1):
+        assert sum(any(one in part for one in sharing[file::2]) for part in first) == 1
+    assert [sum(one in part for one in alone) for part in first] == [3, 3, 6]
