@@ -13,14 +13,14 @@ from tests.cluster.processes import Command, call
 JOB = Path(__file__).parent / "jobs" / "shared_visits.py"
 EPOCHS = 5
 PRIVATE = (JOB, "--data-private", "--updater", "addition", "--sync", "fsp", "--interval", "60ms")
-FLAGS = (*PRIVATE, "--workers", WORKERS, "--servers", 2, "--kind", "local", "--min-step", "4ms")
+FLAGS = (*PRIVATE, "--workers", WORKERS, "--servers", 2, "--kind", "local", "--min-step", "8ms")
 OWNER, HOLDER = "worker-2", "worker-1"
 
 
 def train(folder: Path, *flags: object) -> list[dict[str, object]]:
     """Train with a slow worker that shares its points, as the others do; return the journal."""
     call(
-        *("train", *FLAGS, "--slow", "2=4x", "--check", "--quiet", "--name", "run"),
+        *("train", *FLAGS, "--slow", "2=8x", "--check", "--quiet", "--name", "run"),
         *("--epochs", EPOCHS, "--max-seconds", 80, *flags),
         cwd=folder,
     )
@@ -109,9 +109,9 @@ def test_an_owner_that_is_started_again_continues_with_the_points_that_it_still_
 
 def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path) -> None:
     """worker-1 is slow and shares nothing. worker-2 joins, is slow too, and shares its points."""
-    flags = ("--local-workers", 2, "--slow", "1=4x", "--epochs", EPOCHS, "--check")
+    flags = ("--local-workers", 2, "--slow", "1=8x", "--epochs", EPOCHS, "--check")
     with Command(*FLAGS, *flags, cwd=tmp_path) as command:
-        joiner = command.join(JOB, "--name", OWNER, "--share-data", "--slow", "4x")
+        joiner = command.join(JOB, "--name", OWNER, "--share-data", "--slow", "8x")
         assert command.wait(90) == 0, command.stderr()
         assert joiner.wait(60) == 0
         announced = {line["name"]: line["shares"] for line in command.journal("data")}

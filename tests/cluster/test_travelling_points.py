@@ -18,9 +18,9 @@ SOURCE, TARGET = "worker-2", "worker-1"
 def train(folder: Path, *flags: object) -> list[dict[str, Any]]:
     """Train with one slow worker of three; return the journal."""
     call(
-        *("train", JOBS / "travelling_points.py", "--updater", "addition", "--min-step", "4ms"),
+        *("train", JOBS / "travelling_points.py", "--updater", "addition", "--min-step", "8ms"),
         *("--sync", "fsp", "--interval", "60ms", "--kind", "local", "--name", "run"),
-        *("--workers", 3, "--servers", 2, "--slow", "2=4x", "--check", "--quiet"),
+        *("--workers", 3, "--servers", 2, "--slow", "2=8x", "--check", "--quiet"),
         *("--epochs", EPOCHS, "--max-seconds", 80, *flags),
         cwd=folder,
     )
