@@ -132,3 +132,25 @@ def test_the_result_is_scikit_learns_from_the_same_start(kind: Kind) -> None:
     ).fit(x)
     assert -ours.objectives[-1] / len(x) == pytest.approx(theirs.score(x), rel=1e-4)
     assert np.allclose(ours.parameter["means"], theirs.means_, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+def test_float32_is_as_exact_as_float64_where_a_column_has_few_values(
+    kind: Kind,
+) -> None:
+    """The components become narrow in that column."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2_000, 3)) + 3.0
+    x[:, 2] = rng.choice([0.0, 1.087, 2.173, 31.7], 2_000)
+    x = x.astype(np.float32).astype(np.float64)
+    fits = [
+        fit_local(
+            GaussianMixture(3, covariance=kind, tol=0.0),
+            Batch(x.astype(dtype)),
+            rng=np.random.default_rng(1),
+            max_passes=30,
+        )
+        for dtype in (np.float32, np.float64)
+    ]
+    assert fits[0].objectives[-1] == pytest.approx(fits[1].objectives[-1], rel=1e-3)
+    assert np.allclose(fits[0].parameter["means"], fits[1].parameter["means"], rtol=1e-2)

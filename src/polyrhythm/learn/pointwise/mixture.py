@@ -86,10 +86,10 @@ class GaussianMixture(Algorithm):
         density = Density(parameter, x.dtype)
         layout = self.layout(parameter)
         d = x.shape[1]
-        rows = block_rows(x.itemsize * (2 * d + 2 * self.k), 4096)
+        rows = block_rows(density.dtype.itemsize * (2 * d + 2 * self.k), 4096)
 
         def begin() -> tuple[Arrays, npt.NDArray[Any]]:
-            return layout.zeros(), np.empty((rows, 2 * d if density.diagonal else d), x.dtype)
+            return layout.zeros(), np.empty((rows, 2 * d if density.diagonal else d), density.dtype)
 
         def work(state: tuple[Arrays, npt.NDArray[Any]], block: slice) -> None:
             total, scratch = state
@@ -147,27 +147,36 @@ class GaussianMixture(Algorithm):
 
 
 class Density:
-    """The log-probability of points and components under given parameters."""
+    """The log-probability of points and components under given parameters. Points of type `dtype` are
+    computed with in this type, or in float64 if a component is narrow in some direction: the
+    squares of the points would then lose the digits in which the points of the component differ. A
+    column with few distinct values, as in HIGGS, makes a component narrow."""
 
     def __init__(self, parameter: Arrays, dtype: npt.DTypeLike) -> None:
-        self._offset = parameter["offset"].astype(dtype)
         means = parameter["means"] - parameter["offset"]
         covariances = parameter["covariances"]
         k, d = means.shape
         self.diagonal = covariances.ndim == 2
         constant = np.log(parameter["weights"]) - 0.5 * d * np.log(2.0 * np.pi)
+        variances = covariances if self.diagonal else np.einsum("kdd->kd", covariances)
+        extent = (means**2 + variances).max(0)  # per column, the mean square of its points
         if self.diagonal:
             if (covariances <= 0.0).any():
                 raise UsageError(_SINGULAR)
             precision = 1.0 / covariances
+            narrow = (extent * precision).max()
             constant += 0.5 * np.log(precision).sum(1) - 0.5 * (means**2 * precision).sum(1)
             factor = np.hstack([means * precision, -0.5 * precision])
         else:
             roots = np.stack([root_of_precision(covariance) for covariance in covariances])
             constant += np.log(np.einsum("kdd->kd", roots)).sum(1)
+            narrow = np.einsum("d,kde->ke", extent, roots**2).max()
+            factor = np.empty((k, 0))
+        self.dtype = dtype = np.dtype(dtype if narrow < _NARROW else np.float64)
+        self._offset = parameter["offset"].astype(dtype)
+        if not self.diagonal:
             self._roots = roots.astype(dtype)
             self._centres = np.einsum("kd,kde->ke", means, roots).astype(dtype)
-            factor = np.empty((k, 0))
         self._factor = np.ascontiguousarray(factor, dtype)
         self._constant = constant.astype(dtype)[:, None]
 
@@ -178,7 +187,7 @@ class Density:
         covariances also their squares."""
         count, d = x.shape
         if out is None:
-            out = np.empty((count, 2 * d if self.diagonal else d), x.dtype)
+            out = np.empty((count, 2 * d if self.diagonal else d), self.dtype)
         out = out[:count]
         np.subtract(x, self._offset, out=out[:, :d])
         if self.diagonal:
@@ -212,6 +221,9 @@ def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     return share, highest + np.log(total)
 
 
+_NARROW = 1e3
+"""A component is narrow if the mean square of the points is this many times its variance. The
+log-probabilities of narrower ones would have errors above 1e-4 in float32."""
 _SINGULAR = (
     "a covariance is singular: a component lies on points that coincide in a direction; give fewer"
     " components or a larger reg_covar"
