@@ -136,6 +136,9 @@ def test_points_far_from_the_origin_keep_their_clusters() -> None:
         (KMeans(2, tol=-1.0), "tol is -1.0"),
         (KMeans(2, init="best"), "init is 'best'"),
         (KMeans(2, init=np.zeros((3, 4))), r"init has the shape \(3, 4\) and needs \(2, 4\)"),
+        (KMeans(2, init=np.full((2, 4), np.nan)), "init contains NaN or infinity"),
+        (KMeans(2, init=np.full((2, 4), 1e300)), "init contains values as large as 1e.300"),
+        (KMeans(2, algorithm="hartigan"), "algorithm is 'hartigan': give 'lloyd' or 'elkan'"),
         (KMeans(2, workers=0), "workers is 0"),
         (KMeans(2, workers="two"), "workers is 'two': give a positive number"),
         (KMeans(2, workers=1.5), "workers is 1.5"),
@@ -145,6 +148,17 @@ def test_points_far_from_the_origin_keep_their_clusters() -> None:
         (FuzzyCMeans(2, m=1), "the fuzzifier must be above 1"),
         (GaussianMixture(2, covariance_type="tied"), "'full' and 'diag'"),
         (GaussianMixture(2, means_init=np.zeros(3)), "means_init has the shape"),
+        (GaussianMixture(2, means_init=np.full((2, 4), np.nan)), "means_init contains NaN"),
+        (GaussianMixture(2, weights_init=[1, 2]), r"weights_init is .*: give numbers from 0 to 1"),
+        (GaussianMixture(2, weights_init=[-1, 2]), r"weights_init is .*: give numbers from 0 to 1"),
+        (
+            GaussianMixture(2, precisions_init=-np.ones((2, 4, 4))),
+            "not symmetric, positive-definite",
+        ),
+        (
+            GaussianMixture(2, covariance_type="diag", precisions_init=-np.ones((2, 4))),
+            "a number that is not above 0",
+        ),
     ],
     ids=repr,
 )
@@ -168,6 +182,28 @@ def test_partial_fit_comes_near_the_fit_of_all_points() -> None:
         parts.partial_fit(part)
     assert -parts.score(x) == pytest.approx(whole.inertia_, rel=0.02)
     assert parts.n_steps_ == 30
+
+
+@pytest.mark.parametrize("weight", [None, np.full(300, 2.0)], ids=["plain", "weighted"])
+def test_partial_fit_continues_from_the_points_of_the_fit(weight: Points | None) -> None:
+    """A stale count of points from before `fit` does not matter."""
+    x = blobs()
+    model = KMeans(3, random_state=0).partial_fit(x[:9]).fit(x, sample_weight=weight)
+    before = model.cluster_centers_.copy()
+    label = int(model.predict(x[:1])[0])
+    count = np.count_nonzero(model.labels_ == label) * (1.0 if weight is None else 2.0)
+    model.partial_fit(x[:1])
+    before[label] += (x[0] - before[label]) / (count + 1.0)
+    assert np.allclose(model.cluster_centers_, before)
+
+
+def test_numbers_whose_products_are_too_large_get_a_cluster_that_exists() -> None:
+    model = KMeans(3, random_state=0).fit(blobs().astype(np.float32))
+    large = np.full((2, 4), 3e38, np.float32)
+    with np.errstate(all="ignore"):
+        assert set(model.predict(large)) <= {0, 1, 2}
+    with pytest.raises(ValueError, match=r"values as large as .*: scale X"):
+        model.partial_fit(large)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -70,6 +70,14 @@ def test_every_reported_value_is_in_the_result_and_in_the_summary() -> None:
     assert "  f1 0.6000" in rows and "  val_loss 2e-05" in rows
 
 
+def test_the_summary_says_how_to_load_the_parameters_of_kind_statistics() -> None:
+    run = job(kind="statistics")
+    result = {**described(run), **summarise(LINES, run), "model": "model.safetensors"}
+    rows = summary_text(result, Path("runs/mine")).splitlines()
+    assert "    from safetensors.numpy import load_file" in rows
+    assert '    parameters = load_file("runs/mine/model.safetensors")' in rows
+
+
 def test_a_record_of_an_evaluation_has_its_own_round() -> None:
     """A line about rounds is written about once per second, so the last one may be many rounds
     old."""

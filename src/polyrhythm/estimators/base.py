@@ -36,8 +36,9 @@ class Estimator(BaseEstimator):
     verbose: int
     random_state: Any
 
-    def _points(self, x: Any, *, reset: bool, least: int = 1) -> Any:
-        """Check the points. A value that is not finite is reported with its row."""
+    def _points(self, x: Any, *, reset: bool, least: int = 1, learns: bool = False) -> Any:
+        """Check the points. A value that is not finite is reported with its row. `reset`: these are
+        the first points of a fit. `learns`: the parameters will depend on them."""
         x = validate_data(
             self,
             x,
@@ -49,7 +50,7 @@ class Estimator(BaseEstimator):
             ensure_min_samples=least,
         )
         largest = check_finite(x)
-        if reset:
+        if reset or learns:
             check_size(x, largest)
         return x
 
@@ -127,14 +128,15 @@ def _largest(values: npt.NDArray[Any]) -> float:
     return float(np.maximum(np.abs(values.max()), np.abs(values.min())))
 
 
-def check_size(x: Any, largest: float) -> None:
-    """Raise an error if sums of squares of these numbers overflow."""
+def check_size(x: Any, largest: float, name: str = "Input X") -> None:
+    """Raise an error if sums of squares overflow: those of as many numbers as `x` has, of its type,
+    and as large as `largest`."""
     values = x.data if hasattr(x, "indptr") else x
     summands = 8.0 * x.shape[1] * (x.shape[0] if values.dtype == np.float64 else 1)
     most = math.sqrt(float(np.finfo(values.dtype).max) / summands)
     if largest > most:
         raise ValueError(
-            f"Input X contains values as large as {largest:.3g}, whose squares are too large for"
+            f"{name} contains values as large as {largest:.3g}, whose squares are too large for"
             f" {values.dtype}: scale X, for instance to unit variance"
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyrhythm.estimators.base import Estimator, check_positive, check_weights
+from polyrhythm.estimators.base import Estimator, check_positive, check_size, check_weights
 from polyrhythm.estimators.conventions import (
     ClassNamePrefixFeaturesOutMixin,
     ClusterMixin,
@@ -81,6 +81,9 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         wanted = (self.n_clusters, points.x.shape[1])
         if centers.shape != wanted:
             raise ValueError(f"init has the shape {centers.shape} and needs {wanted}")
+        if not np.isfinite(centers).all():
+            raise ValueError("init contains NaN or infinity: give finite centres")
+        check_size(points.x, float(np.abs(centers).max()), "init")
         return centers - offset
 
     def _best(self, algorithm: Any, points: Batch) -> tuple[Fitted, Array]:
@@ -145,6 +148,11 @@ class KMeans(Clusterer):
         self.sync = sync
         self.address = address
 
+    def _check_options(self, x: npt.NDArray[Any]) -> None:
+        super()._check_options(x)
+        if self.algorithm not in ("lloyd", "elkan"):
+            raise ValueError(f"algorithm is {self.algorithm!r}: give 'lloyd' or 'elkan'")
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "KMeans":  # noqa: N803
         x = self._points(X, reset=True)
         self._check_options(x)
@@ -154,6 +162,7 @@ class KMeans(Clusterer):
         self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
         self.n_iter_ = found.passes
         self._finish(points)
+        self._counts = np.bincount(self.labels_, points.weight, self.n_clusters).astype(np.float64)
         distinct = np.count_nonzero(np.bincount(self.labels_))
         if distinct < self.n_clusters:
             warnings.warn(
@@ -176,9 +185,9 @@ class KMeans(Clusterer):
         sample_weight: Any = None,
     ) -> "KMeans":
         """Move the centres by some more points. A centre is the mean of all points that it was given
-        so far."""
+        so far, in `fit` and in the calls of `partial_fit` since."""
         first = not hasattr(self, "cluster_centers_")
-        x = self._points(X, reset=first)
+        x = self._points(X, reset=first, learns=True)
         points = Batch(x, None, check_weights(sample_weight, x))
         if first:
             self._check_options(x)
@@ -186,9 +195,7 @@ class KMeans(Clusterer):
             rng = self._rng()
             made = self._first(algorithm, points, np.zeros(x.shape[1]), rng)
             self.cluster_centers_ = made["centers"].astype(x.dtype)
-            self.n_steps_ = 0
-        if not hasattr(self, "_counts"):
-            self._counts = np.zeros(len(self.cluster_centers_))
+            self._counts = np.zeros(self.n_clusters)
         algorithm = Algorithm(len(self.cluster_centers_), tol=self.tol)
         centers = self.cluster_centers_.astype(np.float64)
         change = algorithm.update_points(

@@ -22,6 +22,7 @@ from polyrhythm.learn.pointwise.local import sample_of
 from polyrhythm.learn.pointwise.mixture import Density, root_of_precision, shares
 from polyrhythm.learn.pointwise.mixture import GaussianMixture as Algorithm
 
+_ROUNDING = 1e-6
 _STARTS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -132,14 +133,12 @@ class GaussianMixture(DensityMixin, Estimator):
         except UsageError as error:
             raise ValueError(str(error)) from error
         if self.weights_init is not None:
-            first["weights"] = _given("weights_init", self.weights_init, first["weights"])
+            first["weights"] = _weights(self.weights_init, first["weights"])
         if self.means_init is not None:
             first["means"] = _given("means_init", self.means_init, first["means"])
         if self.precisions_init is not None:
             given = _given("precisions_init", self.precisions_init, first["covariances"])
-            first["covariances"] = (
-                1.0 / given if given.ndim == 2 else np.asarray(np.linalg.inv(given), np.float64)
-            )
+            first["covariances"] = _inverse(given)
         return first
 
     def _drawn(self, algorithm: Algorithm, sample: Batch, rng: np.random.Generator) -> Arrays:
@@ -241,4 +240,29 @@ def _given(name: str, value: Any, like: Array) -> Array:
     found = np.asarray(value, np.float64)
     if found.shape != like.shape:
         raise ValueError(f"{name} has the shape {found.shape} and needs {like.shape}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} contains NaN or infinity: give finite numbers")
     return found
+
+
+def _weights(value: Any, like: Array) -> Array:
+    found = _given("weights_init", value, like)
+    if found.min() < 0 or abs(found.sum() - 1) > _ROUNDING:
+        raise ValueError(
+            f"weights_init is {found.tolist()}: give numbers from 0 to 1 whose sum is 1"
+        )
+    return found
+
+
+def _inverse(precisions: Array) -> Array:
+    """The covariances of the given precisions: a row of numbers per component, or a matrix."""
+    if precisions.ndim == 2:
+        if precisions.min() <= 0:
+            raise ValueError("precisions_init contains a number that is not above 0")
+        return 1.0 / precisions
+    symmetric = np.allclose(precisions, precisions.transpose(0, 2, 1))
+    if not symmetric or np.linalg.eigvalsh(precisions).min() <= 0:
+        raise ValueError(
+            "precisions_init contains a matrix that is not symmetric, positive-definite"
+        )
+    return np.asarray(np.linalg.inv(precisions), np.float64)

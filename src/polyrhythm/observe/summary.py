@@ -249,6 +249,13 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
         ]
         first = f"  models: {path}; load them with"
         return [*rows, first, "    from safetensors.torch import load_file", *loads]
+    if result["kind"] == "statistics":
+        return [
+            *rows,
+            f"  parameters: {path}; load them as numpy arrays with",
+            "    from safetensors.numpy import load_file",
+            f'    parameters = load_file("{path}")',
+        ]
     return [
         *rows,
         f"  model: {path}; load it with",
