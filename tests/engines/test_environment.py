@@ -30,6 +30,7 @@ def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_idle_threads_of_a_standalone_server_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment variable must be set before torch is imported, because OpenMP reads it only
     once."""
@@ -39,7 +40,7 @@ def test_idle_threads_of_a_standalone_server_sleep(monkeypatch: pytest.MonkeyPat
     for said, rests in ((None, True), ("active", False)):
         if said is not None:
             monkeypatch.setenv(POLICY, said)
-        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=200)
         assert "could not reach lead" in done.stderr
         lines = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
         if not lines:
