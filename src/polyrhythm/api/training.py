@@ -20,15 +20,14 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.code import find_code
 from polyrhythm.api.folders import make_run_dir
+from polyrhythm.api.given import checked_init, own_options
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.targets import targets_of
 from polyrhythm.core.devices import as_text, parse_devices
-from polyrhythm.core.model_files import MODEL, named
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help, with_global_batch
 from polyrhythm.engines.choice import LOCAL, check_engine
-from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options
@@ -289,7 +288,7 @@ def train(
         epochs = code.defaults.get("epochs")
     if kind == AUTO:
         kind = str(code.defaults.get("kind", AUTO))
-    options = _own_options(set)
+    options = own_options(set)
     if code.name in JOBS and "set" in code.defaults:
         options = check_point_options(code.name, options, code.defaults["set"])
     elif code.name in JOBS:
@@ -339,7 +338,7 @@ def train(
         target_change=target_change,
         max_seconds=max_seconds,
         keep_best=keep_best or "",
-        init="" if init is None else str(_checked_init(Path(init))),
+        init="" if init is None else str(checked_init(Path(init))),
         save_model=True,
         checkpoint_every=checkpoint_every or "",
         on_loss=on_loss,
@@ -392,33 +391,3 @@ def train(
         check=check,
         debug=debug,
     )
-
-
-def _checked_init(path: Path) -> Path:
-    """The absolute path given with --init: of a file, or of a folder with the files of several
-    models. Raises an error if a file cannot be read."""
-    from polyrhythm.store.model_open import check_readable
-
-    path = path.expanduser().resolve()
-    if not path.is_dir():
-        check_readable(path)
-        return path
-    files = [each for each in sorted(path.iterdir()) if each.name == MODEL or named(each.name)]
-    if not files:
-        raise UsageError(f"--init {path} is a folder without a model: it has no {MODEL}")
-    for file in files:
-        check_readable(file)
-    return path
-
-
-def _own_options(given: list[str] | Mapping[str, object] | None) -> dict[str, str]:
-    """The options for the job's own use, from a dict or from a list of NAME=VALUE."""
-    if isinstance(given, Mapping):
-        return {str(key): str(value) for key, value in given.items()}
-    options = {}
-    for pair in given or []:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
-        options[key] = value
-    return options

@@ -23,7 +23,8 @@ from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.sim.quantities import Duration, Rate, Size
-from polyrhythm.sim.scenario import JobTable, LinkTable, Scenario, WorkersTable
+from polyrhythm.sim.scenario import JobTable, Scenario
+from polyrhythm.sim.tables import LinkTable, WorkersTable
 from polyrhythm.wire.messages import JobSpec
 
 _LEAST_ROUNDS = 20

@@ -26,8 +26,9 @@ from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.operator import OperatorProcess
-from polyrhythm.sim.scenario import LinkTable, Scenario, WorkerSpec
+from polyrhythm.sim.scenario import Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
+from polyrhythm.sim.tables import LinkTable
 from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
 

@@ -1,6 +1,9 @@
 """The errors for a model that was changed after it was attached, so that the servers' copy no longer
 fits: one sentence for each change, with advice of its own for a parameter and for a buffer."""
 
+import torch
+
+from polyrhythm.core.placement.slices import TensorPlace
 from polyrhythm.errors import ModelChanged
 
 PARAMETER, BUFFER = "parameter", "buffer"
@@ -52,3 +55,16 @@ def changed(
     found = _WHY[why].format(now=now, before=before)
     advice = _ADVICE[why][what].format(key=tensor.rpartition(".")[2])
     return ModelChanged(f"the {what} {tensor!r} {found}; {advice}")
+
+
+def left_home(tensor: torch.Tensor, place: TensorPlace, flat: torch.Tensor) -> ModelChanged:
+    """The error for a tensor of the model that is not at its place in this flat buffer any more."""
+    what = PARAMETER if isinstance(tensor, torch.nn.Parameter) else BUFFER
+    name, shape = place.tensor.name, list(place.tensor.shape)
+    if list(tensor.shape) != shape:
+        return changed("reshaped", what, name, now=list(tensor.shape), before=shape)
+    if tensor.dtype != flat.dtype:
+        return changed("retyped", what, name, now=tensor.dtype, before=flat.dtype)
+    if tensor.device != flat.device:
+        return changed("moved", what, name, now=tensor.device, before=flat.device)
+    return changed("relocated", what, name)

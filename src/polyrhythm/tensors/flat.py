@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
-from polyrhythm.errors import LinkError, ModelChanged
+from polyrhythm.errors import LinkError
 from polyrhythm.tensors.absent import NO_GRADIENT
-from polyrhythm.tensors.changed import BUFFER, PARAMETER, changed
+from polyrhythm.tensors.changed import left_home
 from polyrhythm.tensors.changes import BufferChanges
 from polyrhythm.tensors.copies import Copies
 from polyrhythm.tensors.copying import copy
@@ -190,20 +190,7 @@ class FlatModel:
     def check_homes(self) -> None:
         for tensor, home, place in zip(self._tensors, self._homes, self._places, strict=True):
             if tensor.data_ptr() != home:
-                raise self._left_home(tensor, place)
-
-    def _left_home(self, tensor: torch.Tensor, place: TensorPlace) -> ModelChanged:
-        """The error for a tensor that is not in the memory of this object any more."""
-        what = PARAMETER if isinstance(tensor, torch.nn.Parameter) else BUFFER
-        name, shape = place.tensor.name, list(place.tensor.shape)
-        flat = self._flat[place.space]
-        if list(tensor.shape) != shape:
-            return changed("reshaped", what, name, now=list(tensor.shape), before=shape)
-        if tensor.dtype != flat.dtype:
-            return changed("retyped", what, name, now=tensor.dtype, before=flat.dtype)
-        if tensor.device != flat.device:
-            return changed("moved", what, name, now=tensor.device, before=flat.device)
-        return changed("relocated", what, name)
+                raise left_home(tensor, place, self._flat[place.space])
 
     def seed(self, slice_: Slice) -> torch.Tensor:
         """Return the slice's current parameters in the dtype of the wire."""

@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.sim.clock import BEGINNING_NS, Clock
 from polyrhythm.sim.model.link import HEAD_NBYTES, Channel, link
 from polyrhythm.sim.quantities import Duration, Rate
-from polyrhythm.sim.scenario import LinkTable
+from polyrhythm.sim.tables import LinkTable
 from polyrhythm.wire.messages import Message, Pull
 
 MS = 10**6

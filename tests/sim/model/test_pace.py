@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.stretch import Stretch
-from polyrhythm.sim.scenario import WorkersTable, parse_scenario
+from polyrhythm.sim.scenario import parse_scenario
+from polyrhythm.sim.tables import WorkersTable
 
 MS = 10**6
 S = 10**9

@@ -14,7 +14,7 @@ from random import Random
 from typing import Protocol
 
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.scenario import LinkTable
+from polyrhythm.sim.tables import LinkTable
 from polyrhythm.wire.messages import Message
 
 HEAD_NBYTES = 128

@@ -6,7 +6,7 @@ same parameters tell less than gradients at different parameters. The objective 
 the cost of a barrier. The model has no noise, and the points of all workers are equally useful.
 """
 
-from polyrhythm.sim.scenario import ObjectiveTable
+from polyrhythm.sim.tables import ObjectiveTable
 
 
 class Objective:

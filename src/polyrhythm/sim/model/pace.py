@@ -8,7 +8,7 @@ the beginning of a stretch applies to the whole stretch.
 from math import ceil, sqrt
 from random import Random
 
-from polyrhythm.sim.scenario import WorkersTable
+from polyrhythm.sim.tables import WorkersTable
 
 _LEAST = 0.1
 """The shortest time of a step with noise, as a share of its usual time."""
