@@ -143,8 +143,10 @@ class Command:
         return [pid for _, pid in sorted(found)]
 
     def servers(self) -> list[int]:
-        """Return the processes that listen on a port. The first one is s0."""
-        return [pid for pid in self.pids() if self.ports(pid)]
+        """Return the processes that listen on a port. The first one is s0. Workers listen too if
+        points travel between them (`--migrate full`)."""
+        workers = {line.get("pid") for line in (*self.journal("joined"), *self.journal("rejoined"))}
+        return [pid for pid in self.pids() if pid not in workers and self.ports(pid)]
 
     def workers(self) -> list[int]:
         mine = self.pids()

@@ -17,7 +17,7 @@ from polyrhythm.wire.messages import JobSpec
         ({"data_private": True}, (), "full", "migrate-private"),
         ({"sync": "bsp"}, (), "off", "migrate-off-policy"),
         ({"sync": "bsp"}, ("worker-1",), "off", "migrate-off-policy"),
-        ({"kind": "statistics"}, (), "off", "migrate-off-kind"),
+        ({"kind": "statistics"}, (), "full", "migrate-kind"),
         ({"migrate": "lease"}, ("worker-1",), "lease", "migrate-given"),
         ({"migrate": "off"}, ("worker-1",), "off", "migrate-given"),
     ],

@@ -34,8 +34,8 @@ Migrate = Annotated[
         " all points are visited equally often. lease: only the right to visit them moves, and each"
         " worker reads them itself; full: the points travel from worker to worker while both train;"
         " blocking: the same, and both wait; off; auto: under fsp lease if all workers can read the"
-        " whole data set, otherwise full (as with --data-private); off under other policies and with"
-        " kind statistics."
+        " whole data set, otherwise full (as with --data-private and with kind statistics); off under"
+        " other policies."
     ),
 ]
 GlobalBatch = Annotated[

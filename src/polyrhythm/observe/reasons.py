@@ -117,7 +117,8 @@ SENTENCES = {
     "move-job-ends": "the job ends",
     "migrate-given": "chunks move as --migrate {name} says",
     "migrate-off-policy": "--migrate auto means off under {name}",
-    "migrate-off-kind": "--migrate auto means off with kind {name}",
+    "migrate-kind": "--migrate auto means full with kind {name}: what points remember must move with"
+    " them",
     "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
     "migrate-private": "--migrate auto means full for the points of workers with --share-data: every"
     " worker has a data set of its own",

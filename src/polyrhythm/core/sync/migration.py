@@ -28,8 +28,8 @@ def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ())
     `auto` moves chunks under policies with an interval, because there a fast worker visits its points
     more often than a slow one. It means `lease` where all workers can read the whole data set: none is
     private, and all workers announce the same one. Otherwise it means `full`. With the kind statistics
-    it means `off`: the points of a moved chunk are missing from the sum until the new worker visits
-    them.
+    it means `full` too: what the points remember must move with them, or they would be missing from
+    the sum until the new worker visits them.
     """
     mode = job.migrate
     if job.data_private:
@@ -50,7 +50,7 @@ def _automatic(job: JobSpec, traits: Traits, unlike: Collection[str]) -> Migrati
     if not traits.timed:
         return MigrationChoice(OFF, Reason("migrate-off-policy", {"name": job.sync}))
     if keeps_rows(job.kind):
-        return MigrationChoice(OFF, Reason("migrate-off-kind", {"name": job.kind}))
+        return MigrationChoice(FULL, Reason("migrate-kind", {"name": job.kind}))
     if job.data_private:
         return MigrationChoice(FULL, Reason("migrate-private"))
     if unlike:

@@ -55,9 +55,9 @@ def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
 
 @pytest.mark.parametrize(
     ("sync", "kind", "moves"),
-    [("fsp", "local", "lease"), ("fsp", "statistics", "off"), ("bsp", "gradient", "off")],
+    [("fsp", "local", "lease"), ("fsp", "statistics", "full"), ("bsp", "statistics", "off")],
 )
-def test_auto_moves_leases_under_fsp_only(sync: str, kind: str, moves: str) -> None:
+def test_auto_moves_points_under_fsp_only(sync: str, kind: str, moves: str) -> None:
     job = JobSpec(job="j", sync=sync, kind=kind, migrate="auto")
     assert migration_of(job, traits_of(sync)) == moves
 
