@@ -1,6 +1,5 @@
 """A member cannot harm the job with quantised slices (`Contribution.quantised`)."""
 
-import itertools
 import math
 import random
 import struct
@@ -9,13 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.wire import messages as m
-from tests.hostile.client import dial_node, hello_of
-from tests.hostile.inputs import Inputs
 from tests.hostile.nodes import Site
+from tests.hostile.pushing import push, slice_of
 
-_numbers = itertools.count()
-"""A peer whose link has just ended may still be a member, so every peer has a name of its own."""
 SIZE, SCALE = "when it is quantised", "negative, too large or NaN"
 
 
@@ -39,11 +34,6 @@ def made(sync: str, push: str) -> Iterator[Site]:
         site.close()
 
 
-def slice_of(site: Site, *, rows: bool = False) -> Slice:
-    assert site.layout is not None
-    return next(s for s in site.layout.slices if bool(s.width) is rows)
-
-
 def payload(length: int, scale: float = 0.01, code: int = 1, more: int = 0) -> bytes:
     """A quantised slice of this length, at most one block long. `code`: its last integer."""
     assert length <= 256
@@ -51,25 +41,8 @@ def payload(length: int, scale: float = 0.01, code: int = 1, more: int = 0) -> b
 
 
 def answer(site: Site, slice_: Slice, data: bytes, **fields: object) -> str:
-    """The reason with which the server refuses such a contribution of a member."""
-    wire = dial_node(site.servers[0].welcome)
-    try:
-        admitted = wire.enter(hello_of(f"mallory-{next(_numbers)}", "fuzzed"))
-        assert admitted is not None
-        message = m.Contribution(
-            worker=admitted.worker,
-            incarnation=admitted.incarnation,
-            sequence=1,
-            slice=slice_.id,
-            slices=1,
-            weight=1.0,
-            quantised=True,
-            **fields,
-        )
-        wire.send(Inputs(random.Random(1)).frame(message, [data]))
-        return wire.await_end() or ""
-    finally:
-        wire.close()
+    """The reason with which the server refuses such a quantised slice."""
+    return push(site, slice_, data, quantised=True, **fields)
 
 
 @pytest.mark.parametrize(

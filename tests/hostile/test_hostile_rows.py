@@ -6,12 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from polyrhythm.core.placement.slices import Slice
-from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.fields import MOST_COUNT
-from tests.hostile.client import dial_node, hello_of
-from tests.hostile.inputs import Inputs
 from tests.hostile.nodes import Site
+from tests.hostile.pushing import push, slice_of
 
 ASCENDING = "are not ascending numbers from 0 to"
 SIZE = "bytes for"
@@ -28,35 +25,9 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         made.close()
 
 
-def slice_of(site: Site, *, rows: bool) -> Slice:
-    assert site.layout is not None
-    return next(s for s in site.layout.slices if bool(s.width) is rows)
-
-
 def payload(numbers: Sequence[int], width: int) -> bytes:
     """The numbers of rows, and a value for each element of these rows."""
     return struct.pack(f"<{len(numbers)}q", *numbers) + bytes(4 * width * len(numbers))
-
-
-def answer(site: Site, slice_: Slice, indices: int, data: bytes) -> str:
-    """The reason with which the server refuses such a contribution of a member."""
-    wire = dial_node(site.servers[0].welcome)
-    try:
-        admitted = wire.enter(hello_of("mallory", "fuzzed"))
-        assert admitted is not None
-        message = m.Contribution(
-            worker=admitted.worker,
-            incarnation=admitted.incarnation,
-            sequence=1,
-            slice=slice_.id,
-            slices=1,
-            weight=1.0,
-            indices=indices,
-        )
-        wire.send(Inputs(random.Random(1)).frame(message, [data]))
-        return wire.await_end() or ""
-    finally:
-        wire.close()
 
 
 @pytest.mark.parametrize(
@@ -86,13 +57,13 @@ def test_rows_that_the_slice_cannot_have_are_refused_with_the_reason(
     site: Site, numbers: list[int], indices: int, reason: str
 ) -> None:
     slice_ = slice_of(site, rows=True)
-    said = answer(site, slice_, indices, payload(numbers, slice_.width))
+    said = push(site, slice_, payload(numbers, slice_.width), indices=indices)
     assert reason in said and said.count("\n") == 0, said
     site.trains_on()
 
 
 def test_rows_of_a_slice_without_rows_are_refused_with_the_reason(site: Site) -> None:
-    said = answer(site, slice_of(site, rows=False), 1, payload([0], 8))
+    said = push(site, slice_of(site), payload([0], 8), indices=1)
     assert "does not consist of rows" in said and said.count("\n") == 0, said
     site.trains_on()
 
@@ -103,5 +74,5 @@ def test_no_random_rows_end_the_job(site: Site) -> None:
         slice_ = slice_of(site, rows=rng.random() < 0.8)
         numbers = [rng.choice((-1, 0, 1, 2, 3, 7, 8, 2**40)) for _ in range(rng.randrange(9))]
         indices = rng.choice((-1, 0, len(numbers), len(numbers), rng.randrange(12)))
-        answer(site, slice_, indices, payload(numbers, rng.choice((8, 8, 8, 3))))
+        push(site, slice_, payload(numbers, rng.choice((8, 8, 8, 3))), indices=indices)
     site.trains_on()
