@@ -121,6 +121,9 @@ def _by_finish(
     for slow, fast in pair(ranked):
         apart_s = slow.finish_s - fast.finish_s
         noise = math.hypot(slow.left * slow.error, fast.left * fast.error)
+        if not fast.left:
+            # it waits for the others, and can help however uncertain their speed is
+            noise = min(noise, slow.finish_s / (2 * _CERTAIN))
         points = visits_by_finish(slow, fast)
         bound_s = max(ALIKE * left_s, 2 * round_s, _CERTAIN * noise)
         if points * len(slow.keys) >= chunk and apart_s > bound_s:
