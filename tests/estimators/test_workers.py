@@ -50,6 +50,13 @@ def test_two_processes_find_what_this_process_finds(
 
 
 @pytest.mark.cluster
+def test_an_error_of_the_input_is_a_value_error_with_processes_too() -> None:
+    x = np.repeat(np.arange(6.0)[:, None], 3, axis=1)
+    with pytest.raises(ValueError, match="^a covariance is singular"):
+        GaussianMixture(2, reg_covar=0.0, random_state=0, workers=2).fit(x)
+
+
+@pytest.mark.cluster
 def test_this_process_joins_a_job_that_runs_already() -> None:
     here = KMeans(3, random_state=0).fit(X)
     with pr.serve(workers=1, epochs=300, kind="statistics", sync="bspb", quiet=True) as job:

@@ -173,22 +173,32 @@ def _processes(fit: _Fit, workers: int, sync: str, max_passes: int, *, quiet: bo
         algorithm, parameter = fit.algorithm, fit.parameter
 
         def main(worker: Worker) -> None:
+            from polyrhythm.errors import UsageError
             from polyrhythm.estimators.fitting import _Fit, _load, _save
 
-            found = _Fit(algorithm, _load(kept), parameter, None).on(worker)
+            try:
+                found = _Fit(algorithm, _load(kept), parameter, None).on(worker)
+            except UsageError as error:
+                (folder / f"{worker.name}.error").write_text(str(error))
+                raise
             _save(found, folder / worker.name)
 
         called_s = time.perf_counter()
-        train(
-            main,
-            kind="statistics",
-            sync=sync,
-            workers=workers,
-            epochs=max_passes,
-            threads=1,
-            runs_dir=str(folder / "runs"),
-            quiet=quiet,
-        )
+        try:
+            train(
+                main,
+                kind="statistics",
+                sync=sync,
+                workers=workers,
+                epochs=max_passes,
+                threads=1,
+                runs_dir=str(folder / "runs"),
+                quiet=quiet,
+            )
+        except JobFailed as failed:
+            for path in sorted(folder.glob("*.error")):  # as in a fit without processes
+                raise UsageError(path.read_text()) from failed
+            raise
         for path in sorted(folder.glob("worker-*.npz")):
             found = _saved(path)
             found.start_s = max(0.0, found.began_s - called_s)
