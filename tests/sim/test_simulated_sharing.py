@@ -45,14 +45,14 @@ class Watch:
         take = SimDeliveries.take
 
         def watch_commit(
-            plan: PrivatePlan, holder: Holder, progress: tuple[ChunkProgress, ...], *ahead: bool
+            plan: PrivatePlan, holder: Holder, progress: tuple[ChunkProgress, ...], **how: bool
         ) -> int:
             self.plan = plan
             indices = {step.chunk for step in progress}
             before = [
                 (each, plan.chunks[each].passes, plan.chunks[each].cursor) for each in indices
             ]
-            points = commit(plan, holder, progress, *ahead)
+            points = commit(plan, holder, progress, **how)
             for index, passes, cursor in before:
                 chunk = plan.chunks[index]
                 while (passes, cursor) < (chunk.passes, chunk.cursor):
