@@ -12,6 +12,8 @@ from tests.cluster.processes import Command, call
 
 JOB = Path(__file__).parent / "jobs" / "shared_visits.py"
 EPOCHS = 5
+LIMIT_S = 240
+"""A job takes 15 s on a quiet machine."""
 PRIVATE = (JOB, "--data-private", "--updater", "addition", "--sync", "fsp", "--interval", "60ms")
 FLAGS = (*PRIVATE, "--workers", WORKERS, "--servers", 2, "--kind", "local", "--min-step", "8ms")
 OWNER, HOLDER = "worker-2", "worker-1"
@@ -21,8 +23,9 @@ def train(folder: Path, *flags: object) -> list[dict[str, object]]:
     """Train with a slow worker that shares its points, as the others do; return the journal."""
     call(
         *("train", *FLAGS, "--slow", "2=8x", "--check", "--quiet", "--name", "run"),
-        *("--epochs", EPOCHS, "--max-seconds", 80, *flags),
+        *("--epochs", EPOCHS, "--max-seconds", LIMIT_S, *flags),
         cwd=folder,
+        timeout_s=LIMIT_S + 30,
     )
     return list(read_journal(folder / "runs" / "run" / "journal.jsonl"))
 
@@ -112,7 +115,7 @@ def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path)
     flags = ("--local-workers", 2, "--slow", "1=8x", "--epochs", EPOCHS, "--check")
     with Command(*FLAGS, *flags, cwd=tmp_path) as command:
         joiner = command.join(JOB, "--name", OWNER, "--share-data", "--slow", "8x")
-        assert command.wait(90) == 0, command.stderr()
+        assert command.wait(LIMIT_S) == 0, command.stderr()
         assert joiner.wait(60) == 0
         announced = {line["name"]: line["shares"] for line in command.journal("data")}
         names = {line["worker"]: line["name"] for line in command.journal("joined")}

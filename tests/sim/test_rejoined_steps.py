@@ -12,11 +12,11 @@ def lease(incarnation: int) -> Leased:
 def test_a_worker_that_rejoins_has_nothing_to_contribute() -> None:
     visits = SimVisits()
     visits.lease = lease(1)
-    visits.take_lease()
+    visits.take_lease(visits.lease)
     visits.visit(30, 3)
     assert visits.pending
     visits.lease = lease(2)
-    visits.take_lease()
+    visits.take_lease(visits.lease)
     assert not visits.pending
     visits.visit(10, 1)
     points, steps, (progress,) = visits.collect()

@@ -7,8 +7,7 @@ the target dies, leaves or cannot take the points. Only a few chunks of a worker
 time; the others wait, and are visited meanwhile.*
 
 A worker keeps an inactive copy of the points of a chunk that it gave away (FSP §4.3, virtual
-migration), so that the chunk can come back without sending its points. The lead decides which copies
-are kept: at most `most_points`, the newest ones.
+migration), so that the chunk can come back without being sent. The lead bounds these copies.
 """
 
 from collections import deque
