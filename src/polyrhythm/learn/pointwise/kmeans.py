@@ -21,6 +21,8 @@ from polyrhythm.learn.pointwise.nearest import Labels, Nearest, Scratch
 
 _DENSE = 0.6
 """If more points than this part must be looked at, all are: taking out rows costs time too."""
+_MANY_MOVES = 0.1
+"""If more points than this part move, centres will move far, and no bound would hold. So none is set."""
 
 
 class KMeans(Algorithm):
@@ -87,8 +89,7 @@ class KMeans(Algorithm):
             moves.add(points, old, found.rows, found.label, weight)
             old[found.rows] = found.label
             label[at] = old
-            if not new:
-                # centres move far after the first visit: no bound would hold
+            if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)
                 bound[at] = drifted.bound(found.best, second, square[at], old)
 

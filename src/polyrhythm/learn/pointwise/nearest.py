@@ -15,6 +15,8 @@ from polyrhythm.learn.pointwise.layout import Array
 Labels = npt.NDArray[np.int32]
 Values = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.intp]
+_MANY = 0.1
+"""If more rows than this part have moved, the search goes over all rows: taking some costs more."""
 
 
 def rank_of(k: int) -> npt.NDArray[Any]:
@@ -85,7 +87,10 @@ class Nearest:
         flat = distance.reshape(-1)
         own = np.take(flat, at, out=scratch.second[:count], mode="clip")
         moved = np.flatnonzero(own != best)
-        label = lowest(distance[:, moved], best[moved], scratch.rank)
+        if len(moved) > _MANY * count:
+            label = lowest(distance, best, scratch.rank)[moved]
+        else:
+            label = lowest(np.take(distance, moved, axis=1), best[moved], scratch.rank)
         at[moved] = label * np.intp(count) + moved
         return Found(moved, label, best, distance, at)
 
