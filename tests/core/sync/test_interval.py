@@ -420,25 +420,33 @@ def test_binary_halves_the_time_worked_if_a_pass_is_shorter_than_the_interval() 
     assert interval.next().interval_ns == 1_000 * MS
 
 
-@pytest.mark.parametrize("batch_ms", [5, 500])
-def test_without_a_learning_rate_the_start_follows_the_cost_of_barriers(batch_ms: int) -> None:
-    training = Training(line(-2, 1), phi_ns=6 * MS, objective=None, batch_ns=batch_ms * MS)
+def test_without_a_learning_rate_the_start_follows_the_cost_of_barriers() -> None:
+    training = Training(line(-2, 1), phi_ns=15 * MS, objective=None, batch_ns=5 * MS)
     interval = AutoInterval(rated=False)
     training.until(interval, "interval-blind")
     assert interval.next().interval_ns == 30 * MS
-    training.phi_ns = 12 * MS
+    training.phi_ns = 30 * MS
     training.until(interval, "interval-blind", most=8)
     assert interval.next().interval_ns == 60 * MS
 
 
+def test_without_a_learning_rate_rounds_have_most_of_the_points_of_a_batch() -> None:
+    training = Training(line(-2, 1), phi_ns=1 * MS, objective=None, batch_ns=40 * MS)
+    interval = AutoInterval(rated=False)
+    training.until(interval, "interval-blind")
+    assert interval.next().interval_ns == 30 * MS
+
+
 def test_without_a_learning_rate_two_micro_batches_still_fit_into_a_round() -> None:
-    training = Training(line(-2, 1), phi_ns=1 * MS, micro_ns=20 * MS, objective=None)
+    training = Training(
+        line(-2, 1), phi_ns=1 * MS, micro_ns=20 * MS, objective=None, batch_ns=10 * MS
+    )
     interval = AutoInterval(rated=False)
     training.until(interval, "interval-blind")
     assert interval.next().interval_ns == 40 * MS
 
 
-@pytest.mark.parametrize(("kind", "start_ms"), [("statistics", 40), ("gradient", 200)])
+@pytest.mark.parametrize(("kind", "start_ms"), [("statistics", 150), ("gradient", 200)])
 def test_only_statistics_have_no_learning_rate(kind: str, start_ms: int) -> None:
     policy = choose_policy(JobSpec(job="x", kind=kind, sync="fsp"))
     training = Training(line(-2, 1), phi_ns=8 * MS, objective=None)

@@ -21,9 +21,11 @@ _FAST = 4
 """Of five rounds, the second fastest is taken as the workers' speed. Disturbances only make rounds
 slower, so the faster rounds show the speed best."""
 _VARY = 1.2
-_PHIS = 5
+_PHIS = 2
 """Without a learning rate, a search begins with this many times the cost of a barrier: barriers then
-take a sixth of the time."""
+take a third of the time."""
+_LEAST_BATCH = 0.75
+"""But with no less than this part of the interval of a batch."""
 _ASK_EVERY = 4
 
 
@@ -141,15 +143,22 @@ class Bounds:
 
         With a learning rate, it is the interval in which all workers together visit as many points
         as in a round of bsp, because the user chose the rate for batches of that size; until a
-        round has been measured, it is the lower limit. Without one, short rounds do no harm except
-        for the cost of their barriers, so it is a few times that cost.
+        round has been measured, it is the lower limit. Without one, short rounds cost little more
+        than their barriers, so it is twice that cost, but not much less than the interval of a batch:
+        parameters that are computed from very few points are poor.
         """
-        if not self._rated:
-            return self.clamp(_PHIS * self.phi_ns)
+        batch_ns = self._batch_ns()
+        if self._rated:
+            return self.clamp(batch_ns)
+        return self.clamp(max(_PHIS * self.phi_ns, _LEAST_BATCH * batch_ns))
+
+    def _batch_ns(self) -> float:
+        """The interval in which all workers together visit as many points as in a round of bsp; 0
+        until a round has been measured."""
         if not self._batches_ns:
-            return self.low_ns
+            return 0.0
         slowest_first = sorted(self._batches_ns, reverse=True)
-        return self.clamp(slowest_first[min(_FAST, len(slowest_first)) - 1])
+        return slowest_first[min(_FAST, len(slowest_first)) - 1]
 
     def clamp(self, interval_ns: float) -> int:
         return max(self.low_ns, min(self.high_ns, round(interval_ns)))

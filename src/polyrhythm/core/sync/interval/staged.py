@@ -2,8 +2,8 @@
 
 The search starts with the interval in which all workers together visit as many points as in a round
 of bsp, because the user chose the learning rate for batches of that size. The kind statistics has no
-learning rate: there it starts with five times the cost of a barrier. It moves away from there only
-as far as measurements prove.
+learning rate: there it starts with twice the cost of a barrier, or a little less than that interval
+(`Bounds.start_ns`). It moves away from there only as far as measurements prove.
 
 A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
 with 2 eta, and the objective is measured between parts. Each part at 2 eta is compared with the
