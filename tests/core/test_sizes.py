@@ -8,6 +8,7 @@ from polyrhythm.errors import UsageError
 
 
 def test_sizes_have_a_number_and_a_unit() -> None:
+    assert parse_size("0") == 0
     assert [parse_size(text) for text in ("0B", "500MB", "1.5 GiB")] == [0, 5 * 10**8, 3 * 2**29]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from torch.utils.data import (
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.loading import rows_of
 from polyrhythm.wire.messages import JobSpec
 
 POINTS = 100
@@ -232,3 +234,17 @@ def test_an_empty_share_of_a_stream_is_an_error() -> None:
 
     with pytest.raises(UsageError, match="too few points"):
         train(lambda worker: worker.batches(One(), batch_size=10), rounds=1)
+
+
+def test_rows_of_tensors_are_those_that_torch_finds() -> None:
+    """numpy knows neither bfloat16 nor gradients."""
+    wide = torch.arange(30.0).reshape(10, 3)
+    columns = (
+        *(wide, wide.t().contiguous().t(), wide.to(torch.bfloat16), wide[:, 0] > 9),
+        *(wide.clone().requires_grad_(), wide.to(torch.complex64), wide[:, :0]),
+    )
+    indices = np.array([7, 0, 7, 3])
+    for found, column in zip(rows_of(columns)(indices), columns, strict=True):
+        expected = column[torch.from_numpy(indices)]
+        assert torch.equal(found, expected)
+        assert (found.dtype, found.requires_grad) == (expected.dtype, expected.requires_grad)

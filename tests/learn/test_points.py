@@ -161,3 +161,25 @@ def test_an_evicted_worker_visits_uncounted_points_again() -> None:
     visited = points.next(32)[0].tolist()
     assert points.take(replace(lease, incarnation=lease.incarnation + 1))
     assert points.next(32)[0].tolist() == visited
+
+
+def test_the_order_of_chunks_does_not_depend_on_when_batches_are_put_back() -> None:
+    """The order of a pass is found once, and again when batches were put back."""
+    expected = a_pass(Points(lease_of(300)), 300, 7)
+    points, found = Points(lease_of(300)), []
+    while len(found) < 300:
+        points.next(7)
+        points.next(5)
+        points.put_back(2)
+        found += points.next(7)[0].tolist()
+        points.keep(0)
+    assert found == expected
+
+
+@pytest.mark.parametrize("seed", [3, 2**32 - 1, 2**32 + 3])
+def test_the_order_of_a_chunk_is_the_one_that_its_seed_has_always_given(seed: int) -> None:
+    """A job may continue in the middle of a chunk with a checkpoint of an earlier release."""
+    lease = replace(lease_of(50, seed=seed), chunks=(ChunkLease(4, 10, 40, 6, 0),))
+    dealt = np.random.default_rng(seed).permutation(50)[10:40]
+    expected = np.random.default_rng((seed, 6, 2, 4)).permutation(dealt)
+    assert Points(lease).next(30)[0].tolist() == expected.tolist()

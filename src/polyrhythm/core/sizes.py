@@ -1,4 +1,4 @@
-"""Sizes as users write them: a number and its unit, such as 500MB or 2GiB."""
+"""Sizes as users write them: a number and its unit, such as 500MB or 2GiB. 0 needs no unit."""
 
 import re
 
@@ -13,6 +13,8 @@ _SHAPE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", re.ASCII)
 
 def parse_size(text: str) -> int:
     """The size in bytes. Raises a ValueError whose text says how to write a size."""
+    if text.strip() == "0":
+        return 0
     match = _SHAPE.fullmatch(text.strip())
     if match is None or match[2] not in UNITS:
         raise ValueError(

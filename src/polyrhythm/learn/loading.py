@@ -193,7 +193,7 @@ def fetcher(
     if collate_fn in (None, default_collate):
         tensors = tensors_of(dataset)
         if tensors is not None:
-            return lambda indices: _together(tensors, indices)
+            return rows_of(tensors)
         if isinstance(dataset, RowGroups):
             return dataset.columns
     collate = collate_fn or default_collate
@@ -215,9 +215,22 @@ def tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
     return dataset.tensors if type(dataset) is TensorDataset else None
 
 
-def _together(columns: Iterable[torch.Tensor], indices: Indices) -> tuple[torch.Tensor, ...]:
-    index = torch.from_numpy(indices)
-    return tuple(column[index] for column in columns)
+def rows_of(columns: Iterable[torch.Tensor]) -> Callable[[Indices], tuple[torch.Tensor, ...]]:
+    """Return a function that gives these rows of all columns. In memory numpy takes rows several times
+    faster than torch indexes them."""
+    takers = [_taker(column) for column in columns]
+    return lambda indices: tuple(take(indices) for take in takers)
+
+
+def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
+    if type(column) is torch.Tensor and column.device.type == "cpu" and not column.requires_grad:
+        try:
+            values = column.numpy()
+        except (TypeError, RuntimeError):
+            pass  # numpy does not know the type or the layout of this tensor
+        else:
+            return lambda indices: torch.from_numpy(np.take(values, indices, 0))
+    return lambda indices: column[torch.from_numpy(indices)]
 
 
 class _Whole(Dataset[Any]):
@@ -226,12 +239,15 @@ class _Whole(Dataset[Any]):
 
     def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
         self._tensors = tensors
+        self._rows: Callable[[Indices], tuple[torch.Tensor, ...]] | None = None
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         return tuple(tensor[index] for tensor in self._tensors)
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
-        return _together(self._tensors, np.asarray(indices, np.int64))
+        if self._rows is None:  # made here, because a function cannot be sent to a process
+            self._rows = rows_of(self._tensors)
+        return self._rows(np.asarray(indices, np.int64))
 
 
 def _as_is(batch: Any) -> Any:

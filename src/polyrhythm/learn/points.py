@@ -6,6 +6,7 @@ chunk has points of all labels. A contribution carries the ChunkProgress of its 
 progress takes effect when the contribution is counted.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -46,7 +47,7 @@ class Points:
         shuffled without regard to `order`, which only this worker knows."""
         self.begin(least)
         self._shared = shared
-        self._in_order = order
+        self._wanted = order
         rng = np.random.default_rng(lease.seed)
         self._permutation: Indices = (
             rng.permutation(lease.points) if order is None else order.deal(rng)
@@ -54,6 +55,8 @@ class Points:
         self._seed = lease.seed
         self._epochs = lease.epochs
         self._chunks: dict[int, ChunkLease] = {}
+        self.everything = 0
+        """The number of points in the lease."""
         self._at: dict[int, tuple[int, int]] = {}
         self._been: dict[int, tuple[int, int]] = {}
         """This worker's position in every chunk that it has visited. Chunks that are no longer
@@ -62,8 +65,11 @@ class Points:
         self._log: list[dict[int, tuple[int, int]]] = []
         """Per call of `next` that may be taken back: the positions before it, in the chunks that it
         used."""
-        self._ranks: tuple[int, int, Indices] | None = None
-        self._last_shuffled: tuple[ChunkLease, int, Indices] | None = None
+        self._todo: deque[int] = deque()
+        """The chunks that are left of the pass `_todo_pass`, in order, if they are known: finding them
+        for every batch would take longer, the more chunks a worker has."""
+        self._todo_pass = 0
+        self._last_shuffled: tuple[tuple[int, int], int, Indices] | None = None
         self._last_ranked: tuple[Leased, int, dict[int, Indices], Indices] | None = None
         self.take(lease)
 
@@ -97,7 +103,9 @@ class Points:
             self._been.clear()
             self._log.clear()
         self._lease = lease
+        self._todo.clear()
         self._chunks = {chunk.chunk: chunk for chunk in lease.chunks}
+        self.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
         self._at = {
             number: max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))
             for number, chunk in self._chunks.items()
@@ -132,6 +140,7 @@ class Points:
     def put_back(self, batches: int = 1) -> None:
         """Return the points of the last `batches` calls of `next`, so that the next calls give them
         again."""
+        self._todo.clear()
         for _ in range(min(batches, len(self._log))):
             for number, at in self._log.pop().items():
                 self._been[number] = at
@@ -143,6 +152,8 @@ class Points:
         del self._log[: max(0, len(self._log) - batches)]
 
     def _this_pass(self) -> int:
+        if self._todo:
+            return self._todo_pass
         return min(passes for passes, _ in self._at.values())
 
     def _left(self, this_pass: int) -> int:
@@ -156,12 +167,12 @@ class Points:
     def _may_skip(self) -> bool:
         """Whether a remainder may be skipped although no batch of its pass precedes it. It may not
         if it is the last that this worker visits: progress is reported with a batch."""
-        everything = sum(chunk.last - chunk.first for chunk in self._chunks.values())
         last = self._epochs is not None and self._this_pass() + 1 >= self._epochs
-        return everything >= self._whole and not last
+        return self.everything >= self._whole and not last
 
     def _skip_pass(self, before: dict[int, tuple[int, int]]) -> None:
         this_pass = self._this_pass()
+        self._todo.clear()
         for number, at in self._at.items():
             if at[0] == this_pass:
                 before.setdefault(number, at)
@@ -180,20 +191,21 @@ class Points:
         self, count: int, this_pass: int, before: dict[int, tuple[int, int]]
     ) -> Indices:
         """The next points, one chunk after the other."""
+        if not self._todo:
+            self._todo, self._todo_pass = self._in_order(this_pass), this_pass
+        todo = self._todo
         parts: list[Indices] = []
-        for number in self._order(this_pass):
-            if count <= 0:
-                break
-            passes, cursor = self._at[number]
-            if passes != this_pass:
-                continue
-            chunk = self._chunks[number]
+        while count > 0 and todo:
+            number = todo[0]
+            chunk, (passes, cursor) = self._chunks[number], self._at[number]
             taken = take(count, chunk.last - chunk.first - cursor, self._least)
             points = self._shuffled(chunk, passes)[cursor : cursor + taken]
             count -= len(points)
             parts.append(points)
             self._advance(number, len(points), before)
-        return np.concatenate(parts)
+            if self._at[number][0] != this_pass:
+                todo.popleft()
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _next_of_lease(
         self, count: int, this_pass: int, before: dict[int, tuple[int, int]]
@@ -237,29 +249,31 @@ class Points:
             self._last_ranked = kept = (self._lease, this_pass, ordered, ranks)
         return kept[2], kept[3]
 
-    def _order(self, this_pass: int) -> list[int]:
+    def _in_order(self, this_pass: int) -> deque[int]:
         """The chunks of this pass in order: first a chunk that is partly visited, then the others
         as shuffled for this pass."""
-        rank = self._rank(this_pass, max(self._at) + 1)
-        return sorted(self._at, key=lambda number: (self._at[number][1] == 0, rank[number]))
-
-    def _rank(self, this_pass: int, count: int) -> Indices:
-        if self._ranks is None or self._ranks[:2] != (this_pass, count):
-            rng = np.random.default_rng((self._seed, this_pass, 1))
-            self._ranks = (this_pass, count, rng.permutation(count))
-        return self._ranks[2]
+        rank = np.random.default_rng((self._seed, this_pass, 1)).permutation(max(self._at) + 1)
+        left = (number for number, (passes, _) in self._at.items() if passes == this_pass)
+        return deque(sorted(left, key=lambda number: (self._at[number][1] == 0, rank[number])))
 
     def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
         """The points of a chunk as shuffled for this pass. The result is cached, because
         consecutive batches mostly come from the same chunk."""
         last = self._last_shuffled
-        if last is None or last[0] != chunk or last[1] != passes:
-            rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
-            points, order = self.of(chunk.first, chunk.last), self._in_order
+        if last is None or last[0] != (chunk.chunk, chunk.first) or last[1] != passes:
+            rng = _seeded((self._seed, passes, 2, chunk.chunk))
+            points, order = self.of(chunk.first, chunk.last), self._wanted
             own = chunk.first < len(self._permutation)
             if order is not None and own and not self._shared:
                 shuffled = order.shuffle(points, rng)
             else:
                 shuffled = rng.permutation(points)
-            self._last_shuffled = last = (chunk, passes, shuffled)
+            self._last_shuffled = last = ((chunk.chunk, chunk.first), passes, shuffled)
         return last[2]
+
+
+def _seeded(numbers: tuple[int, ...]) -> np.random.Generator:
+    """`np.random.default_rng(numbers)`, which is faster with an array."""
+    if max(numbers) >> 32:
+        return np.random.default_rng(numbers)
+    return np.random.default_rng(np.array(numbers, np.uint32))

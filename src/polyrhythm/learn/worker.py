@@ -279,7 +279,7 @@ class Worker:
                 if ahead.take(lease):
                     self._visits.drop()
                 self._visits.begin(lease.number)
-                self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
+                self._visits.everything = points.everything
                 found = ahead.next(self._visits.unstepped if self._visits.returnable else 0)
                 if found is None:
                     exchange.settle()

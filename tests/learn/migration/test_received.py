@@ -89,7 +89,7 @@ def fetcher(received: ReceivedPoints, *, columns: bool) -> Fetcher:
         assert index < 10
         return float(index)
 
-    return Fetcher(received, native, sample, list, columns=columns)
+    return Fetcher(received, native, sample, list, 10, columns=columns)
 
 
 def test_received_points_are_served_beside_own_points() -> None:
@@ -110,7 +110,13 @@ def test_received_columns_are_served_beside_own_columns() -> None:
     received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
     fetch = fetcher(received, columns=True)
     fetch.take([(7, np.array([50, 51]))])
-    for indices, x in [([51, 2, 50], [51.5, 2.0, 50.5]), ([50], [50.5]), ([1], [1.0])]:
+    alternating = [1, 51, 2, 50, 3, 51, 4, 50, 5, 51, 6, 50]
+    for indices, x in [
+        ([51, 2, 50], [51.5, 2.0, 50.5]),
+        ([50], [50.5]),
+        ([1], [1.0]),
+        (alternating, [index + 0.5 * (index > 10) for index in alternating]),
+    ]:
         floats, whole = fetch(np.array(indices))
         assert floats.tolist() == x and floats.dtype == torch.float32
         assert whole.tolist() == indices and whole.dtype == torch.int64

@@ -34,6 +34,7 @@ class MovingPoints:
             self._native,
             lambda index: self._dataset[index],
             loading.collate_fn or default_collate,
+            len(loading.dataset),
             columns=self._columns,
         )
         carrier.read, carrier.add = self._read, self._received.add

@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from polyrhythm.errors import LinkError
 from polyrhythm.learn.migration.layout import Column, Packed, Samples, column_of, tensor_of, unpack
 from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart, ColumnSpec
+
+_MOST_EDGES = 8
+"""If the chunks of a batch alternate more often, its points are sorted by their chunks first."""
 
 
 @dataclass(slots=True)
@@ -118,8 +122,8 @@ class ReceivedPoints:
 
 class Fetcher:
     """Gives batches of points, of which some may be received. `native` reads a batch from this
-    worker's own data set; `sample` reads one point, and `collate` makes a batch of points. With
-    `columns`, a batch is a tuple of tensors instead."""
+    worker's own data set, which has `own` points; `sample` reads one point, and `collate` makes a batch
+    of points. With `columns`, a batch is a tuple of tensors instead."""
 
     def __init__(
         self,
@@ -127,14 +131,16 @@ class Fetcher:
         native: Callable[[Indices], Any],
         sample: Callable[[int], Any],
         collate: Callable[[list[Any]], Any],
+        own: int,
         *,
         columns: bool,
     ) -> None:
         self._received = received
         self._native, self._sample, self._collate = native, sample, collate
+        self._own = own
         self._columns = columns
         self._chunk = np.empty(0, np.int64)
-        """Per point of the data set, the chunk of the lease with which it was received, or -1."""
+        """Per point, the chunk of the lease with which it was received, or -1."""
         self._position = np.empty(0, np.int64)
         self.served: frozenset[int] = frozenset()
         """The chunks of the lease that were received."""
@@ -146,7 +152,8 @@ class Fetcher:
         if served.keys() == self.served:
             return False
         self.served = frozenset(served)
-        count = 1 + max((int(points.max()) for points in served.values()), default=-1)
+        last = max((int(points.max()) for points in served.values()), default=-1)
+        count = max(self._own, last + 1)
         self._chunk, self._position = np.full(count, -1), np.zeros(count, np.int64)
         for number, points in served.items():
             self._chunk[points] = number
@@ -156,13 +163,12 @@ class Fetcher:
     def __call__(self, indices: Indices) -> Any:
         if not self.served:
             return self._native(indices)
-        chunks = np.full(len(indices), -1)
-        known = indices < len(self._chunk)
-        chunks[known] = self._chunk[indices[known]]
-        if (chunks < 0).all():
+        chunks = self._chunk[indices]
+        alike = bool((chunks == chunks[0]).all())
+        if alike and chunks[0] < 0:
             return self._native(indices)
         if self._columns:
-            return self._together(indices, chunks)
+            return self._together(indices, chunks, [0, len(chunks)] if alike else _edges(chunks))
         return self._collate(
             [
                 self._sample(index)
@@ -172,30 +178,42 @@ class Fetcher:
             ]
         )
 
-    def _together(self, indices: Indices, chunks: Indices) -> tuple[torch.Tensor, ...]:
-        """The columns of these points, of which some belong to received chunks. For few points numpy
-        takes rows faster than torch does."""
+    def _together(
+        self, indices: Indices, chunks: Indices, edges: Sequence[int]
+    ) -> tuple[torch.Tensor, ...]:
+        """The columns of these points, of which some belong to received chunks. A batch usually has
+        the points of one chunk after those of another; they begin at `edges`."""
+        if len(edges) > _MOST_EDGES:
+            order = np.argsort(chunks, kind="stable")
+            back = np.argsort(order, kind="stable")
+            indices, chunks = indices[order], chunks[order]
+            specs, columns = self._joined(indices, chunks, _edges(chunks))
+            return _tensors(specs, [np.take(column, back, 0) for column in columns])
+        return _tensors(*self._joined(indices, chunks, edges))
+
+    def _joined(
+        self, indices: Indices, chunks: Indices, edges: Sequence[int]
+    ) -> tuple[tuple[ColumnSpec, ...], list[Column]]:
+        """The columns of points. Those of a chunk are neighbours, and begin at an edge."""
         specs: tuple[ColumnSpec, ...] = ()
-        found: list[Column] = []
-        for chunk in set(chunks.tolist()) - {-1}:
+        parts: list[Sequence[Column]] = []
+        for first, last in pairwise(edges):
+            points, chunk = indices[first:last], int(chunks[first])
+            if chunk < 0:
+                parts.append([column_of(tensor)[1] for tensor in self._native(points)])
+                continue
             part, _ = self._received.at(chunk, 0)
-            here = chunks == chunk
-            at = self._position[indices[here]]
-            if len(at) == len(indices):
-                return _tensors(part.specs, [column[at] for column in part.columns])
-            if not found:
-                specs = part.specs
-                found = [
-                    np.empty((len(indices), *spec.shape), column.dtype)
-                    for spec, column in zip(specs, part.columns, strict=True)
-                ]
-            for out, column in zip(found, part.columns, strict=True):
-                out[here] = column[at]
-        own = chunks < 0
-        if own.any():
-            for out, tensor in zip(found, self._native(indices[own]), strict=True):
-                out[own] = column_of(tensor)[1]
-        return _tensors(specs, found)
+            specs, at = part.specs, self._position[points]
+            parts.append([np.take(column, at, 0) for column in part.columns])
+        if len(parts) == 1:
+            return specs, list(parts[0])
+        return specs, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+
+
+def _edges(chunks: Indices) -> list[int]:
+    """Where the points of each chunk begin, and where those of the last one end."""
+    begin = np.flatnonzero(chunks[1:] != chunks[:-1]) + 1
+    return [0, *begin.tolist(), len(chunks)]
 
 
 def _tensors(specs: Sequence[ColumnSpec], columns: Iterable[Column]) -> tuple[torch.Tensor, ...]:
