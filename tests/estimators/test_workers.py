@@ -111,3 +111,14 @@ def test_a_part_of_a_mapped_array_is_found_in_its_file(tmp_path: Path) -> None:
         assert np.array_equal(fitting._map(place), part)
     assert fitting._mapped(mapped[:, 1:]) is None
     assert fitting._mapped(X) is None
+
+
+@pytest.mark.parametrize("points", [1, 5, 900, 20_000, 262_144, 263_000, 1_000_000, 50_000_000])
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_every_worker_has_a_chunk_and_a_step_is_at_most_a_few_megabytes(
+    points: int, workers: int
+) -> None:
+    batch, least = fitting._steps(points, workers, "bspb")
+    assert 1 <= least <= batch <= 131_072
+    assert points < workers or points // least >= workers
+    assert fitting._steps(points, workers, "fsp")[0] == 32_768

@@ -21,7 +21,7 @@ from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.blocks import one_blas_thread
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import sample_of
-from polyrhythm.learn.pointwise.runner import run_pointwise
+from polyrhythm.learn.pointwise.runner import BATCH, run_pointwise
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions
@@ -31,7 +31,11 @@ AfterPass = Callable[[int, float | None], None]
 _FEW_POINTS = 20_000
 """So few points do not repay a second worker in this process."""
 _CHUNK_POINTS = 8_192
-"""The fewest points of a chunk in this process: a chunk is visited by one call of the algorithm."""
+"""The fewest points of a chunk: a chunk is visited by one call of the algorithm."""
+_CHUNKS_EACH = 4
+_STEP_POINTS = 131_072
+"""With many points a worker has at least so many chunks, of at most so many points: a call for each
+chunk takes time too, and chunks move only if a worker dies."""
 _HEARTBEAT_S = 20.0
 _LONGEST_S = 1e7
 
@@ -83,9 +87,21 @@ def fit_points(
         fit = _Fit(algorithm, points, parameter, after_pass)
         if place.address is not None:
             return _joined(fit, place)
+        workers = place.workers or (usable_cores() if len(points) >= _FEW_POINTS else 1)
+        fit.batch, least = _steps(len(points), workers, place.sync)
         if place.workers is None:
-            return _inline(fit, place, max_passes)
-    return _processes(fit, place.workers, place.sync, max_passes, quiet=after_pass is None)
+            return _inline(fit, workers, least, place.sync, max_passes)
+    return _processes(fit, workers, least, place.sync, max_passes, quiet=after_pass is None)
+
+
+def _steps(points: int, workers: int, sync: str) -> tuple[int, int]:
+    """How many points a worker visits at a time, and the fewest points of a chunk. With bspb a worker
+    contributes after a pass, however many points it visits at a time."""
+    each = points // workers
+    large = min(_STEP_POINTS, each // _CHUNKS_EACH)
+    if sync == "bspb" and large > BATCH:
+        return large, large
+    return BATCH, max(1, min(_CHUNK_POINTS, each))
 
 
 @dataclass(slots=True)
@@ -96,6 +112,8 @@ class _Fit:
     points: Batch
     parameter: Arrays
     after_pass: AfterPass | None
+    batch: int = BATCH
+    """How many points a worker visits at a time, unless the sync policy wants fewer."""
 
     def on(self, worker: Worker) -> Fitted:
         ended_s: list[float] = []
@@ -109,17 +127,21 @@ class _Fit:
         source = ArraySource(self.points)
         with one_blas_thread():
             found = run_pointwise(
-                worker, self.algorithm, source, parameter=self.parameter, after_pass=after_pass
+                worker,
+                self.algorithm,
+                source,
+                parameter=self.parameter,
+                after_pass=after_pass,
+                batch=self.batch,
             )
         return Fitted(
             found.parameter, found.passes, found.terminated, found.objectives, ended_s, began_s
         )
 
 
-def _inline(fit: _Fit, place: Place, max_passes: int) -> Fitted:
+def _inline(fit: _Fit, workers: int, least: int, sync: str, max_passes: int) -> Fitted:
     """In this process: one worker, or one per core if there are many points. numpy releases the lock
     of the interpreter while it computes."""
-    workers = usable_cores() if len(fit.points) >= _FEW_POINTS else 1
     results: dict[str, Fitted] = {}
 
     def main(worker: Worker) -> None:
@@ -128,10 +150,10 @@ def _inline(fit: _Fit, place: Place, max_passes: int) -> Fitted:
     job = JobSpec(
         job=fit.algorithm.name,
         kind="statistics",
-        sync=place.sync,
+        sync=sync,
         workers=workers,
         epochs=max_passes,
-        min_batch=max(1, min(_CHUNK_POINTS, len(fit.points) // workers)),
+        min_batch=least,
         timer="off",
         heartbeat_s=_HEARTBEAT_S,
     )
@@ -163,21 +185,23 @@ def _joined(fit: _Fit, place: Place) -> Fitted:
         return fit.on(worker)
 
 
-def _processes(fit: _Fit, workers: int, sync: str, max_passes: int, *, quiet: bool) -> Fitted:
+def _processes(
+    fit: _Fit, workers: int, least: int, sync: str, max_passes: int, *, quiet: bool
+) -> Fitted:
     """With worker processes on this machine. They map the points from a file."""
     from polyrhythm.api.training import train
 
     with tempfile.TemporaryDirectory(prefix="polyrhythm-fit-") as name:
         folder = Path(name)
         kept = _keep(fit.points, folder)
-        algorithm, parameter = fit.algorithm, fit.parameter
+        algorithm, parameter, batch = fit.algorithm, fit.parameter, fit.batch
 
         def main(worker: Worker) -> None:
             from polyrhythm.errors import UsageError
             from polyrhythm.estimators.fitting import _Fit, _load, _save
 
             try:
-                found = _Fit(algorithm, _load(kept), parameter, None).on(worker)
+                found = _Fit(algorithm, _load(kept), parameter, None, batch).on(worker)
             except UsageError as error:
                 (folder / f"{worker.name}.error").write_text(str(error))
                 raise
@@ -190,7 +214,9 @@ def _processes(fit: _Fit, workers: int, sync: str, max_passes: int, *, quiet: bo
                 kind="statistics",
                 sync=sync,
                 workers=workers,
+                servers=1,
                 epochs=max_passes,
+                min_batch=least,
                 threads=1,
                 runs_dir=str(folder / "runs"),
                 quiet=quiet,

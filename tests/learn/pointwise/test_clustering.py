@@ -86,6 +86,28 @@ def test_points_that_are_left_out_would_not_have_moved(
     assert (left_out > len(x)) == (scale < 1e15)
 
 
+@pytest.mark.parametrize("weight", [None, np.linspace(0.5, 2.0, 600)])
+def test_new_points_and_counted_points_may_be_visited_together(
+    weight: npt.NDArray[np.float64] | None,
+) -> None:
+    x = blobs()
+    algorithm = KMeans(4)
+    memory = algorithm.memory(len(x))
+    parameter = {"centers": x[:4].copy(), "variance": np.ones(())}
+    part = {name: array[200:400] for name, array in memory.items()}
+    total = algorithm.update_points(Batch(x, None, weight).part(slice(200, 400)), parameter, part)
+    parameter = {"centers": x[4:8].copy(), "variance": np.ones(())}
+    change = algorithm.update_points(Batch(x, None, weight), parameter, memory)
+    weighed = np.ones(len(x)) if weight is None else weight
+    for cluster in range(4):
+        inside = memory["label"] == cluster
+        count = total["count"][cluster] + change["count"][cluster]
+        assert np.isclose(count, weighed[inside].sum())
+        added = total["sum"][cluster] + change["sum"][cluster]
+        assert np.allclose(added, (x * weighed[:, None])[inside].sum(0))
+    assert np.allclose(memory["square"], (x * x).sum(1))
+
+
 def test_weights_count_as_repeated_points() -> None:
     x = blobs(200)
     times = np.random.default_rng(1).integers(1, 4, len(x))

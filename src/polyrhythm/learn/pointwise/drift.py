@@ -20,13 +20,12 @@ from polyrhythm.learn.pointwise.layout import Array
 
 _lock = threading.Lock()
 """For all objects: a lock of an object could not be pickled, and it is held for microseconds."""
-_SHORTER = 1.0 - 2.0**-20
-"""A bound is kept as float32, and must not grow by that."""
+_ROUNDING = 2.0**-20
+"""A bound is kept as float32, and must not grow by that. So it is made smaller by this part of it."""
 _EPSILON = float(np.finfo(np.float32).eps)
 """Squared norms are kept as float32, whatever the type of the points."""
 _FAR = 1e15
 """Bounds of points further from the origin would leave the range of float32."""
-_TINY = np.float32(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +40,40 @@ class Drifted:
     """No centre is further from the origin, until a larger radius invalidates all bounds."""
     features: int
 
+    def reach(self, square: npt.NDArray[Any]) -> float:
+        """No point is further from any centre. `square`: |x|^2 of the points."""
+        return float(np.sqrt(square.max(initial=0.0))) + self.radius
+
     def bound(
         self,
         best: npt.NDArray[Any],
         second: npt.NDArray[Any],
         square: npt.NDArray[Any],
         label: npt.NDArray[np.int32],
-    ) -> npt.NDArray[np.float32]:
+        reach: float,
+    ) -> npt.NDArray[np.floating[Any]]:
         """The drifts up to which points keep their clusters. `best` and `second`: |c|^2 - 2 x.c of the
-        nearest and the second nearest centre. `square`: |x|^2."""
-        reach = float(np.sqrt(square.max())) + self.radius
+        nearest and the second nearest centre; both are overwritten. `square`: |x|^2. A bound that is
+        NaN holds for no drift."""
         if not reach < _FAR:
             return np.full(len(best), -np.inf, np.float32)
         error = (self.features + 8) * _EPSILON * reach * reach
-        near = np.sqrt(np.maximum(best + (square + error), 0.0))
-        far = np.sqrt(np.maximum(second + (square - error), 0.0))
+        with np.errstate(invalid="ignore"):  # the root of a distance that is smaller than its error
+            best += square
+            best += error
+            near = np.sqrt(best, out=best)
+            second += square
+            second -= error
+            far = np.sqrt(second, out=second)
         # Squared distances that differ by more than two errors are compared rightly. While the
         # margin lasts, far + near is at least 2 near, so a margin of error / near is enough. And
         # (far - near)^2 <= far^2 - near^2, so a margin of the root of two errors is enough.
-        least = np.minimum(np.float32(np.sqrt(2.0 * error)), np.float32(error) / (near + _TINY))
-        margin = far - near - least
-        found: npt.NDArray[np.float32] = margin.astype(np.float32) + self.limit[label]
-        found *= np.float32(_SHORTER)
+        least, lowest = float(np.sqrt(2.0 * error)), float(near.min())
+        if lowest > 0.0:
+            least = min(least, error / lowest)
+        least += _ROUNDING * (2.0 * reach + float(self.limit.max()))
+        found: npt.NDArray[np.floating[Any]] = np.subtract(far, near, out=far)
+        found += np.take((self.now - least).astype(np.float32), label)
         return found
 
 

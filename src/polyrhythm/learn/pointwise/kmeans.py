@@ -15,9 +15,9 @@ import numpy.typing as npt
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
-from polyrhythm.learn.pointwise.drift import Drift
+from polyrhythm.learn.pointwise.drift import Drift, Drifted
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
-from polyrhythm.learn.pointwise.nearest import Labels, Nearest, Scratch
+from polyrhythm.learn.pointwise.nearest import Labels, Nearest, Scratch, scratch_of
 
 _DENSE = 0.6
 """If more points than this part must be looked at, all are: taking out rows costs time too."""
@@ -39,6 +39,7 @@ class KMeans(Algorithm):
         self.threads = threads
         self.sample_points = max(10_000, 100 * k)
         self._drift = Drift()
+        self._kept: tuple[Drifted, Nearest, np.dtype[Any]] | None = None
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         check_count(self.k, len(sample))
@@ -66,32 +67,35 @@ class KMeans(Algorithm):
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x = np.asarray(batch.x)
         label, bound, square = memory["label"], memory["bound"], memory["square"]
-        drifted = self._drift.to(parameter["centers"])
+        drifted, nearest = self._at(parameter["centers"], x.dtype)
+        new = bool((label < 0).any())
         left = np.flatnonzero(~(bound > np.take(drifted.limit, label, mode="clip")))
         dense = len(left) > _DENSE * len(x)
-        nearest = Nearest(parameter["centers"], x.dtype)
         layout = self.layout(parameter)
-        rows = block_rows(x.shape[1] * x.itemsize + 4 * self.k + 16)
+        rows = block_rows(x.shape[1] * x.itemsize)
+        reach = np.inf if new else drifted.reach(square)
 
         def begin() -> tuple[Moves, Scratch]:
-            return Moves(layout.zeros()), Scratch(self.k, rows, x.dtype)
+            return Moves(layout.zeros()), scratch_of(self.k, rows, x.dtype)
 
         def work(state: tuple[Moves, Scratch], block: slice) -> None:
             moves, scratch = state
             at: Any = block if dense else left[block]
             points, old = x[block] if dense else x.take(at, axis=0), label[at]
-            new = (old < 0).any()
+            weight = None if batch.weight is None else batch.weight[at]
+            found = nearest.moved(points, None if new else old, scratch)
             if new:
                 with np.errstate(over="ignore"):  # then no bound holds
-                    square[at] = np.einsum("nd,nd->n", points, points)
-            found = nearest.moved(points, None if new else old, scratch)
-            weight = None if batch.weight is None else batch.weight[at]
+                    square[at] = moves.add_all(points, old, found.label, weight)
+                label[at] = found.label
+                return
             moves.add(points, old, found.rows, found.label, weight)
             old[found.rows] = found.label
-            label[at] = old
+            if not dense:  # otherwise `old` is a part of `label`
+                label[at] = old
             if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)
-                bound[at] = drifted.bound(found.best, second, square[at], old)
+                bound[at] = drifted.bound(found.best, second, square[at], old, reach)
 
         count = len(x) if dense else len(left)
         states = over_blocks(count, rows, self.threads, begin, work)
@@ -100,6 +104,14 @@ class KMeans(Algorithm):
             for name, array in moves.total().items():
                 total[name] += array
         return total
+
+    def _at(self, centers: Array, dtype: np.dtype[Any]) -> tuple[Drifted, Nearest]:
+        """The drift at these centres, and the search among them. Both are kept for the next call,
+        because a worker visits many chunks with the same centres."""
+        drifted, kept = self._drift.to(centers), self._kept
+        if kept is None or kept[0] is not drifted or kept[2] != dtype:
+            kept = self._kept = (drifted, Nearest(centers, dtype), dtype)
+        return kept[0], kept[1]
 
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
         count = statistics["count"]
@@ -201,35 +213,52 @@ class Moves:
         new: Labels,
         weight: npt.NDArray[Any] | None,
     ) -> None:
-        """Move some rows of the points from their old clusters (-1: none) to their new ones."""
-        if len(rows) == len(points):
-            self._add_up([(points, old, new, weight)])
-        elif len(rows):
+        """Move some rows of the points from their old clusters to their new ones."""
+        if len(rows):
             some = None if weight is None else weight[rows]
             self._waiting.append((points.take(rows, axis=0), old[rows], new, some))
             self._count += len(rows)
             if self._count >= _TOGETHER:
-                self._add_up(self._waiting)
-                self._waiting, self._count = [], 0
+                self._add_waiting()
+
+    def add_all(
+        self,
+        points: npt.NDArray[Any],
+        old: Labels,
+        new: Labels,
+        weight: npt.NDArray[Any] | None,
+    ) -> npt.NDArray[np.float64]:
+        """Move points to their first clusters; some of them may have a cluster already (-1: none).
+        Returns the squared norms of all points."""
+        return self._add_up(points.astype(np.float64), old, new, weight)
 
     def total(self) -> Arrays:
         """The change of the statistics by all moves."""
         if self._waiting:
-            self._add_up(self._waiting)
-            self._waiting, self._count = [], 0
+            self._add_waiting()
         return self._change
 
-    def _add_up(self, moves: list[tuple[Any, Labels, Labels, Any]]) -> None:
-        parts, old, new, weights = zip(*moves, strict=True)
+    def _add_waiting(self) -> None:
+        parts, old, new, weights = zip(*self._waiting, strict=True)
+        weight = None if weights[0] is None else np.concatenate(weights)
         points = np.concatenate(parts, dtype=np.float64)
-        to, from_ = np.concatenate(new), np.concatenate(old)
-        added, removed = self._cluster == to, self._cluster == from_
-        signs = (added.view(np.int8) - removed.view(np.int8)).astype(np.float64)
-        if weights[0] is not None:
-            signs *= np.concatenate(weights)
-        self._change["sum"] += signs @ points
-        self._change["count"] += signs.sum(1)
-        self._change["square"] += signs @ np.einsum("nd,nd->n", points, points)
+        self._add_up(points, np.concatenate(old), np.concatenate(new), weight)
+        self._waiting, self._count = [], 0
+
+    def _add_up(
+        self, points: npt.NDArray[np.float64], old: Labels, new: Labels, weight: Any
+    ) -> npt.NDArray[np.float64]:
+        square: npt.NDArray[np.float64] = np.einsum("nd,nd->n", points, points)
+        signs = (self._cluster == new).astype(np.float64)
+        if (old >= 0).any():
+            signs -= self._cluster == old
+        if weight is not None:
+            signs *= weight
+        change = self._change
+        change["sum"] += signs @ points
+        change["count"] += signs.sum(1)
+        change["square"] += signs @ square
+        return square
 
 
 _TOGETHER = 4_096

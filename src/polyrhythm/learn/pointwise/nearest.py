@@ -3,6 +3,7 @@
 Distances have one row per centre, so the search for the lowest one runs over long rows.
 """
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,18 @@ class Scratch:
         self.rank = rank_of(k)
         self.row = np.arange(rows)
         self.at = np.empty(rows, np.intp)
+
+
+_kept = threading.local()
+
+
+def scratch_of(k: int, rows: int, dtype: npt.DTypeLike) -> Scratch:
+    """The scratch of this thread. The arrays of the last call are used again if they fit."""
+    shape = (k, rows, np.dtype(dtype))
+    if getattr(_kept, "shape", None) != shape:
+        _kept.scratch, _kept.shape = Scratch(k, rows, dtype), shape
+    found: Scratch = _kept.scratch
+    return found
 
 
 @dataclass(frozen=True, slots=True)
