@@ -126,6 +126,46 @@ def test_a_chunk_that_comes_in_the_middle_of_a_pass_is_visited_from_there(
     assert collect(chunks)[0] == 15.0, "its block is visited as a whole"
 
 
+def visits(wanted: list[int], *, loose: bool) -> list[list[int]]:
+    """Visit chunks of 7 blocks of 10 points, with visits of these sizes in turn, for a pass. Returns the
+    points of each call of the algorithm, for each visit."""
+
+    class Counting(Total):
+        def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
+            calls[-1].append(len(batch))
+            return super().update_points(batch, parameter, memory)
+
+        def memory(self, count: int) -> dict[str, Any]:
+            return {"any": np.zeros(count)}
+
+    calls: list[list[int]] = []
+    source = ArraySource(Batch(np.zeros((280, 1))))
+    chunks = Chunks(Counting(), source, 1, 10)
+    chunks.take(lease(*(ChunkLease(n, 70 * n, 70 * n + 70, 0, 0) for n in range(4))))
+    while not chunks.passes:
+        calls.append([])
+        chunks.visit(wanted[(len(calls) - 1) % len(wanted)], PARAMETER, loose=loose)
+    return calls
+
+
+def test_a_chunk_is_divided_into_equal_visits() -> None:
+    """Every call of the algorithm costs time, also one for few points."""
+    assert visits([30], loose=True) == [[40], [30]] * 4
+    assert visits([40, 20], loose=True) == [[40], [30]] * 4
+    assert visits([60], loose=False) == [[70]] * 4
+    assert visits([90], loose=True) == [[70]] * 4
+    assert visits([150], loose=True) == [[70, 70]] * 2
+    assert visits([10], loose=True) == [[10]] * 28
+
+
+@pytest.mark.parametrize("wanted", [10, 20, 30, 40, 50, 60, 70, 80, 100, 150, 200, 280])
+def test_a_visit_has_about_as_many_points_as_asked_for(wanted: int) -> None:
+    for loose, share in ((False, 0.25), (True, 0.5)):
+        found = [sum(calls) for calls in visits([wanted], loose=loose)]
+        assert sum(found) == 280
+        assert max(found) <= (1 + share) * wanted + 10, found
+
+
 def test_blocks_whose_points_have_voted_are_not_computed_again() -> None:
     class Voting(Remembering):
         computed = 0

@@ -7,7 +7,8 @@ memory sees the same points together in every pass.* The first two numbers of th
 many points have added something, and how many of them have voted to halt.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Lease
 
 COUNTS = 2
 """How many numbers come before the statistics of the algorithm."""
+_SHARE, _LARGE_SHARE = 0.25, 0.5
+"""The share by which a visit may have more or fewer points than asked for, so that it ends with a chunk:
+usually, and if nothing depends on the number."""
 
 
 class Chunk:
@@ -69,11 +73,17 @@ class Chunk:
         """Continue at a position, if it is further."""
         self.passes, self.cursor = max((self.passes, self.cursor), (passes, cursor))
 
-    def visit(self, count: int, algorithm: Algorithm, parameter: Arrays) -> tuple[int, Array]:
-        """Visit about `count` points, in whole blocks, up to the end of the pass. Returns how many
-        points these are, and how they have changed the statistics."""
+    def visit(
+        self, count: int, algorithm: Algorithm, parameter: Arrays, share: float = 0.0
+    ) -> tuple[int, Array]:
+        """Visit about `count` points, in whole blocks, up to the end of the pass. What is left of the
+        chunk is divided into equal visits, because a small one costs nearly as much as a large one;
+        `share`: the share by which a visit may have more points than `count`. Returns how many points
+        were visited, and how they have changed the statistics."""
         first = self.cursor // self._block
-        last = min(len(self._seen), first + max(1, round(count / self._block)))
+        left, wanted = len(self._seen) - first, max(1, round(count / self._block))
+        visits = max(1, ceil(left / wanted - share))
+        last = first + ceil(left / visits)
         end = min(self.length, last * self._block)
         visited, change = end - self.cursor, self._update(first, last, algorithm, parameter)
         self.passes, self.cursor = (self.passes, end) if end < self.length else (self.passes + 1, 0)
@@ -146,17 +156,16 @@ class Chunks:
         self._block = block
         self._remembers = has_memory(algorithm)
         self._chunks: dict[int, Chunk] = {}
+        self._todo: deque[Chunk] = deque()
+        """The chunks that are left of this pass, in order, if they are known."""
+        self.everything = 0
+        """The number of points in the lease."""
         self._been: dict[int, tuple[int, int]] = {}
         """The positions in chunks that were given up: they may be further than the lease says."""
         self._lease: Leased | None = None
         self.remembered = Remembered[Array](
             lambda: np.zeros(COUNTS + size), _add_in_place, _subtract_in_place
         )
-
-    @property
-    def everything(self) -> int:
-        """The number of points in the lease."""
-        return sum(chunk.length for chunk in self._chunks.values())
 
     @property
     def passes(self) -> int:
@@ -170,6 +179,7 @@ class Chunks:
             return False
         anew = self._lease is not None and lease.incarnation != self._lease.incarnation
         self._lease = lease
+        self._todo.clear()
         self.remembered.take(lease)
         if anew:
             self._chunks.clear()
@@ -194,6 +204,7 @@ class Chunks:
             if each.chunk not in self._chunks:
                 self._chunks[each.chunk] = self._read(each)
             self._chunks[each.chunk].move(each.passes, each.cursor)
+        self.everything = sum(chunk.length for chunk in self._chunks.values())
         if self._carrier is not None:
             self._received.keep({*lease.arriving, *lease.copies}, lease.delivery)
             self._carrier.take(lease)
@@ -218,27 +229,35 @@ class Chunks:
         chunk.move(*self._been.pop(lease.chunk, (0, 0)))
         return chunk
 
-    def visit(self, count: int, parameter: Arrays) -> tuple[int, tuple[ChunkProgress, ...]]:
-        """Visit about `count` points of one pass, up to a block fewer. Returns how many, and the
-        progress through chunks. (0, ()): no points are left."""
-        visited, progress = 0, []
-        for chunk in self._in_order():
-            if visited and count - visited < self._block:
-                break  # a visit to a small part of a chunk costs as much as one to the whole chunk
-            found, change = chunk.visit(count - visited, self._algorithm, parameter)
+    def visit(
+        self, count: int, parameter: Arrays, *, loose: bool = False
+    ) -> tuple[int, tuple[ChunkProgress, ...]]:
+        """Visit about `count` points of one pass, up to a block or a quarter fewer, or a quarter more.
+        `loose`: it may also be half as many or half as many again. Returns how many, and the progress
+        through chunks. (0, ()): no points are left."""
+        if not self._todo:
+            self._todo = self._in_order()
+        visited, progress, todo = 0, [], self._todo
+        share = _LARGE_SHARE if loose else _SHARE
+        while todo and (not visited or count - visited >= max(self._block, share * count)):
+            chunk = todo[0]
+            found, change = chunk.visit(count - visited, self._algorithm, parameter, share)
             self.remembered.visited(chunk.number, change)
             visited += found
             progress.append(ChunkProgress(chunk.number, chunk.passes, chunk.cursor))
+            if chunk.cursor:
+                break
+            todo.popleft()
         return visited, tuple(progress)
 
-    def _in_order(self) -> Iterator[Chunk]:
-        """The chunks of this pass; one that is partly visited comes first."""
+    def _in_order(self) -> deque[Chunk]:
+        """The chunks that are left of this pass; one that is partly visited comes first."""
         assert self._lease is not None
         this_pass, epochs = self.passes, self._lease.epochs
         if epochs is not None and this_pass >= epochs:
-            return iter(())
+            return deque()
         found = [chunk for chunk in self._chunks.values() if chunk.passes == this_pass]
-        return iter(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.number)))
+        return deque(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.number)))
 
 
 def _add_in_place(one: Array, other: Array) -> Array:

@@ -136,6 +136,7 @@ class _Loop:
         self._batch = max(1, min(batch, len(source)))
         self._count = len(source)
         self._cadence = choose_cadence(job)
+        self._timed = traits_of(job.sync).timed
         self._varies = traits_of(job.sync).gathers
         """Whether the sync policy chooses the points of a step."""
         self._least = least_of(min(job.min_batch, self._batch), self._batch)
@@ -195,8 +196,11 @@ class _Loop:
 
     def _visit(self) -> bool:
         """Visit the points of one step. Returns False if no points are left."""
-        count = self._cadence.next_points(self._standing(), self._loop.terms)
-        points, progress = self._chunks.visit(count, self._m_step.parameter)
+        standing = self._standing()
+        count = self._cadence.next_points(standing, self._loop.terms)
+        # until the last micro-batch of an interval, nothing depends on the number of points
+        loose = self._timed and self._cadence.takes_ns(2 * count) < standing.left_ns
+        points, progress = self._chunks.visit(count, self._m_step.parameter, loose=loose)
         if not points:
             return False
         self._visits.note(points, progress)
