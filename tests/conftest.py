@@ -40,7 +40,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # tests would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-gc.disable()  # until all tests are collected: imports and collected tests make little garbage
+gc.disable()  # imports and the collection of tests make little garbage
 
 
 _collected: list[CollectedProcess] = []

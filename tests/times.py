@@ -36,7 +36,8 @@ class TestTimes:
         self._began = False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if session.config.option.collectonly:  # in the process that test processes are forked from
+        # this runs in the process from which test processes are forked
+        if session.config.option.collectonly:
             record(Times(COLLECTION, processor_s(), 0.0))
 
     @pytest.hookimpl(hookwrapper=True)

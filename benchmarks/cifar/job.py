@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-sys.path.append(str(Path(__file__).parents[2]))  # for processes that a command starts
+# processes that a command starts import modules of this repository
+sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.cifar.data import load
 from polyrhythm import Worker

@@ -35,7 +35,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 TCPStore = dist.TCPStore  # type: ignore[attr-defined]  # public, but not marked as exported
-TIMEOUT = timedelta(seconds=120)  # for one operation; a lost process is noticed much sooner
+# this limits one operation; the loss of a process is noticed much sooner
+TIMEOUT = timedelta(seconds=120)
 
 
 def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) -> None:

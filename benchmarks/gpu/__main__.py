@@ -123,7 +123,8 @@ def main(arguments: list[str] | None = None) -> None:
     jobs = [
         compare(args.device, nbytes, workers, args.rounds, args.repeats) for workers in args.workers
     ]
-    copies = measure(args.device, nbytes, _COPIES)  # last, so that this process forks no CUDA
+    # this comes last, so that no process is forked after CUDA has started
+    copies = measure(args.device, nbytes, _COPIES)
     found = faults(copies, jobs)
     result = {"nbytes": nbytes, "copies_gb_per_s": copies, "exchanges": jobs, "missed": found}
     report.give(result, table(copies, jobs, nbytes), args.json)

@@ -45,7 +45,7 @@ def measure(device: str, nbytes: int, times: int) -> dict[str, float]:
         timed("down", lambda: on_host.copy_(on_device, non_blocking=True))
         timed("push", fill)
         timed("up", lambda: on_device.copy_(on_host, non_blocking=True))
-        for slice_ in model.layout.slices:  # as if it had arrived over a link
+        for slice_ in model.layout.slices:  # write the version as a link would do it
             model.memory_of(slice_)[:] = version[: slice_.length * 4]
         timed("pull", model.adopt)
     copies.close()

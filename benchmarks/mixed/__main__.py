@@ -105,7 +105,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "pairs": pairs,
     }
     for seed in range(args.reps):
-        # a repetition without time for both runs says nothing
+        # a repetition is useful only if there is time for both runs
         seconds = budget.seconds(2 * args.seconds + runs.START_S)
         if seconds is None or seconds < 2 * args.seconds + runs.START_S:
             report.say(f"no time is left for repetition {seed + 1}")

@@ -171,7 +171,7 @@ class JobWorkers:
         ends when so many contributions were acknowledged that some were sent after the cut: then
         routes have changed in time, and the worker has linked again."""
         came, servers = self.told("rejoined", name), self.command.servers()
-        self._rng.shuffle(servers)  # the first server of the list may be missing just now
+        self._rng.shuffle(servers)  # the first server of the list may be restarting
         linked = any(cut(self.pid_of(name), server) for server in servers)
         assert linked, "it is linked to every server that is there"
         self.read()  # count all contributions that were acknowledged before the cut

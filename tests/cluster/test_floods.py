@@ -101,7 +101,7 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
         assert command.wait(60) == 0, command.stderr()
         assert command.stderr() == ""
         grown = len(command.journal("turned-away"))
-        assert server == 1 or 1 <= grown <= 60  # at most one line a second
+        assert server == 1 or 1 <= grown <= 60  # the job writes at most one line a second
 
 
 @pytest.mark.timeout(300)

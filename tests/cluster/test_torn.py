@@ -85,7 +85,7 @@ def stop_for_long(job_workers: JobWorkers) -> None:
         )
     job_workers.until(lambda: job_workers.told("evicted", READER) > before, "it is evicted")
     came = job_workers.told("rejoined", READER)
-    # it may first get acknowledgements for contributions that it sent before the stop
+    # the worker may first get acknowledgements for contributions that it sent before the stop
     go_on(job_workers, pid)
     job_workers.until(lambda: job_workers.told("rejoined", READER) > came, "it joins again")
 

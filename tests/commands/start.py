@@ -268,7 +268,7 @@ class WarmForkServers(subprocess.Popen[bytes]):
     fork server, which then imports nothing. Every other program is executed."""
 
     def __new__(cls, args: Any, **options: Any) -> Any:
-        # what the engine of a job with one thread per worker sets, as `_start_server` does
+        # the engine of a job with one thread per worker sets these variables
         usual = {**environment([1]), _UNBUFFERED: "1"}
         if (
             [str(arg) for arg in args[1:3]] != ["-m", FORK_SERVER]

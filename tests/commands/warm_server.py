@@ -132,7 +132,8 @@ def _wait_as_spare(requests: socket.socket) -> None:
             os.setsid()
         targets = [*request["keep"], 0, 1]
         above = 1 + max(*given, *targets)
-        for place, fd in enumerate(given, above):  # so that no target is still a source
+        # move the descriptors up first, so that no target is still a source
+        for place, fd in enumerate(given, above):
             os.dup2(fd, place)
         for place, target in enumerate(targets, above):
             os.dup2(place, target)
@@ -302,7 +303,8 @@ def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: i
 def _place(given: Sequence[int]) -> None:
     """Give these descriptors the numbers 0, 1, 2 and so on."""
     above = 1 + max(*given, len(given))
-    for place, fd in enumerate(given, above):  # so that no target is still a source
+    # move the descriptors up first, so that no target is still a source
+    for place, fd in enumerate(given, above):
         os.dup2(fd, place)
     for target in range(len(given)):
         os.dup2(above + target, target)
@@ -404,7 +406,7 @@ def _use_huge_pages() -> None:
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         area, permissions, inode = fields[0], fields[1], fields[4]
-        if permissions != "rw-p" or inode != "0":  # only private memory of no file
+        if permissions != "rw-p" or inode != "0":  # skip memory that is shared or maps a file
             continue
         begin, end = (int(address, 16) for address in area.split("-"))
         first = -(-begin // _HUGE_PAGE_NBYTES) * _HUGE_PAGE_NBYTES

@@ -182,5 +182,6 @@ def test_bytes_of_the_lead_are_reported_twice_per_heartbeat_or_more_often(
     throttle = HeardThrottle(heartbeat_s, timeout_s)
     assert throttle.due(100 * SECOND)
     every_ns = round(every_s * SECOND)
+    assert throttle.next_ns == 100 * SECOND + every_ns
     assert not throttle.due(100 * SECOND + every_ns - 1)
     assert throttle.due(100 * SECOND + every_ns)

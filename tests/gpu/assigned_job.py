@@ -8,7 +8,8 @@ import numpy as np
 
 from polyrhythm import Worker
 
-sys.path.append(str(Path(__file__).parents[2]))  # for processes that a command starts
+# processes that a command starts import modules of this repository
+sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.gpu import device_job as dj
 

@@ -10,7 +10,8 @@ import torch
 
 from polyrhythm import Worker
 
-sys.path.append(str(Path(__file__).parents[2]))  # for processes that a command starts
+# processes that a command starts import modules of this repository
+sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.learn import twin_job as tj
 
@@ -53,7 +54,7 @@ def _exhaust(worker: Worker, device: str) -> None:
         points, labels = tj.batch(1, step)
         tj.loss_of(model, points.to(device), labels.to(device)).backward()
         optimizer.step(points=len(labels))
-    if device == "cpu":  # a processor has no such error
+    if device == "cpu":  # a CPU never raises this error, so the test raises it
         raise torch.OutOfMemoryError(
             "CUDA out of memory. Tried to allocate 3.64 TiB. GPU 0 has a total capacity of 139.80"
             " GiB.\nIf reserved but unallocated memory is large, try another setting."

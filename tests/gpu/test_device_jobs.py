@@ -93,7 +93,8 @@ def test_local_steps_on_a_device_give_what_plain_torch_gives(place: Place, wire:
 def test_every_policy_trains_on_a_device(place: Place, options: Mapping[str, Any]) -> None:
     fields = {"job": "twin", "workers": 2, "servers": 1, "rounds": 12, "heartbeat_s": 20.0}
     states = run_in_threads(JobSpec(**{**fields, **options}), place.device, "momentum")
-    if options["sync"] not in ("asp", "ssp:1"):  # these have no common version
+    # under these policies workers have no common version
+    if options["sync"] not in ("asp", "ssp:1"):
         assert tj.distance(states["worker-0"], states["worker-1"]) == 0.0
     assert all(tensor.isfinite().all() for tensor in states["worker-0"].values())
 

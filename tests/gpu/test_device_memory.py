@@ -46,7 +46,7 @@ def test_a_device_holds_parameters_gradients_and_one_more_model(
     peaks: list[int] = []
 
     def main(worker: Worker) -> None:
-        gc.collect()  # models of earlier tests
+        gc.collect()  # free the models of earlier tests
         before = torch.cuda.memory_allocated() if on_gpu else 0
         size = SIZE if on_gpu else MB
         parameter = torch.nn.Parameter(torch.zeros(size // 4, device=place.device))

@@ -252,7 +252,7 @@ def test_the_host_waits_once_for_a_contribution_and_not_for_a_version() -> None:
     assert set(pair.copies.log[:-1]) == {"upload"}
     assert pair.copies.log[-1] == "join"
     pair.copies.log.clear()
-    pair.land(pair.version(2))  # another version, without a contribution since
+    pair.land(pair.version(2))  # a second version arrives without a contribution in between
     assert pair.copies.log[0] == "await uploads"
 
 

@@ -153,7 +153,7 @@ def resources() -> Iterator[None]:
 def _descriptors() -> set[str]:
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the descriptor of the folder itself
+        with contextlib.suppress(FileNotFoundError):  # this is the descriptor of the folder itself
             found.add(f"{entry.name} {os.readlink(entry)}")
     return found
 

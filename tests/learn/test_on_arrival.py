@@ -127,7 +127,7 @@ def test_a_contribution_is_scaled_by_one_over_the_number_of_members(
 
 @pytest.mark.parametrize(("optimizer", "scale"), [("Adam", 0.5), ("Adagrad", 1.0)])
 def test_the_optimizer_decides_how_a_contribution_is_scaled(optimizer: str, scale: float) -> None:
-    # the first step of both optimizers is as long as the rate
+    # the length of the first step of both optimizers is the learning rate
     moved = moved_by_one(4, "ssp:2", "gradient", optimizer)
     assert moved == pytest.approx(-0.5 * scale, rel=1e-3)
 

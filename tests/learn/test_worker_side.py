@@ -85,7 +85,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
             in_flight = worker._exchange._on_its_way
             optimizer.step()
             steps, points = steps + 1, points + len(inputs)
-            if worker.stopped:  # the end of the job settles what is pending, contributed or not
+            if worker.stopped:  # when the job ends, pending points may or may not be contributed
                 break
             if not optimizer.pending:  # the worker has contributed in this step
                 least = steps if in_flight else came
@@ -176,7 +176,7 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
                 weight = model.weight.detach().clone()
             before = worker._visits.points
             if number % 6 == 0:
-                time.sleep(0.15)  # a micro-batch that takes long
+                time.sleep(0.15)  # this micro-batch takes long
             (model(inputs) - wanted).square().mean().backward()
             visited.append(points.tolist())
             was = len(exchanges.of(worker))
@@ -284,7 +284,7 @@ def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchan
         )
         for inputs, wanted, _ in worker.batches(DATA, batch_size=16):
             if len(exchanges.of(worker)) > len(told):
-                losses.clear()  # since the last look, the remainder of the previous pass was sent
+                losses.clear()  # the remainder of the previous pass was sent in the meantime
             (model(inputs) - wanted).square().mean().backward()
             loss = float(inputs[:, 0].abs().sum())
             losses.append((loss, len(inputs)))

@@ -109,7 +109,7 @@ def test_a_pipe_that_is_not_read_holds_nothing_up_and_loses_no_line(tmp_path: Pa
         progress = display(tmp_path, file)
         write(tmp_path, "worker-0", b"".join(b"line %07d\n" % n for n in range(count)))
         for _ in range(20):
-            progress.tick()  # returns, although the pipe is full
+            progress.tick()  # this call returns, although the pipe is full
         progress.say("something to say")
         while read.count(b"line ") < count or b"to say" not in read:
             progress.tick()

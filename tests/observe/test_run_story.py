@@ -1,6 +1,6 @@
 """A run told in sentences. Golden transcripts consist of such sentences."""
 
-from polyrhythm.observe.story import tell
+from polyrhythm.observe.story import Teller, tell
 from polyrhythm.wire.messages.reasons import refused
 from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
 
@@ -128,6 +128,16 @@ def test_routine_is_told_every_ten_seconds() -> None:
         "  21.0 s  rounds 101 to 200 are folded",
         "  26.0 s  rounds 201 to 250 are folded",
     ]
+
+
+def test_a_teller_without_routine_tells_only_unusual_events() -> None:
+    teller = Teller(routine=False)
+    lines = [*opened(0, 1), rounds(12.0, 4, {0: totals(4)}), rounds(24.0, 8, {0: totals(8)})]
+    said = [sentence for each in lines for sentence in teller.take(each)]
+    assert said and not any(sentence.routine for sentence in said)
+    (death,) = teller.take(left(25.0, 1, "link-ended"))
+    assert death.text.startswith("worker-1 died")
+    assert teller.state.round == 8 and teller.state.workers[0].totals.contributions == 8
 
 
 def test_a_long_wait_is_told_once_and_the_timer_names_the_missing() -> None:

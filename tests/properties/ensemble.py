@@ -285,7 +285,7 @@ class Ensemble:
                 return self
             if not self.step():
                 if all(life.gone for life in self.lives) and not self.promised:
-                    return self  # all died before round 1: the lead waits for new workers
+                    return self  # all workers died before round 1, and the lead waits for new ones
                 self.check_folds()
                 raise AssertionError(f"it hangs: {self.why()}")
         raise AssertionError(f"it does not end: {self.why()}")
@@ -339,7 +339,8 @@ class Ensemble:
             for number, life in enumerate(self.lives):
                 if not life.gone and not life.asleep:
                     wakes[number] = life.machine.wake_at()
-        latest_ns = self.now_ns + 10**6 * SECOND_NS  # a later one would detect silence
+        # a machine that is woken later would detect silence
+        latest_ns = self.now_ns + 10**6 * SECOND_NS
         return {node: ns for node, ns in wakes.items() if ns is not None and ns <= latest_ns}
 
     def _tick(self, wakes: dict[Any, int]) -> None:
@@ -462,7 +463,7 @@ class Ensemble:
 
     def _take_closed(self, queue: Any, where: Any, link: str, reason: str) -> None:
         peer = self.alias.get(link, link)
-        if where == LEAD:  # it may notice this after the peer has come back
+        if where == LEAD:  # the lead may notice this after the peer has come back
             self._lead(ev.LinkClosed(peer, reason, self.incarnations.get(link, 0)))
         elif self.holds.get((where, peer), link) == link:
             self.holds.pop((where, peer), None)
@@ -681,7 +682,7 @@ class Ensemble:
             match effect:
                 case fx.Send(to, message) if to == LEAD:
                     self.put((life.link, LEAD), "lead", message)
-                case fx.Beat(message):  # without delay: only a paused worker is late
+                case fx.Beat(message):  # the message has no delay: only a paused worker is late
                     self._lead(message)
                 case fx.Send(to, message):
                     self.put((life.link, int(to[1:])), "server", int(to[1:]), message)

@@ -126,7 +126,8 @@ def test_every_flipped_bit_of_the_smallest_frame_is_refused(digest: Digest) -> N
         check_flip(m.Alive(), b"", digest, bit)
 
 
-LARGE = random.Random(7).randbytes(3 * PIECE_NBYTES + 12_345)  # hashed in several pieces
+# this payload is hashed in several pieces
+LARGE = random.Random(7).randbytes(3 * PIECE_NBYTES + 12_345)
 LARGE_FRAME = joined(encode(PART, [LARGE], digest=Digest.XXH3, timestamp_ns=5))
 
 

@@ -22,7 +22,7 @@ class Sleeper:
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         self._busy = True
-        # long enough for another thread to call this machine, if the driver let it
+        # another thread would call this machine in this time if the driver allowed it
         time.sleep(0.0005)
         if isinstance(event, Tick):
             self.ticks += 1

@@ -113,7 +113,7 @@ class Blocks(SimSliceStore):
 
     def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
         weight = super().fold(round_, slot, share, rows)
-        for slice_ in self.slices:  # slices that an earlier primary has folded, too
+        for slice_ in self.slices:  # this includes slices that an earlier primary has folded
             before = self._at.get(slice_, slot)
             if before != slot:
                 earlier = self._blocks[self.place(slice_, before)]
@@ -134,7 +134,8 @@ class Blocks(SimSliceStore):
         before = {slice_: self.place(slice_, slot) for slice_, slot in self._at.items()}
         event = super().reroute(routes, routing)
         for slice_, place in before.items():
-            if self.place(slice_, place[2]) != place:  # its role changed, and so its memory
+            # the role of the slice has changed, and so has its memory
+            if self.place(slice_, place[2]) != place:
                 self._at[slice_] = self._first if slice_ in self.slices else 0
                 block = Counter(self._blocks.get(place, ()))
                 self._blocks[self.place(slice_, self._at[slice_])] = block
@@ -332,7 +333,7 @@ def _server_fault(rng: random.Random, at_ms: float, server: int) -> tuple[str, f
             back_ms = at_ms + rng.uniform(50, 400)
         case "respawn":
             back_ms = at_ms + 3
-        case "stop":  # it is declared lost, and refused when it goes on
+        case "stop":  # the server is declared lost, and is refused when it goes on
             goes_on_ms = at_ms + rng.uniform(750, 1500)
             events = _event(at_ms, "stop", server=server)
             events += _event(goes_on_ms, "continue", server=server)
@@ -340,7 +341,7 @@ def _server_fault(rng: random.Random, at_ms: float, server: int) -> tuple[str, f
         case "blink":
             events = _event(at_ms, "stop", server=server)
             return events + _event(at_ms + 40, "continue", server=server), at_ms + 40
-        case "cut off":  # its link to the lead's server is cut, so the lead removes it
+        case "cut off":  # the link to the lead is cut, so the lead removes the server
             events = _event(at_ms, "cut", server=server) + "peer = 0\n"
             return events + _event(at_ms + 200, "join", server=server), at_ms + 200
         case _:

@@ -84,7 +84,7 @@ def test_a_worker_is_hurried_at_the_end_of_its_micro_batch() -> None:
     however long its steps are."""
     workers = "[[workers]]\nstep = '10ms'\n[[workers]]\nstep = '3s'\n"
     done = run("fsp", "rounds = 20\ninterval = '200ms'\ncoordination = 'central'", workers)
-    first = 2 * 3  # seconds: two whole batches of the slow worker, whose cost is unknown
+    first = 2 * 3  # the slow worker needs 3 s for each of its first two batches
     assert done.result["seconds"] < first + 20 * 0.32, "a point of the slow one takes 94 ms"
 
 

@@ -183,7 +183,7 @@ class Decisions:
             case ev.WorkerHelloReceived(hello=hello):
                 number = int(hello.name.removeprefix("worker-"))
                 self.score.append(("join", number, len(self.made)))
-            case m.Attach(worker=worker):  # it has joined, so the next worker may join
+            case m.Attach(worker=worker):  # the worker has joined, so the next one may join
                 self.done["join", worker] += 1
             case m.Enrol(worker=worker):
                 self._did("enrol", worker)
@@ -231,7 +231,7 @@ class Decisions:
                 self.made.append(("ended", *why, note.fields["rounds"]))
 
     def _fold(self, fold: m.Fold, reason: str) -> None:
-        if fold.round > self._folded:  # note the order once, not per server
+        if fold.round > self._folded:  # the order goes to every server, and is noted once
             self._folded = fold.round
             members = [member.name for member in fold.members]
             self.made.append(("fold", fold.round, reason, members, fold.readers))
@@ -298,7 +298,7 @@ class Conducted:
         except Exception:
             if not self._dead:
                 raise
-            return  # any exception may follow when the links end
+            return  # the end of the links may cause any exception
         self.node.close()
 
     def _main(self, worker: Worker) -> None:
@@ -358,7 +358,7 @@ class Conductor:
                 self.workers.append(Conducted(f"worker-{worker}", self._hub, self._decisions))
             case "enrol" | "step":
                 self.workers[worker].go_on()
-            case "leave":  # one turn more, if it is in a step that comes too late
+            case "leave":  # the worker needs one turn more if its step comes too late
                 self.workers[worker].go_on(turns=2)
             case "crash":
                 self.workers[worker].crash()

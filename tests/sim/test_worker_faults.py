@@ -45,7 +45,7 @@ def test_a_crashed_worker_is_not_waited_for_and_other_workers_visit_its_points(a
     run = happen(f"{at} crash worker-1")
     assert not run.end.failed
     assert run.result["points"] == 4000
-    if at == "1ms":  # its hello may be in flight: then it joins and is removed
+    if at == "1ms":  # the hello of the worker may be in flight: then it joins and is removed
         assert len(run.lines("joined")) in (2, 3)
         return
     (left,) = run.lines("left")[:1]

@@ -29,7 +29,7 @@ class Known:
 
 
 def find_secret(host: str, port: int, file: Path | None) -> Known:
-    text = os.environ.pop(VARIABLE, None)  # so that child processes do not inherit it
+    text = os.environ.pop(VARIABLE, None)  # child processes must not inherit the secret
     if file is not None:
         return Known(read_secret(file))
     if text is not None:

@@ -14,7 +14,7 @@ from polyrhythm.api.options import check_options
 from polyrhythm.api.result import Result
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
-from polyrhythm.observe.journal import FileJournal, Journal, read_journal
+from polyrhythm.observe.journal import FileJournal, Journal
 from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import (
@@ -25,7 +25,8 @@ from polyrhythm.observe.runs import (
     write_process,
     write_result,
 )
-from polyrhythm.observe.summary import described, summarise
+from polyrhythm.observe.summary import described
+from polyrhythm.observe.summary import result as summarise_state
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.recorded import scenario_of
 from polyrhythm.sim.scenario import Scenario, read_scenario, with_policy
@@ -89,17 +90,17 @@ def simulate(
         raise InvariantBroken(f"{error}; see it again with: {again} --check --debug") from error
     finally:
         journal.close()
+    progress.tick()  # read the rest of the journal
     summary = {
         **described(spec),
         "seed": seed,
-        **summarise(read_journal(run_dir / JOURNAL), spec),
+        **summarise_state(progress.state, spec),
         "failed": in_words(end.reason) if end.failed else None,
     }
     if journal.fault is not None:
         raise UsageError(journal.fault)
     with writing(run_dir):
         write_result(run_dir, summary)
-    progress.tick()
     result = Result(run_dir, summary, progress.state, spec)
     if end.failed:
         raise JobFailed(in_words(end.reason), result)

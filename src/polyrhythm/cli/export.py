@@ -122,6 +122,7 @@ def _pickled(model: Path) -> Path:
     from safetensors.torch import load_file
 
     path = model.with_suffix(".pt")
-    with path.open("wb") as file:  # so that a full disk raises an OSError
+    # `torch.save` raises an OSError for a full disk only if it gets an open file
+    with path.open("wb") as file:
         torch.save(load_file(model), file)
     return path

@@ -79,7 +79,7 @@ def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
                 _say(told)
     except LinkError as error:
         _explain(lead, error, asked=bool(told))
-    raise AssertionError  # cannot happen: the last answer has `done`
+    raise AssertionError  # this line is never reached: the last answer has `done`
 
 
 def _explain(lead: Lead, error: LinkError, *, asked: bool) -> None:

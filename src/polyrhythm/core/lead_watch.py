@@ -37,22 +37,26 @@ class HeardThrottle:
     is enough for `LeadWatch`, because it suspects the lead after more than one heartbeat; a short
     lead timeout needs it more often."""
 
-    __slots__ = ("_every_ns", "_last_ns")
+    __slots__ = ("_every_ns", "_last_ns", "next_ns")
 
     def __init__(self, heartbeat_s: float = 0.0, lead_timeout_s: float = 0.0) -> None:
         self._last_ns = 0
         self._every_ns = 0
+        self.next_ns = 0
+        """`due` returns False before this time."""
         self.follow(heartbeat_s, lead_timeout_s)
 
     def follow(self, heartbeat_s: float, lead_timeout_s: float) -> None:
         """Use these times of the job from now on."""
         every_s = max(_LEAST_HEARD_EVERY_S, min(heartbeat_s / 2, lead_timeout_s / 8))
         self._every_ns = round(every_s * 1e9)
+        self.next_ns = self._last_ns + self._every_ns
 
     def due(self, now_ns: int) -> bool:
-        if now_ns - self._last_ns < self._every_ns:
+        if now_ns < self.next_ns:
             return False
         self._last_ns = now_ns
+        self.next_ns = now_ns + self._every_ns
         return True
 
 
@@ -103,7 +107,7 @@ class LeadWatch:
         if self._suspected:
             self._suspected = False
             silent_s = (now_ns - pulse.heard_ns) / 1e9
-            # a new pulse, because the silence is not a gap between heartbeats
+            # begin a new pulse, because this silence is not a gap between heartbeats
             self._pulse = Pulse(pulse.beat_ns, now_ns)
             self._schedule(self._pulse)
             return Note(HEARD, {"silent_s": silent_s})

@@ -1,7 +1,6 @@
 """The minimum over keys, where each key has a number that only grows. The cost does not depend on
 the number of keys."""
 
-from collections import Counter
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -11,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 class MinimumTracker(Generic[Key]):
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
-        self._counts: Counter[int] = Counter()
+        self._counts: dict[int, int] = {}  # a `Counter` takes twice as long
         self._least = 0
 
     def __contains__(self, key: Key) -> bool:
@@ -31,8 +30,8 @@ class MinimumTracker(Generic[Key]):
         """The smallest number; 0 if there is none."""
         if not self._at:
             return 0
-        while not self._counts[self._least]:
-            del self._counts[self._least]
+        while not self._counts.get(self._least):
+            self._counts.pop(self._least, None)
             self._least += 1
         return self._least
 
@@ -47,7 +46,7 @@ class MinimumTracker(Generic[Key]):
         elif number < self._least:
             self._least = number
         at[key] = number
-        counts[number] += 1
+        counts[number] = counts.get(number, 0) + 1
 
     def drop(self, key: Key) -> None:
         number = self._at.pop(key, None)

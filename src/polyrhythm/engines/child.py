@@ -56,7 +56,7 @@ class _Control:
 
     def tell(self, told: Told) -> None:
         try:
-            with self._lock:  # any thread of a node may report
+            with self._lock:  # several threads of a node may report at the same time
                 self._sock.sendall(pack_line(told))
         except OSError:
             os._exit(1)  # the engine is gone

@@ -61,7 +61,8 @@ class ConnectedWorker(Worker):
         self._hook_before = sys.excepthook
         self._hook = self._report_uncaught
         sys.excepthook = self._hook
-        atexit.register(node.close)  # or the links would last until the process has cleared up
+        # otherwise the links would end only after the process has cleared up
+        atexit.register(node.close)
 
     attach = _while_connected(Worker.attach)
     keep = _while_connected(Worker.keep)

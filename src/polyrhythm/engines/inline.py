@@ -285,10 +285,10 @@ def _work(
             call(main, worker)
         finally:
             worker.close()
-    except SystemExit as error:  # ends this worker, and not the process of all of them
+    except SystemExit as error:  # this worker ends, and the process goes on
         run.errors[name] = error
         reason, raised = why_failed(error), True
-    except Exception as error:  # kept in the result of the job
+    except Exception as error:  # the result of the job contains the exception
         run.errors[name] = error
         reason = why_failed(error)
         raised = isinstance(error, NotFinite) or not isinstance(error, PolyrhythmError)

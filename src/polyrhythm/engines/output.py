@@ -30,7 +30,8 @@ def send_to(log: Path) -> None:
     unfinished = _Unfinished()
     sys.stdout = _stream(1, unfinished)
     sys.stderr = _stream(2, unfinished)
-    with contextlib.suppress(AttributeError, ValueError):  # another C library has other names
+    # other C libraries name this variable differently
+    with contextlib.suppress(AttributeError, ValueError):
         libc = ctypes.CDLL(None)
         stdout = ctypes.c_void_p.in_dll(libc, "stdout")
         libc.setvbuf(stdout, None, _LINE_BUFFERED, 0)

@@ -174,7 +174,7 @@ class Processes:
             if key.data is None:
                 for line in self._exits.read():
                     self._note_exit(line)
-            elif key.data.control in self._selector.get_map():  # not replaced in the meantime
+            elif key.data.control in self._selector.get_map():  # the child is still there
                 self._hear(key.data)
         for line in self._exits.at_hand():  # lines that came while a process was being started
             self._note_exit(line)
@@ -200,7 +200,8 @@ class Processes:
         child = self._children.get(line.exited or -1)
         if child is None:
             return
-        child.control.setblocking(False)  # its last messages may still be in the socket
+        # the last messages of the child may still be in the socket
+        child.control.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while child.control in self._selector.get_map():
                 self._hear(child)

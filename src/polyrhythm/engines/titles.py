@@ -12,7 +12,7 @@ _MOST_COMM = 15
 def set_title(title: str, short: str = "") -> None:
     """Set the title of this process. A title that is longer than the command line of the process is
     cut. `short`: what programs show that show at most 15 characters; default: the title's end."""
-    with contextlib.suppress(OSError, ValueError, IndexError):  # this system has no such file
+    with contextlib.suppress(OSError, ValueError, IndexError):  # some systems have no such file
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         # the text after the last parenthesis begins with field 3
         start, end = int(fields[_ARG_START - 3]), int(fields[_ARG_END - 3])

@@ -96,8 +96,8 @@ def presence(
         reason = NO_CODE if isinstance(error, CodeMissing) else failed(error)
         reason = TOLD_TO_LEAVE if node.loop.asked else reason
         if not node.loop.asked:
-            raise  # for a worker that was told to leave, an end of the job is no error
-    except BaseException as error:  # reported to the lead, and raised again
+            raise  # the end of the job is no error for a worker that was told to leave
+    except BaseException as error:  # the error is reported to the lead, and raised again
         reason, raised = why_failed(error), True
         raise
     finally:

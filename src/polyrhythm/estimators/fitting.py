@@ -222,7 +222,8 @@ def _processes(
                 quiet=quiet,
             )
         except JobFailed as failed:
-            for path in sorted(folder.glob("*.error")):  # as in a fit without processes
+            # raise the same error as a fit without processes
+            for path in sorted(folder.glob("*.error")):
                 raise UsageError(path.read_text()) from failed
             raise
         for path in sorted(folder.glob("worker-*.npz")):

@@ -49,7 +49,7 @@ class AcceptLimit:
         except OSError as error:
             if error.errno in _NONE_LEFT:
                 self._refuse(listener)
-            return None  # otherwise the peer has gone, or the listener is closed
+            return None  # the peer has gone, or the listener is closed
         return sock
 
     @property
@@ -67,7 +67,8 @@ class AcceptLimit:
 
     def _take_spare(self) -> None:
         if self._spare is None:
-            with contextlib.suppress(OSError):  # without a spare, the next connection stays queued
+            # if there is no spare descriptor, the next connection stays queued
+            with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _give_spare(self) -> None:

@@ -26,7 +26,7 @@ class Descriptor:
             self.fd = None
 
     def __del__(self) -> None:
-        self.close()  # still open only if its frame was never written
+        self.close()  # the descriptor is still open only if its frame was never written
 
 
 class Outgoing:

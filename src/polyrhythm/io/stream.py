@@ -246,7 +246,7 @@ class StreamLink:
                     return
                 items = self._next_items()
             for item in items:
-                item.seal()  # without the lock, so that other threads can queue frames
+                item.seal()  # the lock is not held here, so that other threads can queue frames
             try:
                 sent = self._carry(items, SOME)
             except OSError:
@@ -331,7 +331,7 @@ class StreamLink:
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is shut down already
+            pass  # the socket is shut down already
 
     def close(self) -> None:
         self.flush()

@@ -80,7 +80,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
         """
         self._steps.before_step()
         if self.unmade:
-            self.unmade.pop()  # the scaler makes this step
+            self.unmade.pop()  # the gradient scaler makes this step
         self._closure, self._result = closure, None
         if closure is not None and not self._steps.steps_locally:
             self._result = closure()

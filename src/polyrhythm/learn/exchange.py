@@ -132,7 +132,8 @@ class Exchange:
         loss is known."""
         self._since.end_step()
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
-            self._copies.await_computing()  # the length of the step counts
+            # the time of the step is used, so wait until the device has computed it
+            self._copies.await_computing()
         if self._pacer is not None:
             self._pacer.pace(self._since.visited)
         if self.traits.gathers and self._since.given is None and self._micro.abandons():
@@ -148,7 +149,7 @@ class Exchange:
         if self._due() is not Due.NO:
             self._contribute(stepped)
         elif self._copies is not None:
-            self._copies.await_computing()  # or the loop would run ahead of the device
+            self._copies.await_computing()  # otherwise the loop would run ahead of the device
         if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
@@ -319,7 +320,7 @@ class Exchange:
             named = self._left_out.named(error)
             if not self._left_out.skips or self.traits.trains_through:
                 raise named from None
-            self._models.forget_state()  # it led to these parameters
+            self._models.forget_state()  # the optimizer's state led to these parameters
             self._abstain(named, progress, lease, stepped)
             return
         if self._copies is not None:

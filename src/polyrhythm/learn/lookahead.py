@@ -71,7 +71,8 @@ class Lookahead:
             self._flush()
         anew = self._points.take(lease)
         if new and self._moving is not None and self._moving.take(lease, anew=anew):
-            self._begin_loader()  # the loader's processes do not have the points that came since
+            # the processes of the loader lack the points that have arrived since they started
+            self._begin_loader()
         return anew
 
     def next(self, keep: int) -> tuple[Drawn, Any] | None:
@@ -86,7 +87,7 @@ class Lookahead:
         if self._iterator is None or not self._ahead:
             if self._points.exhausted:
                 return None
-            # ends what the loader's processes still load of an earlier iteration
+            # a new iterator stops the loading for an earlier iteration
             self._iterator = iter(self._loader)
         batch = next(self._iterator)
         return self._ahead.popleft(), batch

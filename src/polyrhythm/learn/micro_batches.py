@@ -68,7 +68,7 @@ class MicroBatches:
         self.gathered += points
         if not skipped:
             self._kind.gather(self._flat, points or 1.0)
-        if self._several and not points:  # its time counts with the next batch
+        if self._several and not points:  # the time of this batch counts with the next one
             self._node.look()
             return
         now_ns = self._node.timesheet.computed_ns()

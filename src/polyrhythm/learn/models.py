@@ -121,7 +121,7 @@ class Models:
             rows = self._job.updater == "optimizer" and len(self._models) == 1
             return describe(model.module, model.optimizer, self._job.kind, rows=rows)
         except UsageError as error:
-            # without the worker's name: the command names all workers that fail with the same words
+            # the error does not name the worker: the command names all workers with the same error
             which = f"the model {model.name!r}: " if model.name else ""
             raise UsageError(f"{which}{error}") from None
 

@@ -68,7 +68,7 @@ class Lines:
         held, dropped, seen = self._held, self._dropped, self._shown
         self._held, self._dropped, self._shown = b"", 0, b""
         if b"\r" in held and _newest(held) == seen:
-            return []  # the last state of a progress bar, which was shown already
+            return []  # the held text is the last state of a progress bar, which was shown already
         return _readable(held, dropped)
 
 

@@ -92,7 +92,8 @@ class ProcessOutput:
         lines = self._lines.end()
         left_out = behind - _BRIEF
         self._at += left_out
-        begin = self._read(_BRIEF).find(b"\n") + 1  # begin with a whole line
+        # skip the rest of a line, so that the text begins with a whole one
+        begin = self._read(_BRIEF).find(b"\n") + 1
         self._at += begin
         return [*lines, f"… {size(left_out + begin)} of output are only in {self._path}"]
 

@@ -72,7 +72,7 @@ class ProgressDisplay:
         self._console = console or stderr_console()
         self._has_table = table and self._console.is_terminal and not quiet
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
-        self._teller = Teller(job)
+        self._teller = Teller(job, routine=False)
         self._live: Live | None = None
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
         """Lines that are not printed yet."""
@@ -154,7 +154,8 @@ class ProgressDisplay:
     def _takes_output(self) -> bool:
         """Whether the terminal, pipe or file takes output now."""
         ready = select.poll()
-        with contextlib.suppress(OSError, ValueError):  # it has no descriptor, as in a notebook
+        # the output has no descriptor, as in a notebook
+        with contextlib.suppress(OSError, ValueError):
             ready.register(self._console.file.fileno(), select.POLLOUT)
             return bool(ready.poll(0))
         return True

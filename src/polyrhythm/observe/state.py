@@ -350,7 +350,7 @@ class RunState:
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
-            self.objective = None  # the last finite value does not describe the present model
+            self.objective = None  # the last finite value was that of an earlier model
 
     def _saving(self, line: dict[str, Any]) -> None:
         self.saving = True

@@ -51,7 +51,8 @@ def stderr_console() -> Console:
         file=None if sys.stderr is None else cast(IO[str], _Unfailing(sys.stderr)),
         stderr=True,
         highlight=False,
-        emoji=False,  # a word between two colons is what it is, and the table of emoji is not loaded
+        # rich does not replace a word between two colons by an emoji, and loads no table of emoji
+        emoji=False,
         soft_wrap=True,
         force_terminal=False if notebook else None,
         force_jupyter=False,

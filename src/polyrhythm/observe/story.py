@@ -36,8 +36,11 @@ class Teller:
     """Takes the lines of a journal one by one and returns the sentences that are due. If the job is
     given, the sentences include advice."""
 
-    def __init__(self, job: JobSpec | None = None) -> None:
+    def __init__(self, job: JobSpec | None = None, *, routine: bool = True) -> None:
+        """`routine`: also say regularly what each worker has done. With thousands of workers these
+        sentences take long to make."""
         self.state = RunState()
+        self._says_routine = routine
         self._checkpoints = CheckpointTeller(self.state)
         self._job = job
         self._reports: dict[int, Sentence] = {}
@@ -56,6 +59,8 @@ class Teller:
         self.state.take(line)
         handler = self._HANDLERS.get(line.get("what", ""))
         told = [] if handler is None else handler(self, line)
+        if not self._says_routine:
+            return told
         due = bool(told) or self.state.at_s >= self._told_s + _ROUTINE_EVERY_S
         return [*self._routine(), *told] if due else []
 
@@ -287,7 +292,8 @@ class Teller:
             return []
         if line["state"] == LearningState.SETTLED:
             if self._told_settled:
-                return []  # told once, although the objective may become stable several times
+                # this is told once, although the objective may become stable several times
+                return []
             self._told_settled = True
         advice = None if self._job is None else learning_advice(self.state, self._job)
         return [self._say(said if advice is None else f"{said}; {advice}", None)]

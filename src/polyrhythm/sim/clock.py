@@ -48,16 +48,16 @@ class Clock:
                 gc.enable()
 
     def _run(self, until_ns: int) -> bool:
-        times = self._times
+        times, calls = self._times, self._due
         self._going = True
         while times and times[0] <= until_ns:
             self.now_ns = now_ns = heappop(times)
             # the loop also makes calls that are added for this time while it runs
-            for do, what in self._due[now_ns]:
+            for do, what in calls[now_ns]:
                 do(what)
                 if not self._going:
                     return True
-            del self._due[now_ns]
+            del calls[now_ns]
         return False
 
     def idle_but_for(self, idle: Any) -> bool:

@@ -52,7 +52,8 @@ def prune(store: Store, keep: int) -> list[int]:
     oldest = whole[-keep]
     gone = [each.number for each in listed if each.number < oldest and not each.other_version]
     for number in gone:
-        store.delete([path_of(number, MANIFEST)])  # first, so that the checkpoint no longer exists
+        # delete the manifest first: without it the checkpoint does not exist
+        store.delete([path_of(number, MANIFEST)])
         store.delete_under(f"{FOLDER}/{number:08d}")
     return gone
 

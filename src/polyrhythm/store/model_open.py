@@ -22,7 +22,8 @@ def opened(path: Path, framework: str = "pt") -> Iterator[Any]:
     """Open the file with the safetensors reader for this framework."""
     try:
         with path.open("rb"):
-            pass  # raises an OSError with the system's reason, which the library would not name
+            # opening the file raises an OSError with the system's reason, which the library hides
+            pass
         with safe_open(path, framework) as file:
             yield file
     except OSError as error:

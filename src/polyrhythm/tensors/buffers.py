@@ -86,7 +86,7 @@ class Buffers:
             weight = held.part_weights.get(part)
             aggregate = held.aggregate[first:end]
             if weight is None and averaged:
-                aggregate.fill_(NO_GRADIENT)  # x + -0.0 is x, for every x
+                aggregate.fill_(NO_GRADIENT)  # adding -0.0 changes no number
             elif weight is None:
                 aggregate.copy_(held.parameters[first:end])
             elif averaged:

@@ -44,7 +44,7 @@ class CudaCopies:
         if not nbytes or address in self._pinned:
             return True
         if address % mmap.PAGESIZE:
-            return False  # it shares its first page with other memory
+            return False  # the buffer shares its first page with other memory
         with torch.cuda.device(self.device):
             if int(_runtime().cudaHostRegister(address, nbytes, 0)):
                 return False

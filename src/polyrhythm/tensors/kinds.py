@@ -180,6 +180,6 @@ def _updater(
         return Latest() if keeps_rows(job.kind) else Buffers()
     if job.updater == "addition":
         return Addition() if traits_of(job.sync).rounds else Sum()
-    # slices have the numbers of groups among those of all models
+    # slices number parameter groups over all models
     optimizer = OptimizerSpec(spec.optimizers[model].name, spec.optimizer.groups)
     return KINDS[job.kind].updater(layout, job, optimizer, held)

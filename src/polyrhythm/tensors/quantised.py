@@ -148,7 +148,8 @@ def _subtract(
         return
     both = zip(_in_blocks(values), _in_blocks(integers), strict=True)
     for (block, rows), (sent, _) in both:
-        block.addcmul_(sent, scales[rows, None], value=-1)  # one pass over the memory, not two
+        # this makes one pass over the memory instead of two
+        block.addcmul_(sent, scales[rows, None], value=-1)
 
 
 def _absent_parts(slice_: Slice, numbers: torch.Tensor) -> Parts:

@@ -23,6 +23,24 @@ def test_routine_rounds_are_rolled_up() -> None:
     assert (line["points"], line["objective"], line["passes"]) == (6, 2.0, 1)
 
 
+def test_contributions_that_were_left_out_are_among_those_made() -> None:
+    tally = Accounting()
+    tally.count(trailer(skipped=2), 2)
+    tally.count(trailer(worker=1), 2)
+    assert tally.skip(0) == 3
+    assert tally.skip(1, without_step=True) == 1
+    assert tally.made == 2 + 2 + 1 + 1
+
+
+def test_numbers_that_are_too_large_for_the_journal_are_cut() -> None:
+    tally = Accounting()
+    for _ in range(2):
+        tally.count(trailer(compute_ns=2**63 - 1, wait_ns=7), 2)
+    fields = tally.workers[0].fields()
+    assert (fields["compute_ns"], fields["wait_ns"]) == (2**63 - 1, 14)
+    assert "skipped" not in fields
+
+
 def test_an_unusual_or_final_round_has_a_line_at_once() -> None:
     tally = Accounting()
     tally.close(0, "opened", 0, SECOND_NS, final=False)

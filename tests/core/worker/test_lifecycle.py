@@ -36,7 +36,7 @@ IGNORED = {
     *product([Phase.ENDED], EVENTS),
 } - {
     (Phase.COMPUTING, m.Pause),
-    # the last three: the user's code has contributed while the worker was rejoining
+    # the last three phases occur if the user's code contributes while the worker rejoins
     *product([Phase.JOINING, Phase.WAITING, Phase.RESTING, Phase.PARTING], [m.Admitted]),
 }
 

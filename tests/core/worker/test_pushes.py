@@ -21,11 +21,11 @@ def test_a_contribution_is_kept_until_every_server_has_acknowledged_it() -> None
     contributing, landing = Pushes(WorkerOutbox()), Assembly(ROUTES)
     contribute(contributing, landing)
     contribute(contributing, landing)
-    assert contributing.full and contributing.acknowledged == 0
+    assert contributing.full() and contributing.acknowledged == 0
     assert contributing.acknowledge(0, 2, 0)
-    assert contributing.full
+    assert contributing.full()
     contributing.acknowledge(1, 1, 0)
-    assert not contributing.full and contributing.acknowledged == 1
+    assert not contributing.full() and contributing.acknowledged == 1
 
 
 def test_an_acknowledgement_of_a_later_routing_epoch_is_kept_for_that_epoch() -> None:

@@ -41,16 +41,21 @@ class WorkerTotals:
     """How many of its contributions were left out because the training loop had made no step."""
 
     def fields(self) -> dict[str, int]:
-        return {
+        fields = {
             "contributions": self.contributions,
-            "points": min(_MOST, self.points),
-            "compute_ns": min(_MOST, self.compute_ns),
-            "wait_ns": min(_MOST, self.wait_ns),
-            "transfer_ns": min(_MOST, self.transfer_ns),
-            "redone_ns": min(_MOST, self.redone_ns),
-            **({"skipped": min(_MOST, self.skipped)} if self.skipped else {}),
-            **({"without_step": self.without_step} if self.without_step else {}),
+            "points": self.points,
+            "compute_ns": self.compute_ns,
+            "wait_ns": self.wait_ns,
+            "transfer_ns": self.transfer_ns,
+            "redone_ns": self.redone_ns,
         }
+        if self.skipped:
+            fields["skipped"] = self.skipped
+        if self.without_step:
+            fields["without_step"] = self.without_step
+        if max(fields.values()) > _MOST:
+            return {name: min(_MOST, number) for name, number in fields.items()}
+        return fields
 
 
 @dataclass(slots=True)
@@ -97,6 +102,8 @@ class Accounting:
     """The worker whose contribution arrived last in this round."""
     _last_to_arrive: set[int] = field(default_factory=set)
     """The workers that arrived last in a round and have not contributed since then."""
+    made: int = 0
+    """The number of contributions of the whole job, with those that were left out."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
         worker, compute_ns = trailer.worker, trailer.compute_ns
@@ -106,6 +113,7 @@ class Accounting:
         totals = self.workers.get(worker)
         if totals is None:
             totals = self.workers[worker] = WorkerTotals()
+        self.made += 1
         totals.contributions += 1
         totals.points += points
         totals.compute_ns += compute_ns
@@ -119,6 +127,7 @@ class Accounting:
             totals.redone_ns += redone_ns
         if trailer.skipped:
             totals.skipped += trailer.skipped
+            self.made += trailer.skipped
         self._computed_ns.append(compute_ns)
         span = self._span
         self._last = worker
@@ -150,22 +159,12 @@ class Accounting:
         """A contribution of this worker is left out, because it is not finite, or because the
         training loop has made no step. Returns how many were so far for this reason."""
         totals = self.workers.setdefault(worker, WorkerTotals())
+        self.made += 1
         if without_step:
             totals.without_step += 1
             return totals.without_step
         totals.skipped += 1
         return totals.skipped
-
-    @property
-    def made(self) -> int:
-        """The number of contributions of the whole job, with those that were left out."""
-        left_out = (totals.skipped + totals.without_step for totals in self.workers.values())
-        return self.contributions + sum(left_out)
-
-    @property
-    def contributions(self) -> int:
-        """The number of contributions of the whole job."""
-        return sum(totals.contributions for totals in self.workers.values())
 
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool

@@ -145,7 +145,7 @@ class Contributions:
         partial = self._partial.get(key)
         if partial is None:
             sender = self._sender(key)
-            if key[2] <= sender.done:
+            if message.sequence <= sender.done:
                 return None  # this contribution was counted before, and was sent again
             partial = self._begin(key, sender)
         partial.trailer = message
@@ -154,8 +154,7 @@ class Contributions:
     def arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
         """A server reports a contribution. Returns it if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
-        complete = self._complete.get(key)
-        if complete is not None:
+        if self._complete and (complete := self._complete.get(key)) is not None:
             complete.reports[message.server] = message.routing
             self._settle(key, primary_since)
             return None
@@ -165,20 +164,24 @@ class Contributions:
             if key[2] <= sender.done:
                 return None  # it was complete before this server became a primary
             partial = self._begin(key, sender)
+        round_ = message.round
         partial.reports[message.server] = message.routing
-        if message.round > partial.round:
-            partial.round = message.round
-        if message.round < partial.first:
-            partial.first = message.round
+        if round_ > partial.round:
+            partial.round = round_
+        if round_ < partial.first:
+            partial.first = round_
+        if partial.trailer is None:
+            return None
         return self._complete_if(key, partial, primary_since)
 
     def _begin(self, key: _Key, sender: _Sender) -> _Partial:
         """Begin the record of a contribution, at its first report or trailer."""
         sender.incomplete += 1
         partial = self._partial[key] = _Partial(sender)
-        for server, (routing, last) in self._rows.items():
-            if last.get(key[:2], 0) >= key[2]:
-                partial.reports[server] = routing
+        if self._rows:
+            for server, (routing, last) in self._rows.items():
+                if last.get(key[:2], 0) >= key[2]:
+                    partial.reports[server] = routing
         return partial
 
     def _sender(self, key: _Key) -> _Sender:
@@ -277,7 +280,7 @@ class Contributions:
         or one that is not complete yet. Call this when every server has reported the contributions
         in that fold."""
         if self._named_before:
-            return False  # a fold contains the contributions that it names, on every server
+            return False  # every server folds exactly the contributions that the fold names
         if self._whole_from > round_:
             return True
         return any(partial.first <= round_ for partial in self._partial.values())

@@ -66,7 +66,7 @@ class Counting:
             lease = trailer.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0
-            if self._sharing.awaits:
+            if self._sharing.awaits():
                 self._confirm_lease(member, lease, now_ns)
             if trailer.terminated and self._evaluator.is_chosen(member):
                 self._terminate(trailer.terminated, now_ns)
@@ -96,7 +96,7 @@ class Counting:
             return
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
         if self._contributions.incomplete(*member.key):
-            # to be confirmed when its earlier contributions are complete
+            # the lease is confirmed when the earlier contributions of the member are complete
             member.confirms = message.lease
         else:
             if message.skipped is None:
@@ -117,7 +117,8 @@ class Counting:
         ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
-        if str(count).strip("0") == "1":  # the first, the tenth, the hundredth
+        # note the first, the tenth, the hundredth contribution, and so on
+        if str(count).strip("0") == "1":
             fields = plain_reason(message.skipped).fields
             self._outbox.note(
                 "skipped", worker=member.worker, name=member.name, count=count, fields=dict(fields)

@@ -301,7 +301,7 @@ class Cuts:
             return
         cut.untaken.discard(message.server)
         if message.torn:
-            # make the cut at the next fold instead, whether or not an operator asked for it
+            # make the cut at the next fold instead
             self._asked = True
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:

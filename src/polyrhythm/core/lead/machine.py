@@ -69,7 +69,8 @@ class LeadMachine:
         self._outbox.out = effects  # as `begin` does, without a call for every event
         if not self._ending.over:
             if self._has_store and self._cuts.active:
-                self._pauses.exclude(now_ns)  # a message may be read before the tick
+                # this message may be read before the tick that detects a pause
+                self._pauses.exclude(now_ns)
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
@@ -90,10 +91,12 @@ class LeadMachine:
             self._pauses.detector.wake_ns,
             self._stopping.wake_ns,
             self._saving.wake_ns,
-            *[part.wake_ns for part in self._timed],
         ):
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
                 wake_ns = other_ns
+        for part in self._timed:
+            if part.wake_ns is not None and (wake_ns is None or part.wake_ns < wake_ns):
+                wake_ns = part.wake_ns
         return wake_ns
 
     def why(self) -> Waiting:
@@ -327,7 +330,7 @@ class LeadMachine:
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
-            # heartbeats wait behind the parts of a large state
+            # the heartbeats of this worker wait behind the parts of a large state
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.received(message, now_ns)
 

@@ -206,7 +206,7 @@ class Migration:
             self._copies.get(target, {}).pop(index, None)
             if self._rows:
                 self.adoptions.moved(index, target)
-            elif source in self._listening:  # it is still a member
+            elif source in self._listening:  # the source is still a member
                 self._keep_copy(plan, source, index)
         plan.handed.clear()
         for index, delivery in list(self._flying.items()):

@@ -41,6 +41,8 @@ class Rounds:
         """The numbers of these members."""
         self._ranks: dict[int, int] | None = None
         """Per member, its rank by worker number; None until it is needed."""
+        self.folding = False
+        """Whether some primary has not answered the fold under way yet."""
         self._folding: set[int] | None = None
         """The servers that have answered the fold under way; None if no fold is under way."""
         self._arrived: dict[int, None] = {}
@@ -53,11 +55,6 @@ class Rounds:
         was ordered."""
         self._contributed: set[int] = set()
         """The workers that have ever contributed."""
-
-    @property
-    def folding(self) -> bool:
-        """Whether some primary has not answered the fold under way yet."""
-        return self._folding is not None
 
     @property
     def opening(self) -> bool:
@@ -88,6 +85,7 @@ class Rounds:
             self._ranks = None
         self.readers = release & stayed
         self._folding = set()
+        self.folding = True
 
     def arrived(self, worker: int, round_: int) -> None:
         """A contribution is complete. It is ignored if the last fold contained it."""
@@ -138,6 +136,7 @@ class Rounds:
         if self._folding is None or not self._folding >= primaries:
             return False
         self._folding = None
+        self.folding = False
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:

@@ -210,7 +210,8 @@ class Servers:
             if self._routing.would_lose(server) is None:
                 self.lose(server, Reason("server-silent", fields), now_ns)
             else:
-                self.suspicion.forget(server)  # not judged again until it sends a heartbeat
+                # the next heartbeat of the server begins a new judgement
+                self.suspicion.forget(server)
                 if server not in self._silent:
                     self._silent.add(server)
                     self._outbox.note("server-silent", **fields)

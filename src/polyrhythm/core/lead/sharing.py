@@ -95,7 +95,6 @@ class Sharing:
         to another."""
         return self._migration is None or self._migration.settled
 
-    @property
     def awaits(self) -> bool:
         """Whether a chunk moves, or has moved and is not known to be in the row of its new holder."""
         return bool(self.moving) or (
@@ -162,7 +161,7 @@ class Sharing:
             self._balancing.deliver(self._spare)
             assert self._plan is not None
             self._migration.begin(self._plan, len(self._members))
-            # all of them must listen for points
+            # every member must listen for points
             self._changed |= self._plan.renumber(member.key for member in view.members())
 
     def take_choice(self) -> MigrationChoice | None:
@@ -311,7 +310,7 @@ class Sharing:
     def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
         """The member has contributed or abstained under lease `number`. Returns the leases that
         grew because chunks could move."""
-        if self._plan is None or not self.awaits:
+        if self._plan is None or not self.awaits():
             return []
         changed = self._plan.confirm(member.key, number)
         if self._migration is not None:

@@ -49,7 +49,7 @@ class Failover:
         state, place = self._state, self._state.epoch.place
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
-        # the link to the lead is also the link to its server, and a server without it ends
+        # no link is opened to the lead's server: the link to the lead serves for both
         partners = set().union(*holders) - {state.server, SEAT.server}
         specs = [spec for spec in place.servers if spec.server in partners]
         self.partners.want(specs)
@@ -59,7 +59,7 @@ class Failover:
             self._begin_with(place)
             self._enlist()
         else:
-            self._enlist()  # before `Rerouted`, which reports the contributions of these members
+            self._enlist()  # the members must be known when `Rerouted` reports their contributions
             state.out.append(Reroute(place.routes, place.routing))
         if self.partners:
             me = next(s.incarnation for s in place.servers if s.server == state.server)
@@ -147,7 +147,7 @@ class Failover:
 
     def slice_seeded(self, event: ev.SliceSeeded) -> None:
         if event.routing != self._seeding or event.slice not in self.unseeded:
-            # a repeated seed, or one of a seeder that died before the slices were built again
+            # the seed is repeated, or its sender died before the slices were built again
             return
         self.unseeded.remove(event.slice)
         self._report_seeded()
@@ -204,7 +204,7 @@ class Failover:
         caught_up = state.replication.caught_up(peer)
         settled = state.replication.confirm(peer, message.rows, adopted=adopted)
         if state.replication.caught_up(peer) and not caught_up:
-            # the epoch of the slices, even if the lead still waits for this server to apply it
+            # report the epoch of the slices, even if the lead does not know yet that it is applied
             held = state.epoch.held
             state.tell_lead(m.CaughtUp(**state.identity() | {"routing": held}, peer=peer))
         self._settle(settled, now_ns)

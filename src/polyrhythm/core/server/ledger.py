@@ -126,7 +126,8 @@ class Ledger:
             rows = self._rows[slice_] = {}
         rows[worker] = (incarnation, sequence)
         if slices == 1 and not self._arrivals and not self._rerouted:
-            return self.round  # as below, in most jobs with a small model
+            # the result of the lines below, found sooner for a model of one slice
+            return self.round
         key = (worker, incarnation, sequence)
         arrival = self._arrivals.get(key)
         if arrival is None:

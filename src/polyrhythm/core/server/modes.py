@@ -265,11 +265,11 @@ class RowsMode(RoundsMode):
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
         if event.version < self._round:
-            self._rows = {}  # a slice that was taken over has not made that fold
+            self._rows = {}  # the slice that this server has taken over lacks that fold
         super().take_over(event, anew=anew)
 
     def contained(self) -> dict[int, int]:
-        # sequences begin anew with an incarnation, so rows of earlier ones are left out
+        # sequences begin anew with each incarnation, so rows of earlier incarnations are left out
         return {
             worker: self._rows.get((worker, incarnation), 0)
             for worker, incarnation in self._state.acks.members.items()

@@ -80,7 +80,7 @@ class RoundsMode(Pulls):
     def expect_next(self) -> bool:
         version = self.landing.version
         self._outbox.do(Expect(version if version > 0 else 0))
-        return True
+        return self._released > self.resumed or self.stop or self.must_pull
 
     def contribute(self, computed: Computed, pushes: Pushes, leaves: bool) -> None:
         pushes.send(computed, self.landing)
@@ -89,10 +89,9 @@ class RoundsMode(Pulls):
         return self.expect_next()
 
     def exhaust(self, *, leaves: bool) -> bool:
-        if not leaves:
-            self.expect_next()
+        continues = not leaves and self.expect_next()
         self.say_pulled()
-        return not leaves
+        return continues
 
     def landed_while_resting(self) -> None:
         pass

@@ -61,7 +61,7 @@ class Assembly:
             if not counts[before]:
                 del counts[before]
                 changed = True
-        if changed:  # the set of versions has changed, and not only the number of slices of each
+        if changed:  # a version has appeared or disappeared
             self.version, self.newest = min(counts), max(counts)
             self.whole = self.version == self.newest
 

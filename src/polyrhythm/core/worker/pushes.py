@@ -186,7 +186,6 @@ class Pushes:
         self.weights = BY_POINTS
         """How contributions are weighed (`core/weights.py`)."""
 
-    @property
     def full(self) -> bool:
         """Whether no further contribution may be sent now: two are unacknowledged, or a cut is
         being taken."""

@@ -39,7 +39,7 @@ class Training:
         elif mode.answer_first and not state.leaves:
             pushes.held = event
             mode.expect(mode.ticket)
-        elif pushes.full:
+        elif pushes.full():
             pushes.held = event
         else:
             self._contribute(event, now_ns)
@@ -50,7 +50,7 @@ class Training:
         """Send the contribution that was kept back, if it may be sent now. A leaving worker does
         not wait for the answer to the one before."""
         state = self._state
-        if not state.pushes.full and (state.leaves or not state.mode.answer_first):
+        if not state.pushes.full() and (state.leaves or not state.mode.answer_first):
             state.pushes.held = None
             self._contribute(held, now_ns)
 
@@ -187,9 +187,10 @@ class Training:
             self.resume_if_whole(now_ns)
 
     def resume_if_whole(self, now_ns: int) -> None:
-        state, mode = self._state, self._state.mode
+        state = self._state
         if state.phase not in AWAITING or state.pushes.held is not None:
             return
+        mode = state.mode
         if state.leaves and self._departure.let_go(now_ns):
             return
         if state.points is not None and not state.leased:

@@ -102,7 +102,7 @@ class WorkerLinks:
         link.land_with(self._place_of)
         replaced = self._peers.get(peer)
         if replaced is not None:
-            self._forget(replaced)  # the link to an earlier incarnation
+            self._forget(replaced)  # this is the link to an earlier incarnation
         self._peers.add(link)
         if (pollable := link.pollable) is not None:
             try:

@@ -55,7 +55,7 @@ class Publishing:
         if link is not None:
             slots = self._placed().lease(effect.worker, effect.ticket)
             self._send(link, slots, effect.ticket, effect)
-            link.flush()  # at once, because the worker waits for these parameters
+            link.flush()  # the worker waits for these parameters
 
     def _send(
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest

@@ -148,7 +148,7 @@ class ReplicaMemory:
             _step_rows(message, data, kept, updater)
             return
         if data is None and message.indices == 0 and message.step.weight:
-            data = memoryview(b"")  # a contribution without rows of this slice
+            data = memoryview(b"")  # the contribution has no rows of this slice
         if data is None:
             return  # no worker has contributed to the slice in that round
         if message.worker >= 0 and not updater.takes_parts:

@@ -29,7 +29,7 @@ def running_time() -> Callable[[], int]:
         whole_ns = time.process_time_ns() // cores
         try:
             return max(time.clock_gettime_ns(own), whole_ns)
-        except OSError:  # that thread has ended
+        except OSError:  # the user's thread has ended
             return whole_ns
 
     return ran_ns

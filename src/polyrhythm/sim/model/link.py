@@ -87,8 +87,13 @@ class Channel:
         now_ns = self._clock.now_ns
         if not self._open:
             return now_ns
-        busy = self._free_ns > now_ns
-        left_ns = self._free_ns if busy else now_ns
+        left_ns, batch = self._free_ns, self._batch
+        busy = left_ns > now_ns
+        if busy and not payload_nbytes and batch is not None and not self._loss:
+            batch.append(message)  # the message leaves together with the one before it
+            return left_ns
+        if not busy:
+            left_ns = now_ns
         if payload_nbytes:
             left_ns += int((HEAD_NBYTES + payload_nbytes) * self.ns_per_byte)
         elif not busy:
@@ -97,7 +102,6 @@ class Channel:
         arrives_ns = left_ns + self._delay_ns
         if self._loss:
             arrives_ns = self._lose(left_ns, arrives_ns)
-        batch = self._batch
         if batch is not None and arrives_ns == self._last_ns:
             batch.append(message)
         else:
@@ -119,7 +123,7 @@ class Channel:
     def _deliver(self, batch: list[Message]) -> None:
         if self._batch is batch:
             self._batch = None
-        if self.heard and self._clock.now_ns <= self._until_ns:
+        if self.heard and (self._open or self._clock.now_ns <= self._until_ns):
             self._receiver.receive(self, batch)
 
     def hang_up(self, reason: str) -> None:

@@ -99,7 +99,7 @@ class SimMemory:
         """The worker has come to these positions."""
         for step in progress:
             if step.chunk not in self._firsts:
-                continue  # it was given up, and subtracted
+                continue  # the chunk was given up, and subtracted from the row
             (first, length), (passes, cursor) = self._firsts[step.chunk], self._at[step.chunk]
             visits = (step.passes - passes) * length + step.cursor - cursor
             self._at[step.chunk] = (step.passes, step.cursor)

@@ -41,8 +41,11 @@ class SimTimesheet:
     def landed(self, first_byte_ns: int, now_ns: int) -> None:
         """Note that a slice has arrived. If several slices arrive at the same time, that time
         counts once."""
-        began_ns = max(first_byte_ns, self._landed_ns, self._left_ns)
-        self._came_ns += now_ns - began_ns
+        if first_byte_ns < self._landed_ns:
+            first_byte_ns = self._landed_ns
+        if first_byte_ns < self._left_ns:
+            first_byte_ns = self._left_ns
+        self._came_ns += now_ns - first_byte_ns
         self._landed_ns = now_ns
 
     def resume(self, now_ns: int, handling_ns: int) -> None:

@@ -191,7 +191,7 @@ class ServerProcess(Process):
             return
         if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(self.name, ev.LeadHeard())
-        heard = channel.heard  # False if the link ended while this process was stopped
+        heard = channel.heard  # this is False if the link ended while the process was stopped
         for message in batch:
             take = _TAKES.get(type(message))
             if take is not None:

@@ -82,7 +82,8 @@ class SimPlacedSlices:
         store = self.placed()
         for peer, copy in store.take_outgoing_steps():
             nbytes = store.nbytes_at(copy.slice)
-            if copy.worker >= 0:  # the step of one contribution, which is sent as it came
+            # this is the step of one contribution, which is sent in the form in which it came
+            if copy.worker >= 0:
                 nbytes = self._quantised.get(copy.slice, nbytes)
             self._tell(peer, copy, nbytes)
 

@@ -50,32 +50,38 @@ class SimPublishing:
 
     def publish(self, effect: fx.Publish) -> None:
         channel = self._reader(effect)
-        if channel is not None:
-            memory = self._placed()
-            self._send(channel, memory, (effect.slot,) * len(memory.slices), effect.round, effect)
-        else:  # the reader is gone: free the version at once
+        if channel is None:  # the reader is gone: free the version at once
             self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
+            return
+        memory, round_, slot = self._placed(), effect.round, effect.slot
+        left_ns = self._process.clock.now_ns
+        for slice_, nbytes in memory.slices.items():
+            message = builders.parameters(effect, self._server, round_, slice_, slot)
+            left_ns = channel.send(message, nbytes)
+        slots = (slot,) * len(memory.slices) if self._process.check else ()
+        self._leave(channel, effect.worker, left_ns, round_, memory, slots)
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
         channel = self._reader(effect)
         if channel is not None:
             memory = self._placed()
             slots = memory.lease(effect.worker, effect.ticket)
-            self._send(channel, memory, slots, effect.ticket, effect)
+            left_ns = self._process.clock.now_ns
+            for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
+                message = builders.parameters(effect, self._server, effect.ticket, slice_, slot)
+                left_ns = channel.send(message, nbytes)
+            self._leave(channel, effect.worker, left_ns, effect.ticket, memory, slots)
 
-    def _send(
+    def _leave(
         self,
         channel: Channel,
+        worker: int,
+        left_ns: int,
+        round_: int,
         memory: SimSliceStore,
         slots: _Slots,
-        round_: int,
-        effect: fx.Publish | fx.PublishLatest,
     ) -> None:
-        clock = self._process.clock
-        left_ns = clock.now_ns
-        for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
-            message = builders.parameters(effect, self._server, round_, slice_, slot)
-            left_ns = channel.send(message, nbytes)
+        """Remember that the worker reads from these slots until the last byte has left."""
         read = None
         if self._process.check:
             places = memory.places(slots)
@@ -84,8 +90,8 @@ class SimPublishing:
         leaving = self._leaving.get(key)
         if leaving is None:
             leaving = self._leaving[key] = []
-            clock.at(left_ns, self._have_left, key)
-        leaving.append((channel, effect.worker, read))
+            self._process.clock.at(left_ns, self._have_left, key)
+        leaving.append((channel, worker, read))
 
     def _have_left(self, key: tuple[int, int]) -> None:
         """The last byte of these messages has left. One event tells the machine about all their

@@ -217,7 +217,7 @@ class Loop(LoopState):
         buffer = self._turns.lend()
         if visits.memory is not None:
             self.differences[buffer] = visits.memory.collect()
-        event = ev.Computed(  # without `*`, which would build two more sequences
+        event = ev.Computed(  # `*` would build two more sequences
             buffer,
             float(points or 1),
             _RATES,
@@ -254,7 +254,9 @@ class Loop(LoopState):
         """Begin the steps up to the next decision. Returns False if no points are left. The steps
         are planned from what is known now; a message may interrupt them."""
         time, visits, cadence = self.time, self._visits, self.cadence
-        begins_ns = max(self._clock.now_ns, time.resumed_ns, time.busy_ns)
+        begins_ns = self._clock.now_ns
+        if begins_ns < time.resumed_ns or begins_ns < time.busy_ns:
+            begins_ns = max(time.resumed_ns, time.busy_ns)
         standing = self._standing(begins_ns)
         ahead = cadence.next_steps(standing, self._terms)
         self._size = size = ahead.size

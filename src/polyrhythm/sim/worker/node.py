@@ -35,7 +35,8 @@ _ME = "worker"
 POINTS = "points"
 """The name by which the two ends of a link between workers know each other."""
 _LEAD_HEARD = ev.LeadHeard()
-_PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
+_PARAMETERS, _RELEASE, _HELLO_REPLY = m.Parameters, m.Release, m.HelloReply
+_RESTORED = m.Restored
 
 
 class WorkerProcess(SingleProcess):
@@ -208,12 +209,16 @@ class WorkerProcess(SingleProcess):
             self._computing.look_up()
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
-        if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
+        now_ns = self.clock.now_ns
+        if now_ns >= self._heard_throttle.next_ns and channel.peer == LEAD:
+            self._heard_throttle.due(now_ns)
             self._queue.append(_LEAD_HEARD)
         for message in batch:
             kind = type(message)
             if kind is _PARAMETERS:
-                self._take_slice(channel, message)  # type: ignore[arg-type]
+                self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
+            elif kind is _RELEASE:
+                self._queue.append(message)
             elif kind is _HELLO_REPLY:
                 incarnation = self._incarnations.get(message.server, 0)
                 self._queue.append(ev.Linked(message.server, incarnation))
@@ -223,11 +228,10 @@ class WorkerProcess(SingleProcess):
             else:
                 self._queue.append(message)
 
-    def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
+    def _take_slice(self, channel: Channel, message: m.Parameters, now_ns: int) -> None:
         if self._expected is None or message.round < self._expected:
             self.put(_ME, builders.skipped(message))
             return
-        now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         self._loop.time.landed(first_byte_ns, now_ns)
         self._queue.append(builders.landed(message))

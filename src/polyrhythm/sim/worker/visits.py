@@ -52,7 +52,7 @@ class SimVisits:
         if self.memory is not None:
             self.memory.visit(self._cursor.moved())
         if self._cursor.take(lease):
-            self.points = self.steps = 0  # the worker was evicted, so these never count
+            self.points = self.steps = 0  # the worker was evicted, so these points never count
         if self.memory is not None:
             self.memory.take(lease, self._cursor.at)
             held = [each.chunk for each in lease.chunks]

@@ -67,8 +67,10 @@ class Bsp:
                 self.first_arrival_ns = now_ns
             self._arrived.add(event.worker)
             self._missing.discard(event.worker)
-            if self._missing and self._until_ns is None and self._open and not self._counted_before:
-                return self._waiting  # as `_evaluate` does, in most events
+            if self._missing and self._open and not self._counted_before:
+                until_ns = self._until_ns
+                if until_ns is None or now_ns < until_ns:
+                    return self._waiting  # as `_evaluate` does, in most events
         else:
             self._update_members(event, now_ns)
             self._set_timer()

@@ -84,7 +84,8 @@ class Fsp:
         elif isinstance(event, Opened):
             self._open(now_ns)
         elif isinstance(event, Left):
-            self._pass_ns = None  # its points go to other workers, so their passes take longer
+            # the points of this worker go to others, whose passes then take longer
+            self._pass_ns = None
             self._lateness.forget(event.worker)
             self._warm_up.left(event.worker)
         decision = self._barrier.on(event, now_ns)
