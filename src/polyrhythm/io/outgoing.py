@@ -9,6 +9,8 @@ from polyrhythm.io.segments import Piece
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, Draft
 
+_NO_DIGEST = Digest.NONE  # found sooner than a member of an enum
+
 
 class Descriptor:
     """A duplicate of a file descriptor that is to be sent. The owner may close the original before
@@ -54,15 +56,17 @@ class Outgoing:
         """How many bytes `seal` will hash, or will wait for because another link hashes them; 0 if
         the frame is sealed or has no digest."""
         draft = self._draft
-        return 0 if draft is None or draft.digest is Digest.NONE else self.nbytes
+        return 0 if draft is None or draft.digest is _NO_DIGEST else self.nbytes
 
     def seal(self) -> None:
         """Hash the payload, and put the header and the head in front of it."""
         draft, self._draft = self._draft, None
-        if draft is not None:
-            known = self._fingerprint
+        if draft is None:
+            return
+        digest, known = b"", self._fingerprint
+        if draft.digest is not _NO_DIGEST:
             digest = draft.digest.over(self.buffers) if known is None else known.by(draft.digest)
-            self.buffers = [draft.sealed(digest), *self.buffers]
+        self.buffers = [draft.sealed(digest), *self.buffers]
 
 
 def fingerprint_of(payload: Sequence[Sendable], flags: int) -> Fingerprint | None:

@@ -122,26 +122,27 @@ class StreamLink:
         `most`: stop after this many messages, so that other links are read too, and set
         `unfinished`, because more may have arrived."""
         self.unfinished = False
-        received = self._receive_ready(finish)
-        for count, each in enumerate(received, 1):
-            yield each
-            if count == most:
-                self.unfinished = True
-                return
-
-    def _receive_ready(self, finish: bool) -> Iterator[tuple[Message, Payload | None]]:
-        yield from self.take_buffered()
+        decoder, carrier, taken = self._decoder, self._carrier, 0
         more = True
-        while more:
-            target = self._decoder.target()
-            whole = finish and self._decoder.in_payload
+        while True:
+            while (received := self._take()) is not None:
+                yield received
+                taken += 1
+                if taken == most:
+                    self.unfinished = True
+                    return
+            pending = carrier.pending
+            if not pending and not more:
+                return
+            target = decoder.target()
+            whole = finish and not pending and decoder.in_payload
             try:
                 nbytes = self._read(target, ALL if whole else NOW)
             except BlockingIOError:
                 return
             self._landed(nbytes)
-            yield from self.take_buffered()
-            more = nbytes == len(target) or (finish and self._decoder.in_payload)
+            if not pending:
+                more = nbytes == len(target) or (finish and decoder.in_payload)
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """The messages that were read from the socket together with earlier ones. A poller does not

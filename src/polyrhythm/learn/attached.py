@@ -196,7 +196,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rate of every parameter group."""
-        return tuple(float(group.get("lr", 0.0)) for group in self.param_groups)
+        return tuple([float(group.get("lr", 0.0)) for group in self.param_groups])
 
     def check_tensors(self) -> None:
         self._attachment.check_tensors()

@@ -60,7 +60,7 @@ class AttachedModels:
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rates of the parameter groups of all models."""
-        return tuple(rate for model in self._models for rate in model.rates)
+        return tuple([rate for model in self._models for rate in model.rates])
 
     def check_tensors(self) -> None:
         for model in self._models:
@@ -73,9 +73,11 @@ class AttachedModels:
     def take_scaled(self) -> list[AttachedOptimizer]:
         """The models with which a GradScaler has made no step since the last call, in the order of
         these steps. A model may occur several times."""
-        calls = {number: model for model in self._models for number in model.unmade}
+        calls: dict[int, AttachedOptimizer] = {}
         for model in self._models:
-            model.unmade.clear()
+            if model.unmade:
+                calls.update(dict.fromkeys(model.unmade, model))
+                model.unmade.clear()
         return [calls[number] for number in sorted(calls)]
 
     def version_came(self, *, final: bool) -> None:

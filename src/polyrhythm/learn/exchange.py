@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
-from polyrhythm.errors import NotFinite
+from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Due, Standing, choose_cadence, decide
+from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.batch_plan import BatchPlan
@@ -117,7 +117,7 @@ class Exchange:
             return
         if self._dropping.all_dropped() and self.traits.gathers:
             self._micro.drop()
-            if self._due() is not Due.NO:
+            if self._due() is not NO:
                 self._contribute_steps()
 
     def _skip(self, model: AttachedOptimizer, why: str) -> None:
@@ -146,7 +146,7 @@ class Exchange:
             self._node.look()
         self._dropping.stepped()
         self._visits.stepped()
-        if self._due() is not Due.NO:
+        if self._due() is not NO:
             self._contribute(stepped)
         elif self._copies is not None:
             self._copies.await_computing()  # otherwise the loop would run ahead of the device
@@ -166,10 +166,10 @@ class Exchange:
     def _due(self) -> Due:
         node, loop = self._node, self._loop
         if loop.stopped:
-            return Due.NO
+            return NO
         called = loop.hurried or node.stopping
         due = decide(self.cadence, self._standing(), loop.terms, asked=loop.asked, called=called)
-        if due is Due.PASSED_ALL:
+        if due is PASSED_ALL:
             node.ask_for_barrier()
         return due
 
@@ -307,8 +307,10 @@ class Exchange:
         if why is not None and not self.traits.trains_through:
             self._abstain(why, progress, lease, stepped)
             return
-        with self._left_out.naming():
+        try:
             self._models.check_options()
+        except ModelChanged as error:
+            raise self._left_out.changed(error) from None
         rates = self._models.rates
         self._since.stepped = 0.0
         if self._on_its_way:

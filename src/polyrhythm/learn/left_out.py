@@ -6,9 +6,6 @@ nothing to the gradients of a contribution. A contribution without any other ste
 worker abstains from the round.* Its points count as visited.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages.reasons import Reason, no_step, not_finite
@@ -69,14 +66,9 @@ class LeftOut:
         """The error with the worker and the number of its step."""
         return error.at(self._worker, self.made)
 
-    @contextmanager
-    def naming(self) -> Iterator[None]:
-        """Within this context, an error about a changed model gets the worker and the number of its
-        step."""
-        try:
-            yield
-        except ModelChanged as error:
-            raise error.at(self._worker, self.made) from None
+    def changed(self, error: ModelChanged) -> ModelChanged:
+        """The error about a changed model with the worker and the number of its step."""
+        return error.at(self._worker, self.made)
 
     def take(self, steps: int) -> tuple[int, float, NotFinite | None]:
         """The worker contributes `steps` steps: return how many of them are left out because they are

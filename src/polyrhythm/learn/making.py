@@ -5,7 +5,7 @@ that the user's code has not changed what the job relies on.
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from polyrhythm.errors import NotFinite
+from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.left_out import SCALER_SKIPPED, LeftOut, not_made
@@ -77,11 +77,13 @@ class StepMaker:
     def check(self) -> None:
         """Raise an error if the user's code has replaced a tensor of the model, or has written to a
         parameter that only the servers change."""
-        with self._left_out.naming():
+        try:
             self._models.check_tensors()
             self._flat.check_homes()
             if self._written is not None:
                 self._written.check()
+        except ModelChanged as error:
+            raise self._left_out.changed(error) from None
 
     def version_came(self) -> None:
         """The worker continues with a version."""

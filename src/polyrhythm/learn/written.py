@@ -62,7 +62,7 @@ class WrittenParameters:
     def _writes(self) -> int:
         """How many times the parameters were changed in place, as torch counts it. Versions that
         arrive do not count."""
-        return sum(tensor._version for _, tensor in self._trained)
+        return sum([tensor._version for _, tensor in self._trained])
 
     def _digests(self) -> dict[str, int]:
         """A digest of every parameter, by name."""

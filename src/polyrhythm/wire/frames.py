@@ -22,7 +22,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import msgspec
 
@@ -37,6 +37,9 @@ FLAG_REFERENCE = 1
 _FIXED = struct.Struct("<8sBBHIQQI")
 _CHECKSUM = struct.Struct("<I")
 _STAGING_NBYTES = 64 * 1024
+_NO_DIGEST = Digest.NONE  # found sooner than a member of an enum
+_HEADER_NBYTES = {digest: _FIXED.size + digest.nbytes * 2 + _CHECKSUM.size for digest in Digest}
+_HELLO_NBYTES = {digest: nbytes - digest.nbytes for digest, nbytes in _HEADER_NBYTES.items()}
 
 Land: TypeAlias = Callable[[Message, int], memoryview | None]
 """Called once per payload with its message and its size in bytes. Returns the memory to receive the
@@ -65,7 +68,7 @@ class Frame:
 
 
 def header_nbytes(digest: Digest, *, hello: bool = False) -> int:
-    return _FIXED.size + digest.nbytes * (1 if hello else 2) + _CHECKSUM.size
+    return (_HELLO_NBYTES if hello else _HEADER_NBYTES)[digest]
 
 
 class Draft:
@@ -88,23 +91,24 @@ class Draft:
         self.digest = digest
         self.hello = hello
         head = self._head = encode_head(message)
-        body_nbytes = len(head) + payload_nbytes
+        head_nbytes = len(head)
+        body_nbytes = head_nbytes + payload_nbytes
         self._begin = _FIXED.pack(
             PREAMBLE,
             EVENT_TYPES[type(message)],
             flags,
             0,
-            len(head),
+            head_nbytes,
             body_nbytes,
             timestamp_ns,
             zlib.crc32(head),
         )
-        self.nbytes = header_nbytes(digest, hello=hello) + body_nbytes
+        self.nbytes = (_HELLO_NBYTES if hello else _HEADER_NBYTES)[digest] + body_nbytes
 
     def sealed(self, payload_digest: bytes) -> bytes:
         """The bytes before the payload: the header and the head."""
         header = self._begin
-        if self.digest is not Digest.NONE:
+        if self.digest is not _NO_DIGEST:
             header += self.digest.over((self._head,))
             if not self.hello:
                 header += payload_digest
@@ -214,22 +218,33 @@ class Decoder:
         start, size, staging = self._start, self._header_nbytes, self._staging
         available = self._end - start
         if available < size:
-            self._check_preamble(available)
-            self._make_room(size)
+            if available:
+                self._check_preamble(available)
+                self._make_room(size)
             return False
         preamble, event, flags, _, head_nbytes, body_nbytes, sent_ns, head_sum = _FIXED.unpack_from(
             staging, start
         )
-        self._check_header(preamble, start, size)
-        self._check_lengths(event, head_nbytes, body_nbytes)
+        sealed = start + size - _CHECKSUM.size
+        header_sum = _CHECKSUM.unpack_from(staging, sealed)[0]
+        if preamble != PREAMBLE or zlib.crc32(staging[start:sealed]) != header_sum:
+            self._refuse_header(preamble)
+        limits = self.limits
+        payload_nbytes = body_nbytes - head_nbytes
+        if (
+            event not in DECODERS
+            or not 0 <= payload_nbytes <= limits.payload_nbytes
+            or head_nbytes > limits.head_nbytes
+        ):
+            self._refuse_lengths(event, head_nbytes, payload_nbytes)
         if available < size + head_nbytes:
             self._make_room(size + head_nbytes)
             return False
         head = staging[start + size : start + size + head_nbytes]
         if zlib.crc32(head) != head_sum:
             raise FrameError("damaged frame: its head does not match its checksum")
-        if self._digest is not Digest.NONE:
-            digests = bytes(staging[start + _FIXED.size : start + size - _CHECKSUM.size])
+        if self._digest is not _NO_DIGEST:
+            digests = bytes(staging[start + _FIXED.size : sealed])
             self._verify(self._digest.over((head,)), digests[: self._digest.nbytes], "head")
             self._expected = digests[self._digest.nbytes :]
         try:
@@ -240,8 +255,8 @@ class Decoder:
             raise FrameError(f"{frame_of(event)} whose head cannot be read: {error}") from None
         self._start = start + size + head_nbytes
         self._frame = Frame(message, None, flags, sent_ns)
-        if body_nbytes > head_nbytes:
-            self._begin_payload(self._place(self._frame, body_nbytes - head_nbytes))
+        if payload_nbytes:
+            self._begin_payload(self._place(self._frame, payload_nbytes))
         return True
 
     def _check_preamble(self, available: int) -> None:
@@ -249,29 +264,26 @@ class Decoder:
         if self._staging[self._start : self._start + seen] != PREAMBLE[:seen]:
             raise FrameError("these bytes are not a polyrhythm frame: wrong preamble")
 
-    def _check_header(self, preamble: bytes, start: int, size: int) -> None:
+    def _refuse_header(self, preamble: bytes) -> NoReturn:
         if preamble != PREAMBLE:
             raise FrameError("these bytes are not a polyrhythm frame: wrong preamble")
-        end = start + size - _CHECKSUM.size
-        if zlib.crc32(self._staging[start:end]) != _CHECKSUM.unpack_from(self._staging, end)[0]:
-            raise FrameError(
-                "damaged frame: the header does not match its checksum"
-                " (or the peer uses another digest than agreed)"
-            )
+        raise FrameError(
+            "damaged frame: the header does not match its checksum"
+            " (or the peer uses another digest than agreed)"
+        )
 
-    def _check_lengths(self, event: int, head_nbytes: int, body_nbytes: int) -> None:
+    def _refuse_lengths(self, event: int, head_nbytes: int, payload_nbytes: int) -> NoReturn:
         if event not in DECODERS:
             raise FrameError(f"unknown event type {event}")
-        if head_nbytes > body_nbytes or head_nbytes > self.limits.head_nbytes:
+        if payload_nbytes < 0 or head_nbytes > self.limits.head_nbytes:
             raise FrameError(
                 f"a frame claims a head of {head_nbytes} bytes;"
                 f" at most {self.limits.head_nbytes} are accepted here"
             )
-        if body_nbytes - head_nbytes > self.limits.payload_nbytes:
-            raise FrameError(
-                f"a frame claims a payload of {body_nbytes - head_nbytes} bytes;"
-                f" at most {self.limits.payload_nbytes} are accepted here"
-            )
+        raise FrameError(
+            f"a frame claims a payload of {payload_nbytes} bytes;"
+            f" at most {self.limits.payload_nbytes} are accepted here"
+        )
 
     def _make_room(self, needed: int) -> None:
         """Ensure that the staging buffer has space for the first `needed` bytes of the current
@@ -307,7 +319,7 @@ class Decoder:
         self._filled = came
         self._hashed = 0
         self._payload = place
-        self._hasher = None if self._digest is Digest.NONE else self._digest.hasher()
+        self._hasher = None if self._digest is _NO_DIGEST else self._digest.hasher()
 
     def _hash_arrived(self, hasher: Hasher, payload: memoryview, least: int) -> None:
         """Hash the bytes of the payload that are not hashed yet, if there are at least `least` of
@@ -324,6 +336,6 @@ class Decoder:
         if hasher is not None and frame.payload is not None:
             self._hash_arrived(hasher, frame.payload, 0)
             self._verify(hasher.digest(), self._expected, "payload")
-        elif not self._hello:
+        elif self._digest is not _NO_DIGEST and not self._hello:
             self._verify(self._digest.over(()), self._expected, "payload")
         return frame

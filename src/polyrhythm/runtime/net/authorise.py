@@ -21,7 +21,7 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
         raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} is not a message to a server")
     named = sender(message)
-    if not SEAT.may_send_over(link.peer, named):
+    if named != link.peer and not SEAT.may_send_over(link.peer, named):
         raise FrameError(
             f"{link.peer} sent a message in the name of another process: {kind.__name__}"
         )

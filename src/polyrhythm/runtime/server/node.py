@@ -53,6 +53,9 @@ from polyrhythm.tensors.rows import ABSENT
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, refused
 
+_USED_BY_NODE = {m.Alive, m.Attach, m.OperatorRequest, m.Kept, m.Collected}
+"""The messages to the lead that the process itself also uses."""
+
 
 class ServerNode:
     def __init__(
@@ -206,21 +209,9 @@ class ServerNode:
         if for_the_lead(link, message):
             if not self._leads:
                 raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
-            if isinstance(message, m.Alive):
-                self._beats.confirm(link, message)
-            elif isinstance(message, m.Attach) and self._optimizes:
-                _check_model(message, self._job)
-            elif isinstance(message, m.OperatorRequest):
-                self._driver.put(LEAD, ev.OperatorRequested(link.peer, message))
-                return
-            elif isinstance(message, m.Kept):
-                data = memoryview(b"") if payload is None else payload.view()
-                if not self._kept.take(message, data):
-                    return
-            elif isinstance(message, m.Collected):
-                self._saver.take(message, _payload(message, payload))
-                return
-            self._driver.put(LEAD, message)
+            used_here = type(message) in _USED_BY_NODE
+            if not used_here or self._take_for_lead(link, message, payload):
+                self._driver.put(LEAD, message)
         elif isinstance(message, m.Contribution):
             nothing = message.parts == () or message.indices in (ABSENT, 0)
             data = memoryview(b"") if nothing else _payload(message, payload)
@@ -235,6 +226,24 @@ class ServerNode:
         else:
             crashpoint.reach(self.name, "took", message)
             self._driver.put(self.name, message)
+
+    def _take_for_lead(self, link: Link, message: m.Message, payload: Payload | None) -> bool:
+        """Take a message to the lead that this process uses too. Returns whether the lead's machine
+        gets it."""
+        if isinstance(message, m.Alive):
+            self._beats.confirm(link, message)
+        elif isinstance(message, m.Attach) and self._optimizes:
+            _check_model(message, self._job)
+        elif isinstance(message, m.OperatorRequest):
+            self._driver.put(LEAD, ev.OperatorRequested(link.peer, message))
+            return False
+        elif isinstance(message, m.Kept):
+            data = memoryview(b"") if payload is None else payload.view()
+            return self._kept.take(message, data)
+        elif isinstance(message, m.Collected):
+            self._saver.take(message, _payload(message, payload))
+            return False
+        return True
 
     # -- effects -------------------------------------------------------------------------------
 

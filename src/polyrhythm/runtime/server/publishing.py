@@ -61,22 +61,38 @@ class Publishing:
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
     ) -> None:
         """Send every slice from its slot. If the link carries references and the slices are in one
-        segment, they are sent as one reference. Over links that carry bytes, buffers that the
-        reader already has are not sent."""
+        segment, they are sent as one reference."""
         primary = self._placed().primary
-        slices = list(primary.ids)
-        news: dict[int, tuple[int, ...]] = {}
-        if not link.by_reference:
-            news = self._placed().news_for(effect.worker, effect.incarnation)
         holds = primary.ids if self._replicated else ()
         whole = None
         if link.by_reference and len(set(slots)) == 1:
             whole = primary.slots.at(slots[0]).whole
-        if whole is not None:
-            slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [whole]
+        if whole is None:
+            self._send_slices(link, slots, round_, effect, holds)
         else:
-            pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
-        sent = list(zip(slices, slots, pieces, strict=True))
+            every, slot = m.EVERY_SLICE, slots[0]
+            message = builders.parameters(effect, self._server, round_, every, slot, holds, None)
+            link.send(message, (whole,), flush=crashpoint.ON)
+            crashpoint.reach(self._name, "sent", message)
+        self._peers.touch(link)
+
+    def _send_slices(
+        self,
+        link: Link,
+        slots: list[int],
+        round_: int,
+        effect: fx.Publish | fx.PublishLatest,
+        holds: tuple[int, ...],
+    ) -> None:
+        """Send the slices one by one. Over links that carry bytes, buffers that the reader already
+        has are not sent."""
+        store = self._placed()
+        primary = store.primary
+        news: dict[int, tuple[int, ...]] = {}
+        if not link.by_reference:
+            news = store.news_for(effect.worker, effect.incarnation)
+        pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
+        sent = list(zip(primary.ids, slots, pieces, strict=True))
         first = self._first_for(effect.worker, len(sent))
         sent = sent[first:] + sent[:first]
         for slice_, slot, piece in sent:
@@ -89,7 +105,6 @@ class Publishing:
             done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, payload, flush=crashpoint.ON, done=done)
             crashpoint.reach(self._name, "sent", message)
-        self._peers.touch(link)
 
     def _first_for(self, worker: int, slices: int) -> int:
         """The index of the slice that this reader gets first. Each reader begins at a different
