@@ -174,6 +174,8 @@ class Decisions:
         self.contributed: list[m.Trailer] = []
         self._terms: dict[int, m.Release] = {}
         """Per worker, its last release."""
+        self.goes_on: Callable[[int], bool] = lambda worker: True
+        """Whether a worker has begun its next batch after a contribution."""
         self._changed = threading.Condition()
         self._folded = -1
 
@@ -217,8 +219,7 @@ class Decisions:
         if released:
             ways = {(message.round, message.stop) for message in released.values()}
             self.made.append(("released", *sorted(ways), *sorted(released)))
-        with self._changed:
-            self._changed.notify_all()
+        self.changed()
 
     def _note(self, note: fx.Note) -> None:
         match note.what:
@@ -241,7 +242,13 @@ class Decisions:
         terms = self._terms[trailer.worker]
         assert trailer.steps >= terms.steps, "psp"
         assert terms.points <= 0 or trailer.weight <= terms.points, "bspv"
+        what = f"worker-{trailer.worker} does not train on"
+        self.wait_for(lambda: self.goes_on(trailer.worker), what)
         self._did("step", trailer.worker)
+
+    def changed(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def begin_run(self) -> None:
         """Forget the run before this one."""
@@ -284,6 +291,7 @@ class Conducted:
     def __init__(self, name: str, hub: Hub, decisions: Decisions) -> None:
         self._decisions = decisions
         self._turns = threading.Semaphore(0)
+        self._given = self._wanted = 0
         self._dead = False
         self._hub = hub
         self.node = WorkerNode(name, "", hub, NodeOptions(check=True))
@@ -313,11 +321,19 @@ class Conducted:
             optimizer.step()
 
     def _await_turn(self) -> None:
+        self._wanted += 1
+        self._decisions.changed()
         assert self._turns.acquire(timeout=PATIENCE_S)
         if self._dead:
             raise Crashed
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has a batch and waits for its turn, or has crashed."""
+        return self._wanted > self._given or self._dead
+
     def go_on(self, turns: int = 1) -> None:
+        self._given += turns
         self._turns.release(turns)
 
     def crash(self) -> None:
@@ -384,6 +400,10 @@ def conduct(job: m.JobSpec, score: list[tuple[str, int, int]], found: Decisions)
         )
     hub.servers[1].reach_lead(hub, hub.address(0))
     conductor = Conductor(hub, found)
+    if traits_of(job.sync).trains_through:
+        # A worker that trains through the barrier begins its next batch under the lease that it
+        # has. In the simulator, no answer of the lead comes sooner; here the lead waits.
+        found.goes_on = lambda worker: conductor.workers[worker].waits
     try:
         conductor.play(score)
         assert hub.servers[0].ended.wait(PATIENCE_S)
