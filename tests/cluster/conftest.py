@@ -23,7 +23,7 @@ def main(worker):
     while not worker.stopped:
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
-        time.sleep(0.02)
+        time.sleep(0.04)
 '''
 
 

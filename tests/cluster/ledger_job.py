@@ -21,7 +21,7 @@ JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
 """The number of columns of a block. With few columns, several steps add to one element, and all
 frames are small."""
-_STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 60, "other": 120}
+_STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 150, "other": 250}
 """The shortest duration of a worker's step. With 5 ms, a job keeps both cores busy while a test
 waits."""
 ONCE = 8192 if TORTURED else 2048

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,24 @@ time."""
 _SEVERAL_HEARTBEATS_S = 2.5
 _MOST_STEPS = 20_000 if TORTURED else 4_000
 """The largest number of steps of a trace that are replayed."""
+
+
+_FAR = 100_000
+_UNHURRIED = ("--min-step", "40ms")
+"""For a job that trains until its test stops it. Without pauses it would keep both cores busy while
+the test waits."""
+
+
+def _trains_until_stopped(args: Sequence[object]) -> bool:
+    """Whether no goal of the command is near. A command that says how long steps take keeps its
+    flag."""
+    words = [str(arg) for arg in args]
+    if "--min-step" in words or any(word.startswith("--target") for word in words):
+        return False
+    goals = [
+        int(words[at + 1]) for at, word in enumerate(words) if word in ("--rounds", "--epochs")
+    ]
+    return all(goal >= _FAR for goal in goals)
 
 
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
@@ -93,6 +111,7 @@ class Command:
         self.process = start(
             *(verb, *args, "--name", "run", *(["--trace"] if trace else [])),
             *(("--max-seconds", "600") if bounded else ()),
+            *(_UNHURRIED if verb == "train" and _trains_until_stopped(args) else ()),
             cwd=cwd,
             env=self._env,
             stdout=self._stdout,

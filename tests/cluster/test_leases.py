@@ -52,7 +52,7 @@ def most_nbytes(workers: int) -> float:
 def test_memory_grows_by_one_version_for_a_stopped_reader_and_shrinks_again(tmp_path: Path) -> None:
     flags = ["--sync", "asp", "--link", "local", "--set", f"slices={SLICES}", "--servers", 1]
     flags += ["--updater", "addition", "--workers", WORKERS, "--target-accuracy", 1.0, "--json"]
-    flags += ["--min-step", "20ms"]  # a job without pauses keeps both cores busy
+    flags += ["--min-step", "50ms"]  # a job without pauses keeps both cores busy
     with Command(JOB, *flags, cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
         job_workers.until(lambda: len(job_workers.books) == WORKERS, "all train")
@@ -65,7 +65,7 @@ def test_memory_grows_by_one_version_for_a_stopped_reader_and_shrinks_again(tmp_
             most = max(most, versions_of(server))
             return job_workers.told("evicted", READER) > 0 and job_workers.acknowledged() >= wanted
 
-        wanted = job_workers.acknowledged() + 60
+        wanted = job_workers.acknowledged() + 30
         job_workers.until(others_went_on, "the others go on, and it is evicted")
         assert 1 < most <= most_versions(WORKERS)
         assert shared_nbytes(server) <= most_nbytes(WORKERS)
@@ -77,7 +77,7 @@ def test_memory_grows_by_one_version_for_a_stopped_reader_and_shrinks_again(tmp_
             return few and shared_nbytes(server) <= most_nbytes(left)
 
         job_workers.until(shrunk, "its memory is given back")
-        most, wanted = 0, job_workers.acknowledged() + 60
+        most, wanted = 0, job_workers.acknowledged() + 30
         job_workers.until(others_went_on, "the others go on")
         assert most <= most_versions(left), "and it does not come back"
         (tmp_path / "finish").touch()

@@ -21,10 +21,10 @@ def pause(worker, gate):
 
 
 def main(worker):
-    parameter = torch.nn.Parameter(torch.zeros(300_000))
+    parameter = torch.nn.Parameter(torch.zeros(100_000))
     model = torch.nn.ParameterList([parameter])
     optimizer = worker.attach(model, torch.optim.SGD([parameter], lr=0.1))
-    gradient = torch.ones(300_000)
+    gradient = torch.ones(100_000)
     while not worker.stopped:
         if worker.version in (200, 999):
             pause(worker, worker.version)
