@@ -5,6 +5,7 @@ Most tests connect from the test's own process, which is an ordinary Python proc
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import polyrhythm as pr
 from polyrhythm.api.connecting import names_of
 from polyrhythm.observe.journal import read_journal
 from tests.cluster.processes import Command, call, wait_until
+from tests.commands.forked_python import command as forked_python
 from tests.commands.start import Process, start, start_script
 from tests.commands.warm_server import MARK
 
@@ -103,16 +105,19 @@ def test_a_process_connects_trains_and_leaves(
 
 
 def test_torchrun_starts_the_workers_of_the_example(tmp_path: Path) -> None:
+    """torchrun starts a program that lets the warm server fork the worker."""
     flags = ["--workers", 2, "--servers", 2, "--epochs", 5]
     with Command(*flags, verb="serve", cwd=tmp_path) as command:
-        done = subprocess.run(
-            [TORCHRUN, "--nproc-per-node", "2", EXAMPLE, command.address()],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=LONG_S,
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nexec {shlex.join(forked_python())} "$@"\n')
+        python.chmod(0o700)
+        started = ("--nproc-per-node", "2", "--no-python", str(python), str(EXAMPLE))
+        pipe = subprocess.PIPE
+        torchrun = start_script(
+            TORCHRUN, *started, command.address(), cwd=tmp_path, stdout=pipe, stderr=pipe
         )
-        assert done.returncode == 0, done.stderr
+        out, errors = torchrun.communicate(timeout=LONG_S)
+        assert torchrun.returncode == 0, errors
         assert command.wait(LONG_S) == 0, command.stderr()
         names = {line["name"] for line in command.journal("joined")}
         evaluators = [line["name"] for line in command.journal("evaluator")]
@@ -121,7 +126,7 @@ def test_torchrun_starts_the_workers_of_the_example(tmp_path: Path) -> None:
     assert names == {"rank-0", "rank-1"} and evaluators == ["rank-0"]
     assert points == 5 * 2_000
     assert accuracy > 0.9
-    assert "rank-0: accuracy" in done.stdout and "rank-1: accuracy" in done.stdout
+    assert "rank-0: accuracy" in out and "rank-1: accuracy" in out
     assert (command.run_dir / "model.safetensors").is_file()
 
 

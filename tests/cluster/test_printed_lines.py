@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.notebooks import jupyter_environment
 from tests.cluster.processes import Command, call, wait_until
 from tests.commands.start import CLI, start
 from tests.commands.terminal import Terminal
@@ -177,6 +178,7 @@ def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
         [sys.executable, "-c", NOTEBOOK],
         input=TALKS + CELL,
         cwd=tmp_path,
+        env=jupyter_environment(tmp_path / "jupyter"),
         capture_output=True,
         text=True,
         timeout=280,

@@ -72,18 +72,13 @@ else:
 
 
 @contextlib.contextmanager
-def started(code: str, folder: Path, *, fresh: bool = False) -> Iterator[Process]:
-    """Run a script, forked from the warm server or (`fresh`) in a new Python process. It is killed
-    at the end if it still runs, and its processes end with it."""
+def started(code: str, folder: Path) -> Iterator[Process]:
+    """Run a script, forked from the warm server. It is killed at the end if it still runs, and its
+    processes end with it."""
     path, pipe = folder / "mine.py", subprocess.PIPE
     path.write_text(MAIN + code)
-    process: Process
     with (folder / "stderr.txt").open("w") as stderr:
-        if fresh:
-            command = [sys.executable, "mine.py"]
-            process = subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=stderr, text=True)
-        else:
-            process = start_script(path, cwd=folder, stdout=pipe, stderr=stderr)
+        process = start_script(path, cwd=folder, stdout=pipe, stderr=stderr)
     assert process.stdout is not None
     with process.stdout:
         try:
@@ -105,7 +100,7 @@ def began(folder: Path) -> bool:
 
 
 def test_a_script_trains_a_function_of_its_own(tmp_path: Path) -> None:
-    with started(SCRIPT, tmp_path, fresh=True) as process:
+    with started(SCRIPT, tmp_path) as process:
         weight, metrics, history, run, stopped = json.loads(output(process, tmp_path))
     assert torch.allclose(torch.tensor(weight), torch.ones(1, 2), atol=0.05)
     assert metrics["error"] < 0.01

@@ -27,8 +27,8 @@ def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
     its processes are then killed, and another number of servers and workers resumes it."""
     size = ("--workers", 2, "--servers", 2, "--min-step", "100ms")
     store = ("--store", s3_url, "--checkpoint-every", "2rounds")
-    # `fresh`: the command uses the store before it forks
-    with Command(*JOB, *size, *store, cwd=tmp_path, fresh=True) as command:
+    # `spares`: the command uses the store before it forks
+    with Command(*JOB, *size, *store, cwd=tmp_path, spares=1) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         s3_server.kill()
         try:
@@ -43,7 +43,7 @@ def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
     record = read_record(opened, newest(opened, print), Record)
     assert 0 < visited(record) < EPOCHS * POINTS
     resized = ("--workers", 3, "--servers", 1, "--name", "resumed", "--json")
-    done = run("resume", s3_url, *resized, cwd=tmp_path, timeout_s=90, fresh=True)
+    done = run("resume", s3_url, *resized, cwd=tmp_path, timeout_s=90, spares=1)
     assert done.returncode == 0, done.stderr
     assert visited(record) + json.loads(done.stdout)["points"] == EPOCHS * POINTS
     for block in torch.load(tmp_path / "worker-0.final.pt"):
@@ -55,7 +55,7 @@ def test_a_job_with_wrong_credentials_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     job = ("train", *JOB, "--store", s3_url, "--name", "run")
-    done = run(*job, cwd=tmp_path, timeout_s=60, fresh=True)
+    done = run(*job, cwd=tmp_path, timeout_s=60, spares=1)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "the store refuses these credentials (403 " in done.stderr
     assert not (tmp_path / "runs").exists()

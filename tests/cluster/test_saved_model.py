@@ -61,6 +61,7 @@ def main(worker):
 '''
 SIZES = ("--workers", 2, "--servers", 2, "--threads", 1)
 POLICIES = ("bsp", "asp", "psp")
+ATTEMPTS = 4
 
 
 def start(cwd: Path, *flags: object, sizes: tuple[object, ...] = SIZES) -> Command:
@@ -177,15 +178,25 @@ def test_when_slices_are_lost_nothing_is_saved(tmp_path: Path) -> None:
 def test_a_server_that_dies_while_it_sends_its_slices_is_replaced_by_its_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
 ) -> None:
-    crash = tmp_path / "crash"
-    crash.write_text("s1 sent Collected")
-    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
+    """On a busy machine the lead can lose a server because it was silent for seconds. Such a job does
+    not show what is tested, so another one is started."""
     sizes = ("--workers", 2, "--servers", 3, "--replicas", 1, "--threads", 1)
-    with start(tmp_path, "--sync", sync, "--epochs", 2, sizes=sizes) as command:
-        assert command.wait() == 0, command.stderr()
-        assert not crash.exists(), "s1 did not die"
-        assert_equals_what_workers_had(command, saved_model(command))
-        assert [line["server"] for line in command.journal("server-lost")] == [1]
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        crash = folder / "crash"
+        crash.write_text("s1 sent Collected")
+        monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
+        with start(folder, "--sync", sync, "--epochs", 2, sizes=sizes) as command:
+            assert command.wait() == 0, command.stderr()
+            lost = command.journal("server-lost")
+            if any(line["reason"] == "server-silent" for line in lost):
+                continue
+            assert not crash.exists(), "s1 did not die"
+            assert_equals_what_workers_had(command, saved_model(command))
+            assert [line["server"] for line in lost] == [1]
+            return
+    raise AssertionError(f"in {ATTEMPTS} jobs a server was silent")
 
 
 def test_the_loss_of_slices_while_they_are_sent_is_one_line(

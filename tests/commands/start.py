@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from polyrhythm.engines.environment import environment
+from tests.commands.forked_python import RUN
 from tests.commands.warm_server import (
     ENGINE_SOCKET,
     FORK_SERVER,
@@ -90,7 +91,8 @@ def _address(loaded: Mapping[str, str]) -> str:
     """The address of the warm server, which differs for other values of the variables that are read
     when a process is loaded, and for another Python. A test process outside xdist has a server of
     its own."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
+    own = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+    run = os.environ.setdefault(RUN, own)  # for programs that use `forked_python.py`
     same = json.dumps([run, sys.executable, sorted(loaded.items())])
     return f"\0polyrhythm-warm-{hashlib.sha256(same.encode()).hexdigest()}"
 

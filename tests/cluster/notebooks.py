@@ -1,0 +1,23 @@
+"""Jupyter with kernels that the warm server forks."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+from tests.commands.forked_python import command
+from tests.commands.start import warm_server
+
+
+def jupyter_environment(folder: Path) -> dict[str, str]:
+    """The environment of a program that runs notebooks. Its files are in this folder."""
+    warm_server()  # its address is in the environment from now on
+    launcher = importlib.util.find_spec("ipykernel_launcher")
+    assert launcher is not None and launcher.origin is not None
+    kernel = folder / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    argv = [*command(), launcher.origin, "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "Python", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(spec))
+    places = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_PATH")
+    return {**os.environ, **{name: str(folder) for name in places}}

@@ -1,0 +1,37 @@
+"""Runs `python SCRIPT ARGUMENTS` in a process that the warm server forks, for a program that starts
+Python itself, such as torchrun or Jupyter.
+
+    python tests/commands/forked_python.py SCRIPT ARGUMENTS
+
+This process has not imported torch. It waits for the forked process, and has its exit status. If it is
+killed, the warm server kills the forked process.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RUN = "POLYRHYTHM_TEST_RUN"
+"""The environment variable that names the warm server of a test run."""
+
+
+def command() -> list[str]:
+    """The first words of a command line that runs a script in a forked process."""
+    return [sys.executable, str(Path(__file__))]
+
+
+def main() -> int:
+    given = dict(os.environ)
+    os.environ.pop("OMP_NUM_THREADS", None)  # torchrun sets it, and the warm server has one thread
+    sys.path[0] = str(ROOT)
+    from tests.commands.start import start_script
+
+    script, *arguments = sys.argv[1:]
+    process = start_script(Path(script), *arguments, cwd=Path.cwd(), env=given)
+    status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
