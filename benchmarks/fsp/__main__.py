@@ -2,14 +2,15 @@
 workers (Figs. 7, 8, 9, 14, 15), and the balance of passes (Figs. 10 to 13, Table 2).
 
     python -m benchmarks.fsp prepare FOLDER [--from ../shared/data]
-    python -m benchmarks.fsp run STUDY... --data FOLDER --out FILE.jsonl [--parallel 8] [--reps 3]
+    python -m benchmarks.fsp run STUDY... --data FOLDER --out FILE.jsonl [--parallel 8] [--starts 4]
     python -m benchmarks.fsp draw FILE.jsonl...
 
 `prepare` makes a small data folder. `run` makes the runs of some studies, or of all but `bandwidth`,
-which needs root (`ip` and `tc`). Each result is one line of JSON. Several runs go on side by side: a
-worker computes for a few percent of its time, because its steps are padded (`--min-step`). `--minutes`
-limits the whole command. A run that FILE has already is not made again. `draw` makes the pictures, and
-writes the tables to docs/fsp.md.
+which needs root (`ip` and `tc`). Every run is made once from each of `--starts` starts: other first
+parameters, another order of the points, and the target that belongs to them. Each result is one line
+of JSON. Several runs go on side by side: a worker computes for a few percent of its time, because its
+steps are padded (`--min-step`). `--minutes` limits the whole command. A run that FILE has already is not
+made again. `draw` makes the pictures, and writes the tables to docs/fsp.md.
 """
 
 import argparse
@@ -45,9 +46,10 @@ def main() -> None:
     running.add_argument("--data", type=Path, required=True)
     running.add_argument("--out", type=Path, required=True)
     running.add_argument("--parallel", type=report.at_least_one, default=2)
-    running.add_argument("--reps", type=report.at_least_one, default=3)
+    running.add_argument("--starts", type=report.at_least_one, default=4)
+    running.add_argument("--first-start", type=int, default=0, help="the number of the first one")
     running.add_argument("--minutes", type=float, default=1e6)
-    running.add_argument("--limit", type=float, default=200.0, help="seconds of training of a run")
+    running.add_argument("--limit", type=float, default=400.0, help="seconds of training of a run")
     running.add_argument("--problems", help="only these, such as kmeans,lr")
     running.add_argument("--policies", help="only these, separated by semicolons")
     running.add_argument("--quick", action="store_true", help="few, short runs: does it work?")
@@ -66,17 +68,17 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace) -> None:
-    targets = open_folder(args.data)
-    specs = runs_of(
-        args.studies or [name for name in STUDIES if name != "bandwidth"],
-        1 if args.quick else args.reps,
-    )
+    names = args.studies or [name for name in STUDIES if name != "bandwidth"]
+    count = 1 if args.quick else args.starts
+    specs = runs_of(names, range(args.first_start, args.first_start + count))
     if args.problems:
         specs = [spec for spec in specs if spec.problem in args.problems.split(",")]
     if args.policies:
         wanted = [policy.strip() for policy in args.policies.split(";")]
         specs = [spec for spec in specs if spec.policy in wanted]
     limit_s = min(args.limit, 10.0) if args.quick else args.limit
+    wanted = {(spec.problem, spec.rep) for spec in specs}
+    targets = open_folder(args.data, sorted(wanted), args.parallel)
     evaluations: dict[str, Evaluate] = {}
     lock = threading.Lock()
 
@@ -93,7 +95,7 @@ def measure(args: argparse.Namespace) -> None:
             with lock:  # the models of gradient problems are shared
                 return found(parameter)
 
-        target = -math.inf if spec.hold_s else targets[spec.problem]["target"]
+        target = -math.inf if spec.hold_s else targets[spec.problem][str(spec.rep)]["target"]
         with shaped_link(spec.link) if spec.link else nullcontext(()) as prefix:
             seconds = min(max_s, spec.hold_s or max_s)
             result = run(spec, args.data, target, evaluate, seconds, prefix)

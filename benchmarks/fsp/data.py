@@ -3,10 +3,14 @@ another machine (2 MB in all), and opens it there."""
 
 import gzip
 import json
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from benchmarks.fsp.problems import PROBLEMS, SORTED, target_of
 
@@ -41,21 +45,34 @@ def prepare(source: Path, folder: Path) -> None:
     open_folder(folder)
 
 
-def open_folder(folder: Path) -> dict[str, dict[str, float]]:
-    """Make the files that are too large to be sent, and the targets, if they are missing. Returns the
-    targets."""
+Targets = dict[str, dict[str, dict[str, float]]]
+"""Per problem and start: the first objective and the target."""
+
+
+def open_folder(folder: Path, wanted: Iterable[tuple[str, int]] = (), parallel: int = 1) -> Targets:
+    """Make the files that are too large to be sent, and the targets of these problems and starts, if
+    they are missing. Returns all targets."""
     if not (folder / "films.npy").exists():
         np.save(folder / "films.npy", _films(folder / RATINGS))
     if not (folder / SORTED).exists():
         table = np.load(folder / "higgs.npy")
         np.save(folder / SORTED, table[table[:, _MASS].argsort(kind="stable")])
     path = folder / TARGETS
-    found: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.exists() else {}
-    for name, problem in PROBLEMS.items():
-        if name not in found:
-            found[name] = target_of(problem, folder)
-            path.write_text(json.dumps(found, indent=1))
+    found: Targets = json.loads(path.read_text()) if path.exists() else {}
+    missing = [(name, at) for name, at in wanted if str(at) not in found.get(name, {})]
+    if not missing:
+        return found
+    with ProcessPoolExecutor(parallel, get_context("spawn")) as pool:
+        made = [pool.submit(_target, name, folder, at) for name, at in missing]
+        for (name, at), target in zip(missing, made, strict=True):
+            found.setdefault(name, {})[str(at)] = target.result()
+    path.write_text(json.dumps(found, indent=1))
     return found
+
+
+def _target(name: str, folder: Path, start: int) -> dict[str, float]:
+    torch.set_num_threads(1)
+    return target_of(PROBLEMS[name], folder, start)
 
 
 def _films(path: Path) -> npt.NDArray[np.float32]:

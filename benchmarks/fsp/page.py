@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks import readme
 from benchmarks.fsp.pictures import Axes, Points, draw
 from benchmarks.fsp.problems import PROBLEMS
-from benchmarks.fsp.results import Result, Results, Slow, on_machine
+from benchmarks.fsp.results import Ratio, Result, Results, Slow, on_machine
 from benchmarks.fsp.specs import Spec
 from benchmarks.fsp.studies import (
     ALL,
@@ -58,7 +58,8 @@ def write(results: list[Result], document: Path = DOCS) -> None:
         machine, found = on_machine(results, counted)
         told = "Not measured yet."
         if machine:
-            told = f"Measured on one machine ({machine}).\n\n{section(found, pictures)}"
+            starts = found.starts(counted)
+            told = f"Measured on one machine ({machine}), {starts}.\n\n{section(found, pictures)}"
         readme.write(name, told, document)
 
 
@@ -83,17 +84,14 @@ def equal(found: Results, pictures: Path) -> str:
 
 
 def runtime(found: Results, slow: Slow, picture: Path) -> str:
-    lines = []
-    for problem in ALL:
-        seconds = {policy: found.seconds(problem, policy, slow) for policy in FOUR}
-        ours = seconds["fspv"]
-        lines.append(
-            [
-                problem,
-                *(found.cell(problem, policy, slow) for policy in FOUR),
-                *(_times(seconds[policy], ours) for policy in FOUR[:3]),
-            ]
-        )
+    lines = [
+        [
+            problem,
+            *(found.cell(problem, policy, slow) for policy in FOUR),
+            *(_times(found.ratio(problem, policy, "fspv", slow)) for policy in FOUR[:3]),
+        ]
+        for problem in ALL
+    ]
     bars = {
         problem: {_NAMES[policy]: found.seconds(problem, policy, slow) for policy in FOUR}
         for problem in ALL
@@ -105,8 +103,8 @@ def runtime(found: Results, slow: Slow, picture: Path) -> str:
     return f"{rows(head, lines)}\n\n{shown(picture, 'seconds to the target')}"
 
 
-def _times(seconds: float | None, ours: float | None) -> str:
-    return "-" if seconds is None or not ours else f"{seconds / ours:.1f}x"
+def _times(ratio: Ratio | None) -> str:
+    return "-" if ratio is None else f"{ratio.mean:.1f}x"
 
 
 def stragglers(found: Results, pictures: Path) -> str:
@@ -197,9 +195,8 @@ def migration(found: Results, pictures: Path) -> str:
         for problem in MIGRATED:
             policies = ("bspb", "bspv", *WAYS)
             seconds = {policy: found.seconds(problem, policy, slow) for policy in policies}
-            best = seconds["fspv, lease"]
             name = f"{problem}, one of 4 workers {slow[0][1]:g}x"
-            lines.append([name, *(_compared(found, problem, p, slow, best) for p in policies)])
+            lines.append([name, *(_compared(found, problem, p, slow) for p in policies)])
             bars[name] = {_called(p): seconds[p] for p in policies if found.of(problem, p, slow)}
     cells = [
         (problem, way, slow) for problem in MIGRATED for way in WAYS for slow in (SLOW_4X, SLOW_8X)
@@ -216,10 +213,10 @@ def _called(policy: str) -> str:
     return f"{_NAMES[first]}, {rest}" if rest else _NAMES[first]
 
 
-def _compared(found: Results, problem: str, policy: str, slow: Slow, best: float | None) -> str:
+def _compared(found: Results, problem: str, policy: str, slow: Slow) -> str:
     cell = found.cell(problem, policy, slow)
-    seconds = found.seconds(problem, policy, slow)
-    return cell if seconds is None or not best else f"{cell} ({seconds / best:.2f}x)"
+    ratio = found.ratio(problem, policy, "fspv, lease", slow)
+    return cell if ratio is None else f"{cell} ({ratio.mean:.2f}x)"
 
 
 def passes(found: Results, pictures: Path) -> str:
@@ -317,15 +314,15 @@ def interval(found: Results, pictures: Path) -> str:
         if not swept:
             continue
         best_part = min(swept, key=lambda part: swept[part])
-        best, longest = swept[best_part], max(swept.values())
+        best, longest = f"interval {best_part:g}", max(swept.values())
         every[problem] = [(part, seconds / longest) for part, seconds in swept.items()]
-        cells = [problem, f"{best_part:g}", f"{best:.1f}"]
+        cells = [problem, f"{best_part:g}", found.cell(problem, best, SLOW_4X)]
         marks[problem] = {}
         for policy, letter in (("fspb", "B"), ("fspv", "V")):
             seconds = found.seconds(problem, policy, SLOW_4X)
             part = found.median(problem, policy, SLOW_4X, _found_interval)
             cells += [_number(part, 3), found.cell(problem, policy, SLOW_4X)]
-            cells.append("-" if seconds is None else f"{seconds / best - 1:+.0%}")
+            cells.append(_apart(found.ratio(problem, policy, best, SLOW_4X)))
             if seconds is not None and part:
                 marks[problem][letter] = (part, seconds / longest)
         lines.append(cells)
@@ -341,6 +338,13 @@ def interval(found: Results, pictures: Path) -> str:
         picture.write_text(draw("", every, axes, units, marks))
         text += f"\n\n{shown(picture, 'seconds to the target for fixed intervals')}"
     return text
+
+
+def _apart(ratio: Ratio | None) -> str:
+    """How much longer a policy takes, with the standard error."""
+    if ratio is None:
+        return "-"
+    return f"{ratio.mean - 1:+.0%} (± {ratio.mean * ratio.error:.0%})"
 
 
 def _found_interval(run: Result) -> float:

@@ -57,7 +57,7 @@ class Pool:
 
     def work(self, specs: Iterable[Spec], parallel: int, minutes: float) -> list[Spec]:
         """Make the runs, `parallel` at a time. No run begins if it would end later than `minutes` from
-        now. Of a repetition, the longest runs come first. Returns the runs that were not made."""
+        now. Of a start, the longest runs come first. Returns the runs that were not made."""
         ends_s = time.monotonic() + 60 * minutes
         known = set()
         if self._out.exists():
@@ -95,6 +95,8 @@ class Pool:
         except Exception as error:  # one broken run must not end the others
             result = {"spec": spec.described, "failed": f"{type(error).__name__}: {error}"}
         took_s = time.monotonic() - began_s
+        if "failed" not in result and result["seconds"] is None and max_s < spec.most_s:
+            result = {"spec": spec.described, "failed": f"it was cut short after {max_s:.0f} s"}
         with self._lock:
             with self._out.open("a") as file:
                 file.write(json.dumps(result) + "\n")

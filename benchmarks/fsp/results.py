@@ -1,17 +1,29 @@
-"""The results of runs of docs/fsp.md: which were measured, and their medians."""
+"""The results of runs of docs/fsp.md, and their means over the starts.
+
+*A figure is the geometric mean over the starts. A ratio of two policies is the geometric mean of the
+ratios of the same starts. A run that has not reached its target counts with its time limit.*
+"""
 
 import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.fsp.specs import Spec
 from benchmarks.fsp.studies import EQUAL
 
 Result = dict[str, Any]
 Slow = tuple[tuple[int, float], ...]
-NEVER = "not reached"
+_LEAST_S = 0.05
+"""Copies of the parameters are this far apart."""
+
+
+class Ratio(NamedTuple):
+    """A mean ratio of seconds, and its standard error as a share of it (0 for a single start)."""
+
+    mean: float
+    error: float
 
 
 class Results:
@@ -26,6 +38,18 @@ class Results:
             if "failed" not in result:
                 self._found.setdefault(key, []).append(result)
 
+    def starts(self, counted: Callable[[Spec], bool]) -> str:
+        """From how many starts these runs were made, in words."""
+        made: dict[Spec, set[int]] = {}
+        for run in (run for runs in self._found.values() for run in runs):
+            spec = Spec.read(run["spec"])
+            if counted(replace(spec, rep=0)):
+                made.setdefault(replace(spec, rep=0), set()).add(spec.rep)
+        least, most = (choose(map(len, made.values()), default=0) for choose in (min, max))
+        if least == most:
+            return "from one start" if most == 1 else f"from {most} starts"
+        return f"from {least} to {most} starts"
+
     def of(
         self,
         problem: str,
@@ -39,19 +63,34 @@ class Results:
         return self._found.get((problem, policy, slow, held, link), [])
 
     def seconds(self, problem: str, policy: str, slow: Slow = EQUAL) -> float | None:
-        """The median of the seconds to the target; None if it was not reached, or not measured."""
-        runs = self.of(problem, policy, slow)
-        if not runs:
+        """The mean seconds to the target; None if not measured."""
+        starts = self._starts(problem, policy, slow)
+        return math.exp(statistics.fmean(starts.values())) if starts else None
+
+    def _starts(self, problem: str, policy: str, slow: Slow) -> dict[int, float]:
+        """Per start, the mean logarithm of the seconds to the target."""
+        found: dict[int, list[float]] = {}
+        for run in self.of(problem, policy, slow):
+            seconds = run["limit_s"] if run["seconds"] is None else run["seconds"]
+            found.setdefault(run["spec"]["rep"], []).append(math.log(max(_LEAST_S, seconds)))
+        return {start: statistics.fmean(logs) for start, logs in found.items()}
+
+    def ratio(self, problem: str, policy: str, other: str, slow: Slow = EQUAL) -> Ratio | None:
+        """How many times the seconds of `other` the seconds of `policy` are, from the same starts."""
+        ours, theirs = (self._starts(problem, name, slow) for name in (policy, other))
+        logs = [ours[start] - theirs[start] for start in sorted(ours.keys() & theirs.keys())]
+        if not logs:
             return None
-        seconds = (math.inf if run["seconds"] is None else float(run["seconds"]) for run in runs)
-        found = statistics.median(seconds)
-        return found if math.isfinite(found) else None
+        error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+        return Ratio(math.exp(statistics.fmean(logs)), error)
 
     def cell(self, problem: str, policy: str, slow: Slow = EQUAL) -> str:
-        if not self.of(problem, policy, slow):
-            return "-"
+        """The mean seconds. With `>`, some of the runs have not reached their targets."""
         seconds = self.seconds(problem, policy, slow)
-        return NEVER if seconds is None else f"{seconds:.1f}"
+        if seconds is None:
+            return "-"
+        late = any(run["seconds"] is None for run in self.of(problem, policy, slow))
+        return f"{'>' if late else ''}{seconds:.1f}"
 
     def median(
         self,

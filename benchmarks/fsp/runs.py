@@ -34,7 +34,7 @@ def command(spec: Spec, data: Path, folder: Path, max_s: float) -> list[str]:
         *("--workers", str(WORKERS), "--servers", "1", "--threads", "1", "--devices", "cpu"),
         *(*spec.flags, "--set", f"problem={spec.problem}", "--set", f"batch={spec.batch}"),
         *("--set", f"data={data.resolve()}", "--set", f"out={folder}"),
-        *("--max-seconds", f"{max_s:g}", "--seed", "0"),
+        *("--max-seconds", f"{max_s:g}", "--seed", str(spec.rep)),
         *("--runs-dir", str(folder / "runs"), "--name", "run", "--quiet"),
     ]
 
@@ -71,6 +71,7 @@ def run(
         return {
             "spec": spec.described,
             "seconds": watch.reached_s,
+            "limit_s": max_s,
             "target": target if isfinite(target) else None,
             "curve": watch.thinned(_MOST_CURVE),
             **found,
@@ -155,6 +156,11 @@ def measured(folder: Path) -> dict[str, Any]:
         for line in lines
         if line["what"] == "policy" and "interval_ms" in line["fields"]
     ]
+    moves = [
+        [round(line["at_s"] - opened_s, 3), line["points"]]
+        for line in lines
+        if line["what"] == "chunks"
+    ]
     own = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("worker-*.json"))}
     workers = []
     for worker in sorted(state.workers.values(), key=lambda worker: worker.name):
@@ -168,6 +174,7 @@ def measured(folder: Path) -> dict[str, Any]:
         "trained_s": round(state.seconds, 3),
         "intervals": intervals[-40:],
         "moved_points": state.moved_points,
+        "moves": moves[:20],
         "usage": state.usage,
         "spread_ms": state.spread_ms,
         "workers": workers,

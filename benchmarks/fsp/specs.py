@@ -34,6 +34,8 @@ class Spec:
     slow: tuple[tuple[int, float], ...] = ()
     """The stalled workers, each with the factor by which it needs longer for a point."""
     rep: int = 0
+    """The number of the start. It decides the first parameters, the order of the points and the target,
+    and is the same for all policies."""
     link: str = ""
     """The rate of the link between processes, such as `50mbit`; empty: links within a host."""
     hold_s: float = 0.0
@@ -59,9 +61,9 @@ class Spec:
 
     @property
     def most_s(self) -> float:
-        """How long the run trains at most: three times what `bspb` needs with equal workers. A policy
-        that needs longer has not reached the target. `bspb` and `bspv` wait for the slowest worker, so
-        they get 1.5 times what that worker needs, if this is more."""
+        """How long the run trains at most: three times what `bspb` needs with equal workers. A run
+        that has not reached the target by then counts with this time. `bspb` and `bspv` wait for the
+        slowest worker, so they get 1.5 times what that worker needs, if this is more."""
         if self.hold_s:
             return self.hold_s
         slowest = max((factor for _, factor in self.slow), default=1.0)

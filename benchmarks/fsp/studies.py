@@ -15,7 +15,7 @@ SWEEP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 HELD_S = 20.0
 LINKS = ("40mbit", "20mbit")
 """All processes of a job share the link."""
-MIGRATED = ("kmeans", "lr-sorted")
+MIGRATED = ("kmeans", "kmeans-sorted", "lr-sorted")
 PASSED = ("kmeans", "lr")
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
 
@@ -108,8 +108,8 @@ STUDIES: dict[str, Callable[[], list[Spec]]] = {
 }
 
 
-def runs_of(names: Iterable[str], reps: int) -> list[Spec]:
-    """The runs of these studies, each once per repetition. The first repetition of all runs comes
-    first, so that a run that is cut short has measured everything once."""
+def runs_of(names: Iterable[str], starts: Iterable[int]) -> list[Spec]:
+    """The runs of these studies, each once per start. All runs from the first start come first, so
+    that a measurement that is cut short has measured everything once."""
     found = dict.fromkeys(spec for name in names for spec in STUDIES[name]())
-    return [replace(spec, rep=rep) for rep in range(reps) for spec in found]
+    return [replace(spec, rep=rep) for rep in starts for spec in found]

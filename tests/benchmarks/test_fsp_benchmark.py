@@ -1,6 +1,8 @@
 """The measurements of the FSP paper: what they run, when a run ends, and what the page says."""
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import pytest
 
 from benchmarks.fsp.page import DOCS, write
 from benchmarks.fsp.pool import Pool, expected_s, read_results
+from benchmarks.fsp.problems import PROBLEMS, target_of
 from benchmarks.fsp.recording import FIRST, Copies, Recorder, visits_of
 from benchmarks.fsp.results import Results
-from benchmarks.fsp.runs import Watch
+from benchmarks.fsp.runs import Watch, command
 from benchmarks.fsp.specs import POLICIES, Spec
 from benchmarks.fsp.studies import SLOW_4X, STUDIES, runs_of
 
@@ -26,6 +29,7 @@ def result_of(spec: Spec, seconds: float | None = 5.0, **more: Any) -> dict[str,
     return {
         "spec": spec.described,
         "seconds": seconds,
+        "limit_s": 30.0,
         "target": 1.0,
         "curve": [[0.0, 2.0], [5.0, 1.0]],
         "rounds": 10,
@@ -82,8 +86,8 @@ def test_a_run_is_read_back_from_its_description() -> None:
     assert Spec.read(json.loads(json.dumps(spec.described))) == spec
 
 
-def test_studies_share_runs_and_make_the_first_repetition_first() -> None:
-    specs = runs_of(STUDIES, 2)
+def test_studies_share_runs_and_make_those_of_the_first_start_first() -> None:
+    specs = runs_of(STUDIES, range(2))
     assert len(set(specs)) == len(specs)
     assert [spec.rep for spec in specs] == sorted(spec.rep for spec in specs)
     assert sum(len(study()) for study in STUDIES.values()) > len(specs) / 2
@@ -155,7 +159,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_end() -> None:
 
 
 def test_results_are_appended_and_known_runs_are_not_made_again(tmp_path: Path) -> None:
-    out, specs, made = tmp_path / "out.jsonl", runs_of(["coordination"], 2), []
+    out, specs, made = tmp_path / "out.jsonl", runs_of(["coordination"], range(2)), []
 
     def make(spec: Spec, max_s: float) -> dict[str, Any]:
         made.append(spec)
@@ -185,7 +189,7 @@ def test_no_run_begins_that_would_not_end_in_time(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_is_reported_and_made_again_later(tmp_path: Path) -> None:
     out, said = tmp_path / "out.jsonl", []
-    (spec, *_) = runs_of(["coordination"], 1)
+    (spec, *_) = runs_of(["coordination"], [0])
 
     def fail(spec: Spec, max_s: float) -> dict[str, Any]:
         raise OSError("no memory")
@@ -200,13 +204,58 @@ def test_a_run_that_fails_is_reported_and_made_again_later(tmp_path: Path) -> No
 # -- the page ----------------------------------------------------------------------------------
 
 
-def test_a_median_counts_a_run_that_misses_the_target_as_infinitely_long() -> None:
+def test_a_figure_is_the_geometric_mean_over_the_starts() -> None:
     spec = Spec("kmeans", "bspb")
-    found = Results([result_of(spec, 4.0), result_of(spec, None), result_of(spec, 6.0)])
-    assert found.seconds("kmeans", "bspb") == 6.0
-    assert Results([result_of(spec, 4.0), result_of(spec, None)]).seconds("kmeans", "bspb") is None
-    assert found.cell("kmeans", "bspv") == "-"
-    assert Results([result_of(spec, None)]).cell("kmeans", "bspb") == "not reached"
+    runs = [result_of(spec, 2.0), result_of(replace(spec, rep=1), 8.0)]
+    assert Results(runs).seconds("kmeans", "bspb") == pytest.approx(4.0)
+    again = [*runs, result_of(spec, 8.0)]  # one more run from the first start
+    assert Results(again).seconds("kmeans", "bspb") == pytest.approx(32**0.5)
+    assert Results(runs).cell("kmeans", "bspb") == "4.0"
+    assert Results(runs).cell("kmeans", "bspv") == "-"
+
+
+def test_a_run_that_misses_the_target_counts_with_its_limit() -> None:
+    spec = Spec("kmeans", "bspb")
+    found = Results([result_of(spec, None), result_of(replace(spec, rep=1), 7.5)])
+    assert found.seconds("kmeans", "bspb") == pytest.approx(15.0)
+    assert found.cell("kmeans", "bspb") == ">15.0"
+
+
+def test_a_ratio_compares_the_same_starts() -> None:
+    ours, theirs = Spec("kmeans", "fspv"), Spec("kmeans", "bspv")
+    found = Results(
+        [
+            *(result_of(replace(ours, rep=rep), 2.0 ** (rep + 1)) for rep in range(3)),
+            *(result_of(replace(theirs, rep=rep), 2.0 ** (2 * rep)) for rep in range(2)),
+        ]
+    )
+    ratio = found.ratio("kmeans", "fspv", "bspv")
+    assert ratio is not None
+    assert ratio.mean == pytest.approx((2.0 * 1.0) ** 0.5)
+    assert ratio.error == pytest.approx(math.log(2) / 2)
+    assert found.ratio("kmeans", "fspv", "fspb") is None
+
+
+def test_every_policy_begins_with_the_parameters_and_the_order_of_its_start() -> None:
+    for policy in ("bspb", "fspv", "interval 0.1"):
+        words = command(Spec("kmeans", policy, rep=3), Path("data"), Path("out"), 9.0)
+        assert words[words.index("--seed") + 1] == "3"
+
+
+def test_each_start_has_a_target_of_its_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "higgs.npy", rng.normal(size=(300, 29)).astype(np.float32))
+    found = [target_of(PROBLEMS["kmeans"], tmp_path, start) for start in (0, 1, 0)]
+    assert found[0] == found[2] != found[1]
+    assert all(target["target"] < target["first"] for target in found)
+
+
+def test_a_run_that_was_cut_short_does_not_count_with_a_limit(tmp_path: Path) -> None:
+    out, spec = tmp_path / "out.jsonl", Spec("kmeans", "fspv")
+    made = Pool(lambda spec, max_s: result_of(spec, None), out, lambda line: None, 1.0)
+    made.work([spec], 1, 60.0)
+    (result,) = read_results([out])
+    assert "cut short" in result["failed"]
 
 
 def test_the_page_has_every_figure(tmp_path: Path) -> None:
@@ -214,12 +263,12 @@ def test_the_page_has_every_figure(tmp_path: Path) -> None:
     document.parent.mkdir()
     document.write_text(DOCS.read_text())
     results = [
-        result_of(spec, 2.0 if "fspv" in spec.policy else 8.0) for spec in runs_of(STUDIES, 1)
+        result_of(spec, 2.0 if "fspv" in spec.policy else 8.0) for spec in runs_of(STUDIES, [0])
     ]
     write(results, document)
     text = document.read_text()
     assert "| kmeans | 8.0 | 8.0 | 8.0 | 2.0 | 4.0x | 4.0x | 4.0x |" in text
-    assert "| kmeans | 0.01 | 8.0 | 0.050 | 8.0 | +0% | 0.050 | 2.0 | -75% |" in text
+    assert "| kmeans | 0.01 | 8.0 | 0.050 | 8.0 | +0% (± 0%) | 0.050 | 2.0 | -75% (± 0%) |" in text
     named = {
         line.split("pictures/")[1].rstrip(")")
         for line in text.splitlines()
@@ -238,13 +287,13 @@ def test_a_page_without_results_says_so(tmp_path: Path) -> None:
 def test_runs_of_different_machines_are_not_mixed(tmp_path: Path) -> None:
     document = tmp_path / "fsp.md"
     document.write_text(DOCS.read_text())
-    large = [result_of(spec, 2.0) for spec in runs_of(["runtime", "migration"], 1)]
+    large = [result_of(spec, 2.0) for spec in runs_of(["runtime", "migration"], [0])]
     small = [
         result_of(spec, 7.0, machine="aarch64, 2 cores, 0% of their time taken by others")
-        for spec in runs_of(["migration"], 3)
+        for spec in runs_of(["migration"], range(3))
     ]
     write([*large, *small], document)
     text = document.read_text()
     assert "| kmeans | 2.0 | 2.0 | 2.0 | 2.0 | 1.0x | 1.0x | 1.0x |" in text
     assert "one of 4 workers 4x | 7.0 (1.00x)" in text
-    assert "Measured on one machine (aarch64, 2 cores)." in text
+    assert "Measured on one machine (aarch64, 2 cores), from 3 starts." in text

@@ -89,11 +89,56 @@ def test_no_report_of_a_worker_makes_a_trial_endless() -> None:
         assert len(codes) < 10_000
 
 
-def one_round(interval: AutoInterval, probe_ns: int) -> Measured:
+def trial_of(probe_ns: int, before: int = 0) -> tuple[int, int]:
+    """In how many parts the sample is divided, and the rounds of the trial, for a job in which
+    measuring the objective on the whole sample takes `probe_ns`. `before`: so many trials came first."""
+    interval, rounds, age_s = AutoInterval(), 0, 0.0
+    codes = {"interval-measuring", "interval-stage-over"}
+    for _ in range(100_000):
+        terms = interval.next()
+        measured = one_round(interval, probe_ns // terms.parts, 1 / (1 + age_s) ** 2)
+        reason = interval.closed(measured)
+        rounds, age_s = rounds + 1, age_s + measured.elapsed_s
+        if reason is not None and reason.code in codes:
+            before, rounds = before - 1, 0
+        elif reason is not None and reason.code == "interval-chosen" and before < 0:
+            return terms.parts, rounds
+    raise AssertionError("no trial has ended")
+
+
+def test_the_first_trial_measures_on_a_part_of_the_sample_where_all_of_it_takes_long() -> None:
+    assert trial_of(2 * MS) == (1, MEASURING)
+    assert trial_of(60 * MS) == (8, MEASURING)
+    parts, rounds = trial_of(300 * MS)
+    assert parts == 8 and rounds > MEASURING
+
+
+def test_later_trials_measure_on_the_whole_sample_when_the_job_is_older_than_they_take() -> None:
+    """The objective falls more and more slowly, so stages end."""
+    found = [trial_of(60 * MS, before)[0] for before in range(8)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] == 8 and found[-1] == 1
+
+
+def test_the_first_measurement_of_the_objective_is_on_an_eighth_of_the_sample() -> None:
+    interval = AutoInterval()
+    asked = []
+    for _ in range(4):
+        asked.append(interval.next())
+        interval.closed(one_round(interval, 1 * MS))
+    assert [(terms.probe, terms.parts) for terms in asked if terms.probe] == [(True, 8)]
+
+
+def test_without_a_learning_rate_the_first_round_is_longer() -> None:
+    assert AutoInterval(rated=False).next().interval_ns == 25 * MS
+    assert AutoInterval().next().interval_ns == 10 * MS
+
+
+def one_round(interval: AutoInterval, probe_ns: int, objective: float = 1.0) -> Measured:
     """A round in which one batch takes 20 ms, the barrier 1 ms, and measuring the objective
     `probe_ns`."""
     terms = interval.next()
-    reading = (1.0, probe_ns) if terms.probe else (None, 0)
+    reading = (objective, probe_ns) if terms.probe else (None, 0)
     batches = terms.interval_ns / (20 * MS)
     return Measured(
         terms.interval_ns, 1 * MS, reading[0], 1 * MS, batches=batches, probe_ns=reading[1]
@@ -169,7 +214,7 @@ def test_a_stage_is_over_after_three_checks_in_a_row_under_80_percent() -> None:
     training.until(interval, "interval-chosen")
     training.rate = line(-2 * 0.75, 1 * 0.75)
     rounds, reason = training.until(interval, "interval-stage-over")
-    assert len(rounds) == 1 + 3 * 4, "three checks, each after as many rounds as a part"
+    assert len(rounds) == 1 + 3 * 4 * 4, "three checks, each after four times the rounds of a part"
     assert reason.fields["gain"] == pytest.approx(0.75 * reason.fields["promised"], rel=1e-4)
     rounds, _ = training.until(interval, "interval-chosen")
     assert len(rounds) == MEASURING
@@ -182,7 +227,7 @@ def test_a_good_check_between_bad_ones_keeps_the_stage() -> None:
     good, bad = line(-2, 1), line(-1, 0.5)
     for check in range(30):
         training.rate = good if check % 3 == 2 else bad
-        assert [training.round(interval)[1] for _ in range(4)] == [None] * 4
+        assert [training.round(interval)[1] for _ in range(16)] == [None] * 16
 
 
 def test_a_stage_ends_when_barriers_become_expensive() -> None:

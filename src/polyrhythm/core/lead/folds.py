@@ -108,6 +108,11 @@ class Folds:
                 member.resting = False
                 self.release_one(member, readers)
 
+    def _share(self, member: Member, terms: sync.RoundTerms) -> tuple[int, int]:
+        """Which part of the probe sample the member evaluates; (0, 0) if none."""
+        part, parts = self._rounds.part_of(member.worker) if terms.probe else (0, 0)
+        return part, parts * terms.probe_parts
+
     def release_one(self, member: Member, readers: frozenset[int], *, stop: bool = False) -> None:
         terms = self._policy.terms(member.worker)
         release = m.Release(
@@ -122,7 +127,7 @@ class Folds:
             steps=terms.steps,
             interval_ns=terms.interval_ns,
             points=terms.points,
-            probe=self._rounds.part_of(member.worker) if terms.probe else (0, 0),
+            probe=self._share(member, terms),
             torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
         )
         self._outbox.tell(member, release)

@@ -99,13 +99,14 @@ class RoundTerms(msgspec.Struct, frozen=True, gc=False):
     points.
 
     A value of 0 sets no such limit; if all are 0, the user's loop decides. `probe`: evaluate the
-    probe sample first.
+    probe sample first, or one of `probe_parts` parts of it.
     """
 
     steps: int = 0
     interval_ns: int = 0
     points: int = 0
     probe: bool = False
+    probe_parts: int = 1
 
 
 USER_PACE = RoundTerms()

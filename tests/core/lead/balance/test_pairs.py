@@ -134,3 +134,11 @@ def test_in_the_last_pass_all_finish_at_the_same_time() -> None:
     assert (1000 - move.points) * 4 == pytest.approx(1000 + move.points / 3)
     # less than two rounds apart: a move would come too late
     assert decide(paces(1.0, 4.0, passes=0.99, left=10), None, 1, 20).moves == ()
+
+
+def test_workers_whose_speeds_differ_by_less_than_their_errors_form_one_group() -> None:
+    """So points go to all of them, and not only to the one that happens to look fastest."""
+    uncertain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.3, 1.0) for n in range(3)]
+    certain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.05, 1.0) for n in range(3)]
+    assert [each.keys for each in group(uncertain)] == [((0, 1), (1, 1), (2, 1))]
+    assert len(group(certain)) == 3

@@ -55,6 +55,16 @@ def test_a_speed_that_was_seen_to_wander_far_is_less_certain() -> None:
     assert wild.error > 1.2 * calm.error and wild.walk_s > 1.2 * calm.walk_s
 
 
+def test_the_slow_first_rounds_of_a_job_are_soon_forgotten() -> None:
+    """The first rounds have a tenth of the points. Later neither the speed nor its error shows them."""
+    steady = measured(*[100] * 80).of(ONE)
+    found = measured(*[10] * 6, *[100] * 74).of(ONE)
+    assert steady is not None and found is not None
+    assert found.seconds == pytest.approx(steady.seconds, rel=0.001)
+    assert found.walk_s == pytest.approx(steady.walk_s)
+    assert found.error < 1.5 * steady.error
+
+
 def test_a_speed_is_known_after_a_warm_up_and_enough_rounds() -> None:
     speeds = Speeds()
     speeds.folded([(ONE, False)], 0)

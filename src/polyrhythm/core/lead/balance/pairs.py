@@ -4,6 +4,7 @@ The symbols are those of FSP §4.2: N points per worker, V seconds per point, P 
 workers per fast worker, tau the time for which passes are predicted.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +12,8 @@ from typing import TypeAlias
 Key: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
 ALIKE = 0.1
-"""Workers whose numbers differ by at most this share form one super-worker."""
+"""Workers whose numbers differ by at most this share form one super-worker. So do workers whose speeds
+differ by no more than the standard error of the difference."""
 EPSILON = 0.5
 """How many passes a super-worker may differ from the mean (FSP Eq. 8)."""
 
@@ -69,9 +71,11 @@ def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> lis
 
 def alike(one: Pace, other: Pace) -> bool:
     most = max(one.passes, other.passes)
+    uncertain = math.hypot(one.error, other.error)
     return (
         abs(one.points - other.points) <= ALIKE * max(one.points, other.points)
-        and abs(one.seconds - other.seconds) <= ALIKE * max(one.seconds, other.seconds)
+        and abs(one.seconds - other.seconds)
+        <= max(ALIKE * max(one.seconds, other.seconds), uncertain)
         and abs(one.passes - other.passes) <= min(EPSILON, max(ALIKE, ALIKE * most))
     )
 

@@ -8,6 +8,9 @@ round of a worker is left out too, because its process is still warming up.*
 follow each other are therefore no independent measurements, and the standard error must not be computed
 as if they were. So a speed is a mean over many seconds, and its error is at least that of a mean over a
 few intervals in each of which the speed is off by 10%. Only a large change counts at once.*
+
+*The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the first
+half of them is forgotten, and only rounds after these show how far the speed wanders.*
 """
 
 import math
@@ -20,6 +23,8 @@ _RECENT = 16
 """The recent mean is over about this many rounds."""
 _LONG_S, _LONG_ROUNDS = 20.0, 64
 """The long mean is over about this many seconds, or this many rounds if these take longer."""
+_HALVES = (4, 8, 16, 32)
+"""After so many rounds, those up to the number before are forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
 """By how much the speed of a machine is usually off, and for how long."""
 _CHANGED, _CHANGED_S = 2.0, 2.0
@@ -51,6 +56,9 @@ class _Measured:
     long_s: float = 0.0
     long_points: float = 0.0
     """The time and the points of the long mean; what is long ago counts less."""
+    early_s: float = 0.0
+    early_points: float = 0.0
+    """The time and the points of the rounds that are forgotten next."""
     wander: float = 0.0
     """The mean square by which the recent mean was off the long one, as a share of it."""
     walked_s: float = 0.0
@@ -75,9 +83,20 @@ class _Measured:
         kept = math.exp(-took_s / max(_LONG_S, _LONG_ROUNDS * took_s))
         self.long_s = kept * self.long_s + took_s
         self.long_points = kept * self.long_points + points
-        if self.rounds >= ENOUGH:
+        if self.rounds in _HALVES:
+            self._forget()
+        elif self.rounds > _HALVES[-1]:
             off = self.mean / self.seconds - 1
             self.wander = kept * self.wander + (1 - kept) * off * off
+
+    def _forget(self) -> None:
+        """Leave the first half of the rounds out of both means."""
+        self.long_s, self.long_points = (
+            self.long_s - self.early_s,
+            self.long_points - self.early_points,
+        )
+        self.early_s, self.early_points = self.long_s, self.long_points
+        self.mean, self.variance = self.seconds, self.variance / 4
 
     def _changed(self, took_s: float, points: int) -> bool:
         """Whether the worker has another speed: the last few rounds were all much slower than the mean,
@@ -93,7 +112,7 @@ class _Measured:
             return False
         self.long_s, self.long_points = self.away_s, self.away_points
         self.mean, self.variance = self.seconds, 0.0
-        self.rounds, self.side = ENOUGH, 0
+        self.rounds, self.side = _HALVES[-1], 0
         return True
 
     @property

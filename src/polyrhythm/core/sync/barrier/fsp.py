@@ -181,7 +181,9 @@ class Fsp:
         interval_ns = self._terms.interval_ns
         if self._semi:
             interval_ns = self._lateness.own_interval(worker, interval_ns, probe=self._terms.probe)
-        return RoundTerms(interval_ns=interval_ns, probe=self._terms.probe)
+        return RoundTerms(
+            interval_ns=interval_ns, probe=self._terms.probe, probe_parts=self._terms.parts
+        )
 
     def why(self) -> Waiting:
         return self._barrier.why()

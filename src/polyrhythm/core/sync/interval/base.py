@@ -34,6 +34,8 @@ class IntervalTerms:
     interval_ns: int
     probe: bool
     """Whether workers measure the objective before the interval begins."""
+    parts: int = 1
+    """They measure it on one of so many parts of the sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ the time (it is never shorter than a barrier), while one that is too long can ma
 
 The paper instead rolls back between two measurements, and trains on the same data twice. Here a
 part has several rounds, so that measuring the objective takes at most a tenth of the time, and one
-lucky step does not decide. A stage ends after three checks in a row that find less than 80% of the
+lucky step does not decide. At the beginning of a job the objective is measured on a part of the sample
+where all of it would make a trial longer than the job so far. So a short job soon has its first trial,
+and spends little time on it. A stage ends after three checks in a row that find less than 80% of the
 promised gain. Checks become rarer while trials confirm the interval.
 """
 
@@ -37,6 +39,9 @@ from polyrhythm.core.sync.interval.base import (
 from polyrhythm.core.sync.interval.gain import Line
 
 _FIRST_NS = 10 * 10**6
+_FIRST_UNRATED_NS = 25 * 10**6
+"""Without a learning rate, the first round replaces the first parameters by those of its points. Very
+few points can give parameters that are worse than the first ones."""
 _WARM_UP = (5, 12)
 """The least and the most rounds before the first trial. In the first round the processes are cold.
 The second one measures the objective, which shows how long that takes. The others approach the
@@ -57,7 +62,13 @@ a worker about the time to measure the objective could make a trial endless."""
 _PROBES = 10
 """A part takes this many times as long as measuring the objective, unless it would then have more
 than `_MOST_ROUNDS` rounds."""
-_WIDEST = 8
+_SAMPLES = (1, 2, 4, 8)
+"""The objective is measured on the whole sample, a half, a quarter or an eighth of it: on the largest
+with which a trial takes no longer than the job has trained so far. The first measurement of all is on
+an eighth."""
+_NARROWEST, _WIDEST = 4, 8
+"""The least and the most rounds between two checks, as multiples of the rounds of a part. So a stage
+takes longer than its trial."""
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
 
@@ -99,27 +110,33 @@ class AutoInterval:
 
     def __init__(self, *, rated: bool = True) -> None:
         self._bounds = Bounds(rated=rated)
-        self._interval_ns = _FIRST_NS
+        self._interval_ns = _FIRST_NS if rated else _FIRST_UNRATED_NS
         self._warmed = 0
         self._trial: _Trial | None = None
         self._stage: _Stage | None = None
         self._blind: BlindInterval | None = None
-        self._spacing = 1
-        """The rounds between two checks, as a multiple of the smallest possible number."""
+        self._age_s = 0.0
+        """The time of all rounds so far."""
+        self._parts = _SAMPLES[-1]
+        """The objective is measured on one of so many parts of the sample."""
+        self._spacing = _NARROWEST
+        """The rounds between two checks, as a multiple of the rounds of a part."""
 
     def next(self) -> IntervalTerms:
         if self._blind is not None:
-            return IntervalTerms(self._blind.interval_ns, self._blind.probe)
+            return IntervalTerms(self._blind.interval_ns, self._blind.probe, self._parts)
         if self._trial is not None:
             times, probe = self._trial.plan[len(self._trial.rounds)]
-            return IntervalTerms(times * self._interval_ns, probe)
+            return IntervalTerms(times * self._interval_ns, probe, self._parts)
         if self._stage is not None:
-            return IntervalTerms(self._interval_ns, self._stage.rounds % self._stage.span == 0)
-        return IntervalTerms(self._interval_ns, self._warmed == 1)
+            checks = self._stage.rounds % self._stage.span == 0
+            return IntervalTerms(self._interval_ns, checks, self._parts)
+        return IntervalTerms(self._interval_ns, self._warmed == 1, self._parts)
 
     def closed(self, measured: Measured) -> Reason | None:
         unmeasured = self.next().probe and measured.finite_objective is None
         self._bounds.measured(measured)
+        self._age_s += measured.elapsed_s
         if self._blind is not None:
             return (
                 self._blind.closed()
@@ -161,8 +178,13 @@ class AutoInterval:
         most_ns = max(self._bounds.low_ns, self._bounds.high_ns // 2)
         self._interval_ns = min(most_ns, self._bounds.clamp(self._interval_ns))
         round_ns = self._interval_ns + self._bounds.phi_ns
-        many = min(_MOST_ROUNDS, math.ceil(_PROBES * self._bounds.probe_ns / round_ns))
-        part = 2 * math.ceil(max(_LEAST_ROUNDS, many) / 2)
+        whole_ns = self._bounds.probe_ns * self._parts
+        for self._parts in _SAMPLES:
+            many = min(_MOST_ROUNDS, math.ceil(_PROBES * whole_ns / self._parts / round_ns))
+            part = 2 * math.ceil(max(_LEAST_ROUNDS, many) / 2)
+            takes_s = (2 * _COMPARISONS + 1) * part * round_ns / 1e9
+            if many <= _LEAST_ROUNDS or takes_s <= self._age_s:
+                break
         self._trial = _Trial(part, _plan(part), [])
         return interval_reason(code, self._interval_ns, **fields)
 
@@ -180,7 +202,7 @@ class AutoInterval:
         eta = max(min(possible), min(max(possible), self._bounds.start_ns / 1e9))
         self._interval_ns = round(eta * 1e9)
         alike = tried_ns <= _ALIKE * self._interval_ns and self._interval_ns <= _ALIKE * tried_ns
-        self._spacing = min(_WIDEST, 2 * self._spacing) if alike else 1
+        self._spacing = min(_WIDEST, 2 * self._spacing) if alike else _NARROWEST
         self._trial = None
         self._stage = _Stage(fit.line.gain(eta, phi), self._interval_ns, self._spacing * trial.part)
         fields = {"before_ms": tried_ns / 1e6, "gain": self._stage.promised}
