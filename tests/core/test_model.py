@@ -37,7 +37,7 @@ def test_equal_models_do_not_differ() -> None:
             model(tensor(dtype="float64")),
             "the parameter 'w' has dtype float64, in the job it has float32",
         ),
-        (model(tensor(group=-1)), "'w' is not trained here, and in the job it is"),
+        (model(tensor(group=-1)), "'w' is not trained here, but the job trains it"),
         (
             model(tensor(group=1)),
             "the parameter 'w' is in parameter group 1 of the optimizer, in the job in 0",
@@ -57,7 +57,7 @@ def test_the_first_difference_is_told(theirs: ModelSpec, text: str) -> None:
 
 def test_a_worker_that_trains_more_than_the_job_differs() -> None:
     told = difference(model(tensor(group=-1)), model(tensor()))
-    assert told == "'w' is trained here, and in the job it is not (it is frozen, or a buffer)"
+    assert told == "'w' is trained here, but not in the job (there it is frozen, or a buffer)"
 
 
 def test_optimizers_are_compared_with_their_numbers() -> None:

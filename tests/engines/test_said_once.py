@@ -43,8 +43,8 @@ def test_a_failure_is_reported_with_the_end_of_a_job_that_has_failed(
 
 def test_a_failure_that_the_end_of_the_job_names_is_not_repeated(local_job: LocalJob) -> None:
     local_job._failures.note("worker-1", "it holds NaN")
-    local_job._run.failed = "the job ends: it holds NaN; --on-nan end"
+    local_job._run.failed = "the job ends (--on-nan end): it holds NaN"
     local_job._supervise()
     assert local_job._run.failed == (
-        "the job ends: it holds NaN; --on-nan end: worker-0 failed: it raised"
+        "the job ends (--on-nan end): it holds NaN: worker-0 failed: it raised"
     )

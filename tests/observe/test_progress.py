@@ -55,7 +55,7 @@ def test_quiet_says_that_a_store_fails_and_that_it_works_again(tmp_path: Path) -
     text = shown(write(tmp_path / "journal.jsonl", lines), quiet=True)
     assert " ".join(text.split()) == (
         "polyrhythm: checkpoint 2 is not made: no space is left on the device; training goes on"
-        " polyrhythm: checkpoint 4 is made, of round 7: 2.0 kB in 0.2 s; the store works again,"
+        " polyrhythm: checkpoint 4 of round 7 is made: 2.0 kB in 0.2 s; the store works again,"
         " after 2 checkpoints that were not made"
         " polyrhythm: worker-1 failed: killed"
     )

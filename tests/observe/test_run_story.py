@@ -80,12 +80,12 @@ def test_a_store_that_fails_is_told_once_and_again_when_it_works() -> None:
         made(9.0, 6),
         not_made(9.5, 7),
     ) == [
-        "   2.0 s  checkpoint 1 is made, of round 7: 2.0 kB in 0.2 s",
+        "   2.0 s  checkpoint 1 of round 7 is made: 2.0 kB in 0.2 s",
         "   5.0 s  checkpoint 2 is not made: cannot write s3://b/2: the store does not answer;"
         " training goes on",
-        "   8.0 s  checkpoint 5 is made, of round 7: 2.0 kB in 0.2 s; the store works again,"
+        "   8.0 s  checkpoint 5 of round 7 is made: 2.0 kB in 0.2 s; the store works again,"
         " after 3 checkpoints that were not made",
-        "   9.0 s  checkpoint 6 is made, of round 7: 2.0 kB in 0.2 s",
+        "   9.0 s  checkpoint 6 of round 7 is made: 2.0 kB in 0.2 s",
         "   9.5 s  checkpoint 7 is not made: cannot write s3://b/7: the store does not answer;"
         " training goes on",
     ]

@@ -90,7 +90,7 @@ def test_a_bucket_that_is_missing_is_named(answers: Answers, store: Store) -> No
 
 def test_a_fault_of_the_store_is_named_after_a_few_attempts(answers: Answers, store: Store) -> None:
     answers.status, answers.body = 503, error("SlowDown")
-    with pytest.raises(StoreError, match=r"a fault of its own \(503 SlowDown\)"):
+    with pytest.raises(StoreError, match=r"an internal error \(503 SlowDown\)"):
         store.put("a", b"x")
     assert answers.requests == 4
 

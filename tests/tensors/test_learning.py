@@ -127,7 +127,7 @@ def test_a_state_that_the_slice_cannot_have_ends_the_link_of_its_primary(
     wrong: dict[str, Any],
 ) -> None:
     made = learner(routing=2)
-    with pytest.raises(LinkError, match="a state of slice 0 that is not one"):
+    with pytest.raises(LinkError, match="a state of slice 0 that is not valid"):
         made.follower.adopt(state(**wrong), BYTES)
     assert made.follower.incomplete == {}
 
@@ -142,7 +142,7 @@ def test_parameters_of_another_dtype_are_refused() -> None:
 def test_a_state_without_parameters_is_refused() -> None:
     made = learner(routing=2)
     made.follower.adopt(state(name="momentum_buffer"), BYTES)
-    with pytest.raises(LinkError, match="that is not one"):
+    with pytest.raises(LinkError, match="that is not valid"):
         made.follower.adopt(state(name="exp_avg", part=1), BYTES)
     assert made.follower.incomplete == {}
 

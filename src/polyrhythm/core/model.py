@@ -39,8 +39,8 @@ def _difference_of_tensors(mine: TensorSpec, other: TensorSpec) -> str | None:
     if mine.dtype != other.dtype:
         return f"{_named(other)} has dtype {other.dtype}, in the job it has {mine.dtype}"
     if (mine.group == BUFFERS) != (other.group == BUFFERS):
-        trained = "is not trained here, and in the job it is"
-        untrained = "is trained here, and in the job it is not (it is frozen, or a buffer)"
+        trained = "is not trained here, but the job trains it"
+        untrained = "is trained here, but not in the job (there it is frozen, or a buffer)"
         return f"{other.name!r} {trained if other.group == BUFFERS else untrained}"
     if mine.group != other.group:
         groups = f"is in parameter group {other.group} of the optimizer, in the job in {mine.group}"

@@ -119,7 +119,7 @@ def _make_private(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
     if not _is_private(folder):
-        raise PermissionError(f"{folder} is not this user's own")
+        raise PermissionError(f"{folder} belongs to another user")
 
 
 def _is_private(folder: Path) -> bool:

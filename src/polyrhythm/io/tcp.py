@@ -110,12 +110,12 @@ def dial_tcp(host: str, port: int, peer: str) -> StreamLink:
 def _advice(host: str) -> str:
     if is_loopback(host):
         return (
-            "check that it runs and the port; if it is on another machine, let it listen on an"
-            " address of that machine (--host)"
+            "check the port, and that the job runs; if it runs on another machine, let it listen on"
+            " an address of that machine (--host)"
         )
     return (
-        "check the host and the port, that it runs, that no firewall is in between, and that it"
-        " listens on that address (--host)"
+        "check the host and the port, that the job runs, that no firewall is in between, and that"
+        " the job listens on that address (--host)"
     )
 
 

@@ -109,7 +109,11 @@ class Staging:
             for item in flags[flag].split(",") if flag in flags else ():
                 worker, value = _worker_of(flag, item)
                 if workers is not None and worker >= workers:
-                    numbers = f"they are 0 to {workers - 1}" if workers > 1 else "there is 0 alone"
+                    numbers = (
+                        f"the workers are 0 to {workers - 1}"
+                        if workers > 1
+                        else "the only worker is 0"
+                    )
                     raise UsageError(
                         f"--{flag} {item!r}: there is no worker {worker}; with --workers {workers}"
                         f" {numbers}"
@@ -236,7 +240,7 @@ def _fold_pause(item: str, servers: int | None) -> tuple[int, int]:
     match = _OF_A_SERVER.fullmatch(item.strip())
     try:
         if match is None:
-            raise ValueError("it names a server")
+            raise ValueError("a server must be named")
         server, pause_ns = int(match["server"]), parse_duration(match["pause"])
     except ValueError as error:
         shape = "SERVER=PAUSE such as 0=500ms"
@@ -244,7 +248,9 @@ def _fold_pause(item: str, servers: int | None) -> tuple[int, int]:
             f"--slow-fold {item!r} is not understood: give {shape} ({error})"
         ) from None
     if servers is not None and server >= servers:
-        raise UsageError(f"--slow-fold {item!r}: there is no server {server}; --servers {servers}")
+        raise UsageError(
+            f"--slow-fold {item!r}: there is no server {server} with --servers {servers}"
+        )
     return server, pause_ns
 
 

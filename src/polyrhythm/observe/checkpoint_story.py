@@ -24,7 +24,7 @@ class CheckpointTeller:
         """How many checkpoints the store has not taken since the last one that was made."""
 
     def made(self, line: dict[str, Any]) -> list[Sentence]:
-        made = f"checkpoint {line['number']} is made, of round {line['round']}"
+        made = f"checkpoint {line['number']} of round {line['round']} is made"
         said = self._say(f"{made}: {size(line['nbytes'])} in {line['seconds']:.1f} s")
         unwritten, self._unwritten = self._unwritten, 0
         if not unwritten:

@@ -202,11 +202,11 @@ SENTENCES = {
     "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
     "not-an-operator": "only an operator may ask for that",
     "asked-already": "{name} has sent a request already; each link carries one",
-    "unknown-request": "this job knows no request '{what}'",
+    "unknown-request": "the lead does not know the request '{what}'",
     "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
     "too-late": "{name} came too late: {cause}",
     # how a request for a checkpoint ended
-    "checkpoint-made": "checkpoint {number} is made, of round {round}",
+    "checkpoint-made": "checkpoint {number} of round {round} is made",
     "cut-torn": "a late contribution was in some slices of s{server} and not in others; the next round"
     " is tried",
     "cut-busy": "{workers} did not contribute in time; training goes on without it",
@@ -257,7 +257,7 @@ SENTENCES = {
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
     "worker-failed": "{name} left: {cause}; --on-error end",
     "only-worker-failed": "the job ends with its only worker, {name}",
-    "nan-end": "the job ends: {detail}; --on-nan end",
+    "nan-end": "the job ends (--on-nan end): {detail}",
     "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"
     " were not finite: the model has likely diverged; begin again with a lower learning rate",
     "no-steps": "the last {contributions:contribution} of all workers were left out, because the"

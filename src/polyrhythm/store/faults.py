@@ -69,7 +69,7 @@ def reason_of(error: Exception) -> str:
         if status[1] in ("401", "403"):
             return f"the store refuses these credentials ({answer})"
         if status[1].startswith("5"):
-            return f"the store has a fault of its own ({answer})"
+            return f"the store reports an internal error ({answer})"
         return f"the store refuses the request ({answer})"
     if "HTTP error" in text:
         return "the store does not answer"

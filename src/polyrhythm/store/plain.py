@@ -100,7 +100,7 @@ def _value(tree: Any, tensors: "Mapping[str, torch.Tensor]", depth: int) -> Any:
         raise ValueError("it is too deep")
     if not isinstance(tree, list):
         if isinstance(tree, dict):
-            raise ValueError("it has a kind of value that is unknown")
+            raise ValueError("it contains a value of an unknown type")
         return tree
     kind, *parts = tree
     if kind == "tensor":

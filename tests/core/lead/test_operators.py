@@ -153,7 +153,7 @@ def test_an_unknown_request_is_refused() -> None:
     stage = Stage(workers=1).begin()
     hello(stage)
     effects = ask(stage, what="dance\x1b[2J")
-    assert refusal(effects) == "this job knows no request 'dance\\x1b[2J'"
+    assert refusal(effects) == "the lead does not know the request 'dance\\x1b[2J'"
 
 
 def test_an_operator_of_another_job_or_version_is_refused() -> None:

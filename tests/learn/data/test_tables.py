@@ -200,5 +200,5 @@ def test_ratings_become_a_sparse_matrix(tmp_path: Path) -> None:
     assert found.things.tolist() == [10, 50]
     assert found.matrix.toarray().tolist() == [[3.5, 4.0], [0.5, 0.0]]
     path = bad_csv(tmp_path, "\n".join([*lines, "9,10,1.0,1"]))
-    with pytest.raises(DataError, match="twice for one person"):
+    with pytest.raises(DataError, match="two ratings of one person"):
         open_ratings(path)

@@ -77,7 +77,7 @@ class ServerMachine:
         self.state.replication.check()
         folding = self.state.folding
         if folding is not None and folding.round < self.versions.version:
-            raise InvariantBroken("a fold went backwards")
+            raise InvariantBroken("a fold has a lower round than the present version")
 
     def why(self) -> Waiting:
         if (waiting := self._lead.waiting()) is not None:
@@ -248,7 +248,7 @@ class ServerMachine:
         if message.term < state.term:
             return
         if state.cutting or state.writing:
-            fault = "the copying for the checkpoint before it was not over"
+            fault = "the slices of the checkpoint before it were still being copied"
             self._on_cut_stored(ev.CutStored(message.number, fault=fault), now_ns)
             return
         state.cutting = message.number

@@ -146,7 +146,7 @@ def _get(address: str, file: File, target: Path, progress: Progress) -> None:
         reason = getattr(error.reason, "strerror", None) or error.reason
         raise DataError(f"{address} cannot be reached ({reason})") from None
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise DataError(f"{address} broke off ({error})") from None
+        raise DataError(f"the download of {address} broke off ({error})") from None
     if sha256 != file.sha256:
         raise DataError(
             f"{address} is not the file it should be (sha256 {sha256[:12]}...,"

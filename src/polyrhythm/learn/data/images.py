@@ -76,7 +76,7 @@ def _read_idx(path: Path) -> Bytes:
         raise _damaged(path, "it is no idx file of bytes")
     begin = 4 + 4 * data[3]
     if len(data) < begin:
-        raise _damaged(path, "it ends in its header")
+        raise _damaged(path, "the file ends in its header")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     if len(data) - begin != math.prod(shape):
         raise _damaged(path, f"it holds {len(data) - begin} bytes for the shape {list(shape)}")

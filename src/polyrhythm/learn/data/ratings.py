@@ -36,5 +36,5 @@ def open_ratings(path: str | Path, columns: tuple[str | int, ...] = (0, 1, 2)) -
     things, column = np.unique(table[:, 1].astype(np.int64), return_inverse=True)
     matrix = sparse.csr_matrix((table[:, 2], (row, column)), shape=(len(people), len(things)))
     if matrix.nnz != len(table):
-        raise DataError(f"{path} rates some thing twice for one person: keep one line of each pair")
+        raise DataError(f"{path} has two ratings of one person for one item: remove one of them")
     return Ratings(matrix, people, things)

@@ -108,7 +108,7 @@ class ReplicaApply:
                 return None
             del self.incomplete[whole]
         if PARAMETERS not in state or len(state) > message.parts:
-            raise LinkError(f"the peer sent a state of slice {slice_} that is not one")
+            raise LinkError(f"the peer sent a state of slice {slice_} that is not valid")
         return state
 
     def forget(self, primary: int) -> None:

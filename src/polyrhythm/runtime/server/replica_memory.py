@@ -130,7 +130,7 @@ class ReplicaMemory:
         fault = _fault_of(message, len(data), kept)
         if fault is not None:
             raise LinkError(
-                f"the peer sent a state of slice {message.slice} that is not one: {fault}"
+                f"the peer sent a state of slice {message.slice} that is not valid: {fault}"
             )
         return tensor_over(data, DTYPES[message.dtype]).reshape(message.shape)
 

@@ -111,7 +111,7 @@ class Landing:
         assert self._model is not None and self._layout is not None
         self.count += 1
         if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
-            raise FrameError(f"parameters came of slice {message.slice}, which there is not")
+            raise FrameError(f"the peer sent slice {message.slice}, which does not exist")
         if message.parts is not None:
             slice_ = self._layout.slices[message.slice]
             self._model.land_parts(slice_, message.parts, view or memoryview(b""))

@@ -56,5 +56,5 @@ def _build(job: JobSpec) -> OnArrival:
 
 
 SSP_RESTART = PolicyEntry(
-    "ssp-restart", "all meet when one is S steps ahead", GATED, _build, argument="S"
+    "ssp-restart", "all workers wait when one is S steps ahead", GATED, _build, argument="S"
 )

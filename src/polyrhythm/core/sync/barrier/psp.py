@@ -74,7 +74,7 @@ def _build(job: JobSpec) -> Psp:
 
 
 PSP = PolicyEntry(
-    "psp", "barriers at predicted times, trained through; kind local", Psp.traits, _build
+    "psp", "barriers at predicted times, workers train on meanwhile; kind local", Psp.traits, _build
 )
 
 
