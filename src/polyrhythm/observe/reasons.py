@@ -177,10 +177,10 @@ SENTENCES = {
     " them: {total} are left",
     "data-returned": "{points:point} of {name} go back to it, because the workers that held them are"
     " gone",
-    "data-replaced": "{name} is back with {points:point} instead of {before}: they count as a new data"
-    " set, and no pass includes the old ones any more",
-    "data-replaced-partly": "{name} is back with {points:point} instead of {before}: they count as a new"
-    " data set; {kept} of the old ones, which it has shared, stay with other workers, and no pass"
+    "data-replaced": "{name} is back with {points:point} instead of other {before}: they count as a new"
+    " data set, and no pass includes the old ones any more",
+    "data-replaced-partly": "{name} is back with {points:point} instead of other {before}: they count as"
+    " a new data set; {kept} of the old ones, which it has shared, stay with other workers, and no pass"
     " includes the others any more",
     "data-back": "{name} is back with its {points:point}, and passes include them again: {total} in all",
     "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"

@@ -101,6 +101,29 @@ def test_a_worker_with_other_data_begins_anew() -> None:
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 0)}
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "code"),
+    [
+        ("x", "x", "data-back"),
+        ("x", "y", "data-replaced"),
+        ("", "y", "data-back"),
+        ("x", "", "data-back"),
+    ],
+)
+def test_a_worker_with_as_many_other_points_begins_anew(before: str, now: str, code: str) -> None:
+    plan = plan_of(a=40)
+    plan.enrol("b", B, 25, 1, before)
+    plan.release([B])
+    plan.news.clear()
+    plan.enrol("b", B_AGAIN, 25, 1, now)
+    plan.check()
+    assert [news.code for news in plan.news] == [code]
+    assert plan.points == 65
+    plan.enrol("b", B_AGAIN, 25, 1, "other values of the same points")
+    plan.check()
+    assert len(plan.news) == 1 and plan.points == 65
+
+
 def test_passes_stay_when_all_members_are_gone() -> None:
     plan = plan_of(a=40, b=25)
     visit(plan, A, 3)

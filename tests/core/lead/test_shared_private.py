@@ -56,7 +56,7 @@ class Job:
         return bool(sends)
 
     def release(self, *gone: Holder) -> None:
-        self.plan.release(gone)
+        self.plan.release(gone, self.migration.copies)
         self.migration.forget(gone)
         self.migration.settle(self.plan)
         self.check()
@@ -194,6 +194,35 @@ def test_a_worker_that_is_back_with_other_points_does_not_get_its_old_chunks() -
     assert (news.code, news.fields) == ("data-replaced-partly", expected)
     recorded = {chunk.holder for chunk in job.plan.recorded({})}
     assert recorded == {"a", "b", "c"} and len(job.plan.recorded({})) == 16 + 50 + 16
+
+
+@pytest.mark.parametrize("owner_first", [False, True])
+def test_a_chunk_whose_owner_and_holder_are_gone_goes_on_with_a_copy(owner_first: bool) -> None:
+    job = Job(A, B)
+    job.move(0, A, B)
+    job.move(0, B, C)
+    job.plan.commit(C, (ChunkProgress(0, 1, 0),))
+    for gone in [(A,), (C,)] if owner_first else [(A, C)]:
+        job.release(*gone)
+    (lease,) = (chunk for chunk in job.plan.lease(B).chunks if chunk.chunk == 0)
+    assert lease.passes == 1, "visits that counted are not repeated"
+    assert job.plan.points == 41
+    assert 0 not in job.migration.lease(job.plan, B).copies
+
+
+def test_a_copy_is_not_visited_if_the_owner_has_stopped_sharing_it() -> None:
+    job = Job(B, A)
+    chunk = min(job.held(B))
+    job.move(chunk, B, A)
+    job.move(chunk, A, C)
+    job.release(B)
+    job.enrol(B_AGAIN)
+    job.migration.withdraw(job.plan, job.plan.withdrawn(B_AGAIN), B_AGAIN)
+    job.plan.confirm(C, job.plan.lease(C).number)
+    job.migration.settle(job.plan)
+    assert chunk in job.held(B_AGAIN)
+    job.release(B_AGAIN)
+    assert chunk not in job.held(A) | job.held(C) and job.plan.points == 80
 
 
 def test_slow_members_whose_points_stay_are_left_out_of_the_balance() -> None:

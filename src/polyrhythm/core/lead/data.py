@@ -7,7 +7,7 @@ points can be in flight: its holder has contributed under a lease that does not 
 or every server knows that the holder was removed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from polyrhythm.core.lead.chunk_edges import chunk_edges
@@ -271,10 +271,13 @@ class DataPlan:
         self._number(changed)
         return changed
 
-    def release(self, gone: Iterable[Holder]) -> set[Holder]:
+    def release(
+        self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
+    ) -> set[Holder]:
         """These members were removed, and none of their contributions can arrive any more. Their
         chunks go to the members that were to get them next, if these have the points; chunks that
-        they were to get stay with the present holders. Returns the members whose leases grew."""
+        they were to get stay with the present holders. `copies`: per member, the chunks of which it
+        has a copy; only private data needs them. Returns the members whose leases grew."""
         leavers = set(gone)
         changed: set[Holder] = set()
         for index in sorted(self.moving):

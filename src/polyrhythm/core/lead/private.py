@@ -2,12 +2,13 @@
 
 *The points of a data set are visited by the worker with the name of its owner only, unless the owner
 shares them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and
-the rest is excluded from the passes. When the owner comes back with a data set of the same length, the
-rest counts again: visits that counted are not repeated, and passes that the others have completed
+the rest is excluded from the passes. When the owner comes back with the same data set, the rest counts
+again: visits that counted are not repeated, and passes that the others have completed
 meanwhile are not made up.* The chunks of a worker that joins late begin with the present pass, for the
 same reason. So the number of passes never falls.
 
-A chunk belongs to its data set for ever. When its holder is gone, it goes back to its owner.
+A chunk belongs to its data set for ever. When its holder is gone, it goes back to its owner. If the
+owner is gone too, a member with an inactive copy of its points goes on with it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -39,6 +40,8 @@ class _DataSet:
     """The member that has the data set, its owner; None if it is gone."""
     shares: bool = False
     """Whether the owner allows that other members get the points."""
+    fingerprint: str = ""
+    """Empty if it is not known."""
 
 
 class PrivatePlan(DataPlan):
@@ -73,12 +76,19 @@ class PrivatePlan(DataPlan):
         return plan
 
     def enrol(
-        self, name: str, holder: Holder, points: int, least: int, *, shares: bool = False
+        self,
+        name: str,
+        holder: Holder,
+        points: int,
+        least: int,
+        fingerprint: str = "",
+        *,
+        shares: bool = False,
     ) -> None:
         """A member has a data set of this many points. `least`: the fewest points of a chunk. While
         chunks of an earlier incarnation may still count, the member does not get them yet."""
         found = self._sets.get(name)
-        if found is None or found.points != points:
+        if found is None or found.points != points or self._other(found, holder, fingerprint):
             if found is not None:
                 self._tell_replaced(found, points)
             found = self._sets[name] = self._add(name, points, least, shares=shares)
@@ -88,9 +98,18 @@ class PrivatePlan(DataPlan):
         if found.holder is not None:
             self._mine.pop(found.holder, None)
         found.worker, found.holder, found.shares = holder[0], holder, shares
+        found.fingerprint = fingerprint or found.fingerprint
         self._mine[holder] = found
         if self._lend(found, self.passes):
             self._number({holder})
+
+    @staticmethod
+    def _other(found: _DataSet, holder: Holder, fingerprint: str) -> bool:
+        """Whether a member that comes back certainly has another data set than before. A member that is
+        there may change the values of its points."""
+        if found.holder == holder or not fingerprint:
+            return False
+        return found.fingerprint not in ("", fingerprint)
 
     @property
     def data_sets(self) -> Collection[str]:
@@ -106,7 +125,7 @@ class PrivatePlan(DataPlan):
         self.news.append(Reason(code, {"name": name, "points": points, "total": total, **more}))
 
     def _tell_replaced(self, old: _DataSet, points: int) -> None:
-        """A worker has come back with another number of points."""
+        """A worker has come back with another data set."""
         if old.holder is not None:
             self._mine.pop(old.holder, None)
         kept = sum(self.chunks[index].points for index in self._away(old))
@@ -185,14 +204,18 @@ class PrivatePlan(DataPlan):
         """Nothing to do: every member has its own data set."""
         return set()
 
-    def release(self, gone: Iterable[Holder]) -> set[Holder]:
+    def release(
+        self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
+    ) -> set[Holder]:
         """These members were removed, and none of their contributions can arrive any more. The chunks
-        that they held go to their heirs, if these have the points, or else to their owners. Exclude
-        those whose owners are gone. Returns the members whose leases grew."""
+        that they held go to their heirs, if these have the points, or else to their owners. If their
+        owners are gone too, they go to members that have copies of their points; `copies`: per member,
+        the chunks of which it has one. Exclude all others. Returns the members whose leases grew."""
         leavers = set(gone)
         self._floor = passes = self.passes
         held = [(index, holder) for holder in leavers for index in self._held.get(holder, ())]
         changed = super().release(leavers)
+        grown = self._rescue(held, leavers, copies or {})
         loose: dict[_DataSet, list[tuple[int, int]]] = {}
         """Per data set, the chunks that no member holds now, and the numbers of their last holders."""
         for index, (worker, _) in sorted(held):
@@ -203,7 +226,7 @@ class PrivatePlan(DataPlan):
         left = {found for holder in leavers if (found := self._mine.pop(holder, None)) is not None}
         for found in left:
             found.holder = None
-        grown = {
+        grown |= {
             found.holder
             for found in loose
             if found.holder is not None and self._lend(found, passes)
@@ -212,6 +235,28 @@ class PrivatePlan(DataPlan):
         for found in sorted({*left, *loose}, key=lambda each: (each.name, each.base)):
             self._tell_released(found, loose.get(found, []), owner_left=found in left)
         return changed | grown
+
+    def _rescue(
+        self,
+        held: Iterable[tuple[int, Holder]],
+        leavers: Collection[Holder],
+        copies: Mapping[Holder, Collection[int]],
+    ) -> set[Holder]:
+        """Hand chunks that neither a member nor their owner has any more to members with copies of their
+        points, unless the owner has stopped sharing them. Returns these members."""
+        found: set[Holder] = set()
+        for index, last in sorted(held):
+            owner = self._set_of[index]
+            orphaned = owner.holder is None or owner.holder in leavers
+            if self.chunks[index].holder is not None or not (orphaned and owner.shares):
+                continue
+            having = [each for each in copies if each not in leavers and index in copies[each]]
+            if having:
+                heir = min(having, key=lambda each: len(self._held.get(each, ())))
+                self._hand(index, heir)
+                self.handed.append((index, last, heir))
+                found.add(heir)
+        return found
 
     def _tell_released(
         self, found: _DataSet, loose: list[tuple[int, int]], *, owner_left: bool

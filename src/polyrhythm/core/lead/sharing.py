@@ -185,7 +185,7 @@ class Sharing:
             return Reason("data-changed", {"name": member.name, **numbers})
         least = min(self._min_batch, batch or self._min_batch)
         plan = self._plan
-        plan.enrol(member.name, member.key, points, least, shares=message.shares)
+        plan.enrol(member.name, member.key, points, least, message.data, shares=message.shares)
         member.enrolled = True
         if migration is not None:
             migration.begin(plan, len(plan.data_sets))
@@ -241,7 +241,7 @@ class Sharing:
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
-        changed = plan.release(gone)
+        changed = plan.release(gone, None if migration is None else migration.copies)
         members = self._members
         if view.specs() is not self._specs:
             self._specs = view.specs()
