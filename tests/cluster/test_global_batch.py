@@ -46,7 +46,7 @@ def test_a_worker_that_joins_gets_its_share_and_the_points_of_a_version_stay_the
 ) -> None:
     """The worker joins while version 8 is computed, or soon after. In its first rounds it waits for its
     chunks, and its share is missing."""
-    rounds = 400
+    rounds = 200
     more = ("--rounds", rounds, "--min-step", "5ms", "--set", "until=go", *FLAGS)
     with Command(*(JOB, "--workers", 2, "--servers", 2, *more), cwd=tmp_path) as command:
         wait_until(lambda: (tmp_path / "held").exists(), "worker-1 waits in a batch")

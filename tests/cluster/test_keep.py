@@ -55,7 +55,7 @@ def test_every_policy_keeps_the_state(tmp_path: Path, sync: str) -> None:
     says."""
     local = ("--kind", "local") if sync in ("psp", "fsp") else ()
     job = (JOBS / "kept_states.py", "--rounds", 400, "--workers", 2, "--sync", sync, *local)
-    regular = ("--checkpoint-every", "2rounds", "--min-step", "10ms", "--set", "out=first")
+    regular = ("--checkpoint-every", "2rounds", "--min-step", "20ms", "--set", "out=first")
     with Command(*job, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)

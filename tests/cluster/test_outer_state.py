@@ -12,7 +12,7 @@ from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import kill_whole, newest, resume
 
 CONVEX = Path(__file__).parent / "jobs" / "convex.py"
-ROUNDS = 120
+ROUNDS = 60
 JOB = (
     *(CONVEX, "--set", "optimizer=slow", "--workers", 3, "--rounds", ROUNDS, "--timer", "off"),
     *("--local-steps", 2, "--outer", "nesterov:lr=0.7,momentum=0.9", "--kind", "local"),
@@ -43,7 +43,7 @@ def assert_undisturbed(cwd: Path, run: str) -> None:
 
 
 def test_a_server_that_is_killed_loses_nothing_of_the_outer_optimizer(tmp_path: Path) -> None:
-    flags = ("--servers", 3, "--replicas", 1, "--min-step", "10ms", "--quiet")
+    flags = ("--servers", 3, "--replicas", 1, "--min-step", "20ms", "--quiet")
     with Command(*JOB, *flags, cwd=tmp_path) as command:
         wait_until(lambda: last_round(command) >= 10, "10 rounds")
         os.kill(command.servers()[1], signal.SIGKILL)
@@ -56,7 +56,7 @@ def test_a_server_that_is_killed_loses_nothing_of_the_outer_optimizer(tmp_path: 
 
 def test_a_job_that_is_killed_continues_with_the_outer_optimizer(tmp_path: Path) -> None:
     """It continues on another number of servers."""
-    regular = ("--checkpoint-every", "10rounds", "--min-step", "10ms", "--servers", 3)
+    regular = ("--checkpoint-every", "5rounds", "--min-step", "20ms", "--servers", 3)
     with Command(*JOB, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)

@@ -11,7 +11,7 @@ import torch
 from tests.cluster.processes import call
 from tests.cluster.test_resume import JOBS
 
-EPOCHS = 6
+EPOCHS = 4
 SOURCE, TARGET = "worker-2", "worker-1"
 
 

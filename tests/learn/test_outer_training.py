@@ -13,7 +13,7 @@ from polyrhythm.wire.messages import JobSpec
 from tests.learn import twin_job as tj
 
 TOLERANCE = 1e-5
-ROUNDS = 20
+ROUNDS = 10
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
 local_twin = functools.cache(tj.local_twin)
 
@@ -116,7 +116,7 @@ def test_every_policy_that_averages_local_steps_learns_with_an_outer_optimizer(s
 
     job = JobSpec(
         **{"job": "learns", "sync": sync, "kind": "local", "workers": 2, "timer": "off"},
-        **{"outer": "nesterov:lr=0.7,momentum=0.5", "epochs": 200, "heartbeat_s": 20.0},
+        **{"outer": "nesterov:lr=0.7,momentum=0.5", "epochs": 120, "heartbeat_s": 20.0},
         **{"interval": "20ms"},
     )
     run_inline(job, main, timeout_s=60)

@@ -66,7 +66,7 @@ def close(weight: torch.Tensor, tolerance: float) -> bool:
 
 def test_psp_learns_while_workers_train_through_the_barrier() -> None:
     fit = Fit()
-    done = run(fit, sync="psp", kind="local", rounds=120)
+    done = run(fit, sync="psp", kind="local", rounds=70)
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.1) for weight in fit.final)
 
@@ -84,7 +84,7 @@ def test_under_psp_all_workers_end_with_the_averaged_model(goal: dict[str, int])
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_fsp_learns_with_rounds_that_end_by_the_clock(kind: str, coordination: str) -> None:
     fit = Fit()
-    done = run(fit, sync="fsp", kind=kind, interval="5ms", coordination=coordination, rounds=150)
+    done = run(fit, sync="fsp", kind=kind, interval="5ms", coordination=coordination, rounds=90)
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.3) for weight in fit.final)
     assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
@@ -188,7 +188,7 @@ def test_a_worker_that_rejoins_counts_its_changes_from_the_version_it_rejoined_w
 @pytest.mark.parametrize("sync", ["bspb", "bspv"])
 def test_bspb_and_bspv_reach_the_optimum(sync: str) -> None:
     fit = Fit()
-    done = run(fit, sync=sync, rounds=60)
+    done = run(fit, sync=sync, rounds=40)
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.3) for weight in fit.final)
     assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
@@ -196,7 +196,7 @@ def test_bspb_and_bspv_reach_the_optimum(sync: str) -> None:
     assert ("batch-measuring" in told) == (sync == "bspv")
     (last,) = [line for line in done.journal if line["what"] == "rounds"][-1:]
     if sync == "bspb":
-        assert last["passes"] == 60, "a round is a pass"
+        assert last["passes"] == 40, "a round is a pass"
 
 
 class Shared:
