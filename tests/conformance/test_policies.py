@@ -22,7 +22,7 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy
 from polyrhythm.core.sync.registry import POLICIES, choose_kind, choose_policy
-from polyrhythm.observe.reasons import SENTENCES
+from polyrhythm.observe.templates import SENTENCES
 from polyrhythm.wire.messages import JobSpec
 from tests.conformance.policy_lead import STEPS_NS, Action, Ending, ModelLead, Violation, drive
 

@@ -1,4 +1,4 @@
-"""Codes and fields of reasons become sentences in `observe/reasons.py`, and in no other module."""
+"""Codes and fields of reasons become sentences in `observe/`, and nowhere else."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 import polyrhythm
-from polyrhythm.observe.reasons import SENTENCES, in_words, limit_in_words, noticed_by, parting
+from polyrhythm.observe.reasons import in_words, limit_in_words, noticed_by, parting
+from polyrhythm.observe.templates import SENTENCES
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, Reason, failed, refused
 
 SOURCE = Path(polyrhythm.__file__).parent

@@ -128,12 +128,10 @@ class Exchange:
         self._end_step(stepped, skipped=True, objective=False)
 
     def _end_step(self, stepped: int | None, *, skipped: bool, objective: bool) -> None:
-        """End a step. `stepped`: see `_contribute`. `skipped`: it is left out. `objective`: its
-        loss is known."""
+        """End a step (`stepped`: see `_contribute`). `objective`: the loss of the step is known."""
         self._since.end_step()
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
-            # the time of the step is used, so wait until the device has computed it
-            self._copies.await_computing()
+            self._copies.await_computing()  # the time of the whole step is needed
         if self._pacer is not None:
             self._pacer.pace(self._since.visited)
         if self.traits.gathers and self._since.given is None and self._micro.abandons():

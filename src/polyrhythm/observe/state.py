@@ -10,17 +10,15 @@ a timer will end it (`until_s`, or None). The state holds both as times on the c
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import Finding, LearningState
-from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, ModelSteps
+from polyrhythm.observe.facts import RunFacts
 from polyrhythm.observe.joining import JoinWay
-from polyrhythm.observe.metrics import RunMetrics
 from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
-from polyrhythm.observe.recent import RecentWork
 from polyrhythm.observe.worker import WorkerState
-from polyrhythm.wire.messages.reasons import FAILED, NOT_FINITE, Reason
+from polyrhythm.wire.messages.reasons import Reason
 
 _WAITING_HOLDS_S = 2.5
 """The lead reports a wait once a second while it lasts. If it has not reported a wait for this
@@ -28,139 +26,8 @@ long, the wait is over."""
 
 
 @dataclass(slots=True)
-class RunState:
-    at_s: float = 0.0
-    """When the last line was written, in seconds since the run began."""
-    opened_s: float | None = None
-    worked_s: float | None = None
-    """The time of the last `rounds` line; None if there is none."""
-    round: int = 0
-    passes: int = 0
-    contributions: int = 0
-    points: int = 0
-    objective: float | None = None
-    finding: Finding | None = None
-    """The last finding of the lead about the objective; None if there is no finding."""
-    nbytes: int = 0
-    model_steps: ModelSteps = field(default_factory=ModelSteps)
-    """The size of the model in bytes."""
-    rate: float | None = None
-    momentum: float | None = None
-    """The rate and momentum of the optimizer when the job began; None if unknown."""
-    batch: int = 0
-    """The number of points in a batch of the user; 0 if unknown."""
-    slices: dict[int, int] = field(default_factory=dict)
-    """Per server, the number of slices of which it is the primary."""
-    servers: list[int] = field(default_factory=list)
-    silent: dict[int, float] = field(default_factory=dict)
-    """Per server that the lead reported as silent, the time of the report."""
-    failovers: list[Failover] = field(default_factory=list)
-    learning: int = 0
-    """The number of replicas that servers are still fetching."""
-    given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Processes that died too often to be started again, each with the line of the journal that
-    says so. A process is removed when it joins again."""
-    listening: str | None = None
-    """The address at which further workers and servers can join."""
-    way: JoinWay = field(default_factory=JoinWay)
-    """How they join."""
-    links: dict[str, str] = field(default_factory=dict)
-    workers: dict[int, WorkerState] = field(default_factory=dict)
-    processes: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Per server and worker, the id of its process and the name of its host."""
-    members: int = 0
-    """The number of workers that are in the job now."""
-    refused: list[Reason] = field(default_factory=list)
-    abandoned: int = 0
-    """The number of rounds that closed without a worker because its points took too long."""
-    timers: int = 0
-    """The number of rounds that a timer closed."""
-    moved_chunks: int = 0
-    moved_points: int = 0
-    """What moved from slow workers to fast ones."""
-    last_move: dict[str, Any] | None = None
-    migration: Reason | None = None
-    """Why chunks move in the way in which they do (`--migrate`)."""
-    """The line of the journal about the last such move."""
-    lost_points: dict[str, int] = field(default_factory=dict)
-    """Per worker that is gone with its own data set, the number of its points."""
-    folds: dict[int, int] = field(default_factory=dict)
-    waiting: WaitingState | None = None
-    saving: bool = False
-    """The job is over, and its model is being written."""
-    model: str | None = None
-    """The path of the trained model, once it is saved."""
-    best: dict[str, Any] | None = None
-    """The line of the journal about the best model so far."""
-    not_saved: Reason | None = None
-    """Why the model could not be saved."""
-    ended: Ended | None = None
-    curve: list[Point] = field(default_factory=list)
-    metrics: RunMetrics = field(default_factory=RunMetrics)
-    _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
-    _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
-    _rtt_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
-    _recent: RecentWork = field(default_factory=RecentWork)
-
-    # -- derived values ------------------------------------------------------------------------
-
-    @property
-    def present(self) -> list[WorkerState]:
-        return [worker for worker in self.workers.values() if worker.present]
-
-    @property
-    def seconds(self) -> float:
-        """The seconds from the opening of round 1 to the last `rounds` line."""
-        if self.opened_s is None or self.worked_s is None:
-            return 0.0
-        return self.worked_s - self.opened_s
-
-    @property
-    def usage(self) -> float | None:
-        """The mean resource usage of all rounds (PSP, Eq. 1); None without rounds."""
-        return self._usage.value
-
-    @property
-    def spread_ms(self) -> float | None:
-        """The median time from a round's first arrival to its last; None without rounds."""
-        return self._spread_ms.value
-
-    @property
-    def rtt_s(self) -> float | None:
-        """The median round-trip time, measured on the last worker to arrive in a round. None: no
-        round has measured it. 0: workers do not wait (psp)."""
-        rtt_ms = self._rtt_ms.value
-        return None if rtt_ms is None else rtt_ms / 1e3
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.metrics.value("accuracy")
-
-    @property
-    def pulls(self) -> int:
-        """How many versions workers read: one when a worker joins, one after each contribution."""
-        if self.opened_s is None:
-            return 0
-        return self.contributions + sum(worker.joins for worker in self.workers.values())
-
-    @property
-    def failed_workers(self) -> dict[str, str]:
-        """The workers whose code failed and that have not come back, with the error."""
-        return {
-            worker.name: str(worker.left.fields.get("detail", ""))
-            for worker in self.workers.values()
-            if worker.left is not None and worker.left.code in (FAILED, NOT_FINITE)
-        }
-
-    def name_of(self, worker: Any) -> str:
-        """The name of the worker with this number. A value that is not the number of a worker is
-        returned as text."""
-        known = self.workers.get(worker) if isinstance(worker, int) else None
-        if known is not None:
-            return known.name
-        return f"w{worker}" if isinstance(worker, int) else str(worker)
-
-    # -- the lines of the journal --------------------------------------------------------------
+class RunState(RunFacts):
+    """The facts after the lines that were taken so far."""
 
     def take(self, line: dict[str, Any]) -> None:
         at_s = max(self.at_s, float(line.get("at_s", self.at_s)))

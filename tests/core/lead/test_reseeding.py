@@ -13,7 +13,7 @@ from polyrhythm.errors import Refused
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import replay
-from polyrhythm.runtime.worker import node as node
+from polyrhythm.runtime.worker import host
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -21,10 +21,10 @@ from polyrhythm.wire.messages import JobSpec
 def test_round_1_opens_on_the_parameters_of_one_worker(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = node._EFFECTS[fx.SeedSlices]
+    seed = host._EFFECTS[fx.SeedSlices]
     victims: list[str] = []
 
-    def die_after_one_server(self: node.WorkerNode, effect: fx.SeedSlices) -> None:
+    def die_after_one_server(self: host.MachineHost, effect: fx.SeedSlices) -> None:
         if not victims:
             seed(self, effect)
             victims.append(self.name)
@@ -32,7 +32,7 @@ def test_round_1_opens_on_the_parameters_of_one_worker(
         elif self.name not in victims:
             seed(self, effect)
 
-    monkeypatch.setitem(node._EFFECTS, fx.SeedSlices, die_after_one_server)
+    monkeypatch.setitem(host._EFFECTS, fx.SeedSlices, die_after_one_server)
     begun: dict[str, list[float]] = {}
 
     def main(worker: Worker) -> None:

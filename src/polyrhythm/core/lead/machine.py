@@ -1,5 +1,4 @@
-"""The lead: the coordinator of a job. It decides which workers are members, where slices are, and
-when to fold.
+"""The lead coordinates a job: it decides on members, on the place of slices, and when to fold.
 
 The lead never sees a tensor. Servers and workers report to it; it asks the sync policy, and sends
 them orders. It is a machine of its own even in a job with one server. This module contains the
@@ -69,8 +68,7 @@ class LeadMachine:
         self._outbox.out = effects  # as `begin` does, without a call for every event
         if not self._ending.over:
             if self._has_store and self._cuts.active:
-                # this message may be read before the tick that detects a pause
-                self._pauses.exclude(now_ns)
+                self._pauses.exclude(now_ns)  # the tick that detects a pause may come later
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)

@@ -35,8 +35,7 @@ _ME = "worker"
 POINTS = "points"
 """The name by which the two ends of a link between workers know each other."""
 _LEAD_HEARD = ev.LeadHeard()
-_PARAMETERS, _RELEASE, _HELLO_REPLY = m.Parameters, m.Release, m.HelloReply
-_RESTORED = m.Restored
+_PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
 
 
 class WorkerProcess(SingleProcess):
@@ -217,8 +216,6 @@ class WorkerProcess(SingleProcess):
             kind = type(message)
             if kind is _PARAMETERS:
                 self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
-            elif kind is _RELEASE:
-                self._queue.append(message)
             elif kind is _HELLO_REPLY:
                 incarnation = self._incarnations.get(message.server, 0)
                 self._queue.append(ev.Linked(message.server, incarnation))

@@ -1,0 +1,280 @@
+"""The sentence of every reason: the only place where the codes of `wire/messages/reasons.py` become
+words.
+
+A template names the fields of its reason. Two format specifications are added to the usual ones:
+`{n:round}` is a number with a noun (`1 round`, `2 rounds`), and `{held:is|are}` is the verb that
+fits a list of names. A field `cause` holds the code of another reason, whose sentence is made from
+the same fields. `reasons.py` fills the templates.
+"""
+
+SENTENCES = {
+    # what a worker or a server waits for
+    "none": "nothing is being waited for",
+    "joining": "waiting for the lead to admit this worker",
+    "rejoining": "this worker joins again: {cause}",
+    "placing": "waiting for the servers to allocate the model's slices",
+    "waits": "waiting for the fold of round {round}",
+    "gate": "waiting for the slowest worker to catch up",
+    "reading": "waiting for the servers' answer",
+    "resting": "this worker has visited all of its points and waits for the others",
+    "computing": "the worker is computing on version {round}",
+    "parted": "the link to s{server} is lost; waiting for the lead to say which servers hold its slices",
+    "parting": "this worker was told to leave, and finishes its work",
+    "settling": "this worker leaves when {unacknowledged:contribution has|contributions have} been"
+    " acknowledged",
+    "unacknowledged": "waiting for {servers} to acknowledge the last two contributions",
+    "withheld": "a checkpoint is being made; this worker withholds its contribution until the slices"
+    " are copied",
+    "lead-suspect": "the lead is silent; this process waits for it until --lead-timeout",
+    "order-missing": "round {round} waits for the lead to order the fold",
+    "rerouting": "the slices have new primaries; waiting for {servers} to follow the new routes",
+    "copying": "waiting for {servers} to copy what was folded",
+    # what the lead waits for
+    "seeding": "waiting for {workers} to send the initial parameters",
+    "no-workers": "no worker is in the job: it waits for others to join",
+    "gathering": "waiting for {absent:more worker} before round 1 opens",
+    "waiting": "the round waits for the other workers",
+    "round": "round {round} waits for {missing}",
+    "folding": "the servers fold round {round}",
+    "failover": "s{lost} is lost; waiting for {servers} to follow the new routes",
+    "resending": "waiting for {workers} to send again to {servers} what was lost with a server",
+    "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
+    " contributions",
+    "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
+    "ending": "the goal is reached; waiting for {workers} to finish",
+    "collecting": "the job is over; the model is being saved, and {servers} still"
+    " {servers:sends|send} parameters",
+    "saving": "the job is over, and its model is being written to the disk",
+    "stale": "{held} {held:is|are up to} {ahead:step} ahead of {missing} (limit {bound})",
+    "restarting": "{held} stopped {bound:step} ahead; clocks restart when {missing}"
+    " {missing:arrives|arrive}",
+    # what a policy decided
+    "opened": "round {round} is open for {members:member}",
+    "all-arrived": "every member has contributed to round {round} or abstained",
+    "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
+    "abandoned": "round {round} closes {after_s:.3f} s after its interval; not waited for: {missing}",
+    "timer-empty": "the timer fired, but no worker has contributed to round {round} yet",
+    "points-visited": "{resting} of {members:worker} have visited all of their points: the steps of"
+    " the others are scaled by {share:.2f}",
+    "already-in": "the contribution was in time for round {round}",
+    "first-members": "no member is left in round {round}: it closes for the workers that joined",
+    "going": "no worker is held back",
+    "turn": "the view changes: {members:member} from now on",
+    "restart": "all {members:member} have stopped: clocks restart",
+    "plan": "steps between barriers, which follow every {horizon_ms:.0f} ms: {plan} ({usage:.0%} of"
+    " the time computing)",
+    "plan-over-cap": "steps between barriers, which follow every {horizon_ms:.0f} ms: {plan}"
+    " ({usage:.0%} of the time computing); --most-steps {cap} is raised to {raised}, the steps of"
+    " the fastest worker in one step of the slowest",
+    "interval-over": "the interval is over: all workers contribute what they have",
+    "on-arrival": "contributions are folded as they arrive",
+    "interval-started": "the interval is {interval_ms:.1f} ms now, on the way to the length with which"
+    " the search begins",
+    "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
+    "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
+    " objective should fall by {gain:.3g} per second",
+    "interval-stage-over": "the objective falls by {gain:.3g} per second instead of"
+    " {promised:.3g}: the interval is measured anew around {interval_ms:.1f} ms",
+    "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes"
+    " {phi_ms:.1f} ms",
+    "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes"
+    " {phi_ms:.1f} ms, a micro-batch up to {micro_ms:.1f} ms",
+    "interval-lowered": "the interval is {interval_ms:.1f} ms again: barriers and micro-batches are"
+    " shorter than they were",
+    "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap"
+    " enough",
+    "interval-blind": "there is no objective to choose by: the interval is {interval_ms:.1f} ms,"
+    " barriers take {phi_ms:.1f} ms",
+    "batch-measuring": "batches of {points:point} are tried",
+    "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
+    " per second",
+    "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
+    # whether points move between workers
+    "balance-alike": "all {count:worker} are alike",
+    "balance-even": "no worker will be more than {bound:g} passes from the mean ({apart:.2f})",
+    "balance-uncertain": "the workers do not differ by more than their measurements do",
+    "balance-passes": "{workers} would fall behind: {passes:.1f} passes {seconds:.1f} s from now,"
+    " against {target_passes:.1f} of {targets}, at {times:.1f} times the time per point",
+    "balance-pass": "{workers} would finish this pass {seconds:.1f} s after {targets}, at {times:.1f}"
+    " times the time per point",
+    "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}, at {times:.1f} times"
+    " the time per point",
+    "move-no-memory": "{targets} has no memory for {nbytes:byte} of points",
+    "move-unreachable": "{workers} cannot connect to {targets}: {detail}",
+    "move-not-sendable": "{workers} cannot send its points: {detail}",
+    "move-member-left": "{workers} or {targets} left before all points had arrived",
+    "move-job-ends": "the job ends",
+    "migrate-given": "chunks move as --migrate {name} says",
+    "migrate-off-policy": "--migrate auto means off under {name}",
+    "migrate-kind": "--migrate auto means full with kind {name}: what points remember must move with"
+    " them",
+    "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
+    "migrate-private": "--migrate auto means full for the points of workers with --share-data: every"
+    " worker has a data set of its own",
+    "migrate-unlike": "--migrate auto means full from now on: the data set of {names} differs from that"
+    " of the first worker, so not every worker can read the whole data set",
+    "move-not-shared": "{workers} was started without --share-data, so no points leave it",
+    "move-withdrawn": "{targets} does not share its points any more, so they go back to it",
+    "move-visited": "they were being visited when their turn to move came",
+    "move-shared-anew": "all chunks are shared anew among {members:member}",
+    "target-unreported": "no worker has reported {target} yet, which --target names; workers have"
+    " reported {names}",
+    # why a worker left, or a link or server was lost
+    "done": "it was done",
+    "told-to-leave": "it was told to leave",
+    "failed": "it failed: {detail}",
+    "not-finite": "it failed: {detail}",
+    "evicted": "it was silent for too long",
+    "not-woken": "it was evicted, and has not woken",
+    "silent-for": "it was silent for {silent_s:.1f} s",
+    "came-back": "it came back over another link",
+    "link-ended": "{detail}",
+    "link-lost": "{name} lost its link to {peer}: {detail}",
+    "rejoin-failed": "{cause}; {attempt}",
+    "unreachable": "its link to s{by} ended: {detail}",
+    "silent": "{name} has been silent for {silent_s:.2f} s; suspect after {limit}",
+    "server-silent": "s{server} has been silent for {silent_s:.2f} s; suspect after {limit}",
+    "server-removed": "s{server} is not in the job any more: {cause}",
+    "unexpected-copies": "s{server} confirmed copies in too many routing epochs that the lead has not"
+    " named",
+    # why a process was refused
+    "refused": "{detail}",
+    "name-missing": "an empty name is refused",
+    "too-many-metrics": "workers reported too many different metrics: a job has at most {most}",
+    "name-too-long": "a name of {characters} characters is refused: at most {most} are accepted",
+    "name-unprintable": "a name with control characters is refused",
+    "name-taken": "{name} was refused: a worker with this name is in the job; give another with"
+    " --name",
+    "other-protocol": "{name} was refused: it speaks protocol {protocol}, this job speaks {expected}",
+    "other-job": "{name} was refused: it belongs to another job",
+    "job-ending": "{name} was refused: the job is ending",
+    "servers-full": "{name} was refused: the job has its {servers_wanted:server}",
+    "server-taken": "server s{server} is in this job already",
+    "model-unfit": "{name}'s model cannot be held: {detail}",
+    "model-differs": "{name}'s model differs: {detail}",
+    "data-empty": "{name}'s data set is empty",
+    "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
+    "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
+    " has a data set of its own, give --data-private",
+    "data-changed": "{name} gave worker.batches a data set of {points:point}, and before one of"
+    " {expected}: a worker trains on one data set",
+    "data-lost": "the {points:point} of {name} are lost with it, and no pass includes them any more:"
+    " {total} are left",
+    "data-partly-lost": "{name} is gone: {kept} of its points, which it has shared, stay with other"
+    " workers; {points} are lost, and no pass includes them any more: {total} are left",
+    "data-lost-later": "{points:point} of {name}, which is gone, are lost with the workers that held"
+    " them: {total} are left",
+    "data-returned": "{points:point} of {name} go back to it, because the workers that held them are"
+    " gone",
+    "data-replaced": "{name} is back with {points:point} instead of other {before}: they count as a new"
+    " data set, and no pass includes the old ones any more",
+    "data-replaced-partly": "{name} is back with {points:point} instead of other {before}: they count as"
+    " a new data set; {kept} of the old ones, which it has shared, stay with other workers, and no pass"
+    " includes the others any more",
+    "data-back": "{name} is back with its {points:point}, and passes include them again: {total} in all",
+    "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
+    " {expected}",
+    "too-many-contributions": "{name} has {contributions} contributions in flight: at most {most} are"
+    " allowed",
+    "step-order": "the steps of {name} were {seen}, but the order of all workers is {expected}: the"
+    " models must make their steps in the same order in every worker and every cycle; --kind local"
+    " allows any order",
+    "unknown-model": "{name} sent a step of model {model}, which the job does not have",
+    "weight": "{name}'s contribution weighs {weight}: it must be a positive number, and at least"
+    " {least}",
+    "not-a-server": "s{by}: the hello does not have the number of another server",
+    "not-a-worker": "s{by}: the hello does not have the number and the incarnation of an admitted"
+    " worker",
+    "dials-itself": "s{by}: this server dials s{server} itself",
+    "too-many-servers-wait": "s{by}: too many servers wait to be named by the lead",
+    "too-many-workers-wait": "s{by}: too many workers wait to be named by the lead",
+    "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
+    "not-an-operator": "only an operator may ask for that",
+    "asked-already": "{name} has sent a request already; each link carries one",
+    "unknown-request": "the lead does not know the request '{what}'",
+    "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
+    "too-late": "{name} came too late: {cause}",
+    # how a request for a checkpoint ended
+    "checkpoint-made": "checkpoint {number} of round {round} is made",
+    "cut-torn": "a late contribution was in some slices of s{server} and not in others; the next round"
+    " is tried",
+    "cut-busy": "{workers} did not contribute in time; training goes on without it",
+    "cut-server-lost": "s{server} was lost before it had written its part",
+    "cut-unwritten": "{detail}",
+    "cut-taken": "{detail}",
+    "keeper-lost": "{name} was lost before it had sent the state of worker.keep; the next cut asks"
+    " another worker",
+    "keeper-late": "{name} did not send it in time",
+    "no-keeper": "no worker that called worker.keep is a member",
+    "state-refused": "{detail}",
+    "no-store": "the job has no store for checkpoints: start it with --store URL",
+    "store-taken": "another job writes to the store: give every job a store of its own",
+    "ending-already": "the job is ending",
+    "no-code": "it has no code for this job",
+    # a request for the job's code
+    "code-sent": "the job's file was sent",
+    "code-refused": "{detail}",
+    "code-none": "the job was not started from a file, so it has no code that can be sent",
+    # why a worker evaluates for all workers
+    "lowest-number": "it has the lowest number",
+    "evaluator-gone": "{name} is gone",
+    # why a job, or a process of it, ended
+    "goal": "the job reached its goal: {goal}",
+    "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"
+    " rate, or clip the gradients",
+    "stopped": "stopped on request{of_operator}",
+    "stopping": "the job stops; waiting for {workers:worker} to leave the training loop and to run the"
+    " code after it",
+    "not-saved": "the trained model could not be saved: {cause}",
+    "not-written": "{detail}",
+    "moved": "slices have moved to other servers meanwhile; it is tried again",
+    "no-progress": "nothing of it was written for a minute; {servers} {servers:was|were} asked for"
+    " parameters",
+    "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
+    " {mb:.1f} MB: the job cannot go on",
+    "server-died": "server s{server} died ({cause}); without replicas its slices are lost",
+    "rolled-back": "rolling back to checkpoint {number}, of round {round}: {lost:round after it is"
+    " lost|rounds after it are lost}; the job continues with {left:server}",
+    "resumed-in-vain": "the job was resumed {times} times from checkpoint {number} and made no new"
+    " one: it ends",
+    "lead-gone": "the lead is gone: {detail}",
+    "lead-lost": "the lead has sent nothing for {silent_s:.1f} s (--lead-timeout {timeout_s:g})",
+    "no-batches": "--epochs and --target-change count passes over worker.batches(), which no worker"
+    " uses: give --rounds",
+    "target-missing": "the job cannot reach its goal: no worker reports {target}, and workers report"
+    " {names}; correct --target, or call worker.evaluate with that name",
+    "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
+    "worker-failed": "{name} left: {cause}; --on-error end",
+    "only-worker-failed": "the job ends with its only worker, {name}",
+    "nan-end": "the job ends (--on-nan end): {detail}",
+    "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"
+    " were not finite: the model has likely diverged; begin again with a lower learning rate",
+    "no-steps": "the last {contributions:contribution} of all workers were left out, because the"
+    " training loops made no step: call optimizer.step() in the loop",
+    "job-failed": "{detail}",
+    "deserted": "every worker left before the goal",
+    "device-shared": "{workers} share {device}: there are more workers than devices",
+    "cuda-not-forked": "the workers use cpu: a module that this Python imports at its start has"
+    " initialised CUDA, and processes that are forked afterwards cannot use it; let main(worker)"
+    " import the module",
+    "respawn": "{name} failed: {detail}; it is started again in {after_s:g} s",
+    "given-up": "{name} failed: {detail}; it is not started again, because it died {deaths} times in"
+    " a row within {within_s:g} s of its start",
+    "no-start": "server {name} could not be started: it died {deaths} times in a row within"
+    " {within_s:g} s of its start ({detail})",
+}
+GOALS = {
+    "rounds": "{rounds:round}",
+    "passes": "{passes:pass|passes} over the data",
+    "target": "{metric} {measured}, wanted {bound} {wanted:g}",
+    "change": "the objective changed by {change:.2g} in a pass, less than {bound:g}",
+    "seconds": "{seconds:g} seconds",
+    "terminated": "the algorithm has ended ({why})",
+}
+"""How a goal is named, by its code."""
+NOTICED = {
+    "link-ended": "the end of its link",
+    "unreachable": "s{by}, which lost its link to it",
+    "server-silent": "its silence",
+}
+"""How the loss of a server was noticed."""

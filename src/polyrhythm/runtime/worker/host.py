@@ -1,0 +1,211 @@
+"""The part of a worker's process that runs the worker's machine: it joins the job, reads the links
+and performs the effects of the machine.
+
+The thread of the user's training loop runs the machine. While it waits, it reads the links itself,
+so that no message has to be handed from one thread to another. While the user's code computes, no
+link is read. `node.py` has the calls of the training loop.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import HeardThrottle
+from polyrhythm.core.machine import Effect
+from polyrhythm.core.names import LEAD
+from polyrhythm.core.sync.migration import DELIVERING, migration_of
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.worker_links import WorkerLinks
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.runtime.worker.deliveries import PointsCarrier
+from polyrhythm.runtime.worker.joining import Joiner
+from polyrhythm.runtime.worker.keeping import StateCarrier
+from polyrhythm.runtime.worker.landing import Landing
+from polyrhythm.runtime.worker.loop import UserLoop
+from polyrhythm.runtime.worker.push import Pushing
+from polyrhythm.runtime.worker.timesheet import Timesheet
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire import messages as m
+
+ME = "worker"
+
+
+class MachineHost:
+    def __init__(self, name: str, job: str, dialer: Dialer, options: NodeOptions) -> None:
+        self.name = name
+        self.device = options.device
+        self.shares = options.share_data
+        """Whether points of private data may leave this worker."""
+        self.job: m.JobSpec | None = None
+        self._machine = WorkerMachine(name)
+        self._report = options.report
+        self._trace: Trace | None = None
+        if options.trace_dir is not None:
+            origin = Origin(ME, "worker", -1, name, m.JobSpec(job=job))
+            file = f"{name.replace('/', '_')}.trace"
+            self._trace = Trace(options.trace_dir / file, [origin])
+        self._driver = Driver(
+            {ME: self._machine},
+            self._perform,
+            settle=lambda: self._links.settle(),
+            trace=self._trace,
+            check=options.check,
+            before_tick=self._say_if_unread,
+        )
+        put = partial(self._driver.put, ME)
+        self._landing = Landing(put)
+        self._links = WorkerLinks(
+            dialer,
+            options.digest,
+            options.secret,
+            take=self._take,
+            place_of=self._landing.place_of,
+            run=self._driver.run,
+            post=partial(self._driver.post, ME),
+        )
+        self._heard_throttle = HeardThrottle()
+        self._joining = Joiner(
+            name, job, options.device, self._machine, self._links, self._heard_throttle, put
+        )
+        self.state = StateCarrier(
+            self._links, partial(self._driver.post, ME), lambda until: self.loop.begin(until)
+        )
+        self.loop = UserLoop(name, self._links, self._meanwhile)
+        self.points: PointsCarrier | None = None
+        """Carries points from worker to worker; None if none travel."""
+        self._lead: m.Address | None = None
+        self._dialer, self._options = dialer, options
+        self._model: FlatModel | None = None
+        self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
+        self._push = self._pushing.buffers
+        self.timesheet = Timesheet()
+        self._parting = False
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def join(self, lead: m.Address) -> m.JobSpec:
+        """Connect to the lead, wait until this worker is admitted, and connect to every server."""
+        self._joining.reach_lead(lead)
+        self._driver.run()
+        self.loop.begin(lambda: self.job is not None and self._machine.linked)
+        assert self.job is not None
+        self._lead = lead
+        if migration_of(self.job, traits_of(self.job.sync)) in DELIVERING:
+            self.points = self._carrier()
+        return self.job
+
+    def _carrier(self) -> PointsCarrier:
+        assert self.job is not None and self._lead is not None
+        return PointsCarrier.begin(
+            self.name,
+            self.job,
+            (self._lead, self._links.to(LEAD)),
+            self._dialer,
+            self._options,
+            partial(self._driver.post, ME),
+            self._links.settle,
+        )
+
+    def listen_for_points(self) -> PointsCarrier:
+        """Begin to send and receive points, which the lead has not announced when this worker joined."""
+        if self.points is None:
+            self.points = self._carrier()
+            self._driver.post(ME, ev.PointsListening(self.points.address))
+        return self.points
+
+    def _meanwhile(self) -> bool:
+        """The user's loop waits. Returns whether there is more to do now."""
+        self.state.send_if_asked(waiting=True)
+        return self.points is not None and self.points.while_waiting()
+
+    @property
+    def servers(self) -> tuple[m.Address, ...]:
+        return self._joining.servers
+
+    def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
+        if link.peer == LEAD and self._heard_throttle.due(time.monotonic_ns()):
+            self._driver.put(ME, ev.LeadHeard())
+        if isinstance(message, m.Parameters):
+            self._landing.take(link, message, payload)
+        elif isinstance(message, m.Restored):
+            if self.state.take(message, payload):
+                self._driver.put(ME, ev.StateRestored())
+        else:
+            self._driver.put(ME, message)
+
+    # -- effects of the machine ----------------------------------------------------------------
+
+    def _perform(self, machine: str, effect: Effect) -> None:
+        _EFFECTS[type(effect)](self, effect)
+
+    def _send(self, effect: fx.Send) -> None:
+        link = self._links.to(effect.to)
+        if link is not None:
+            link.send(effect.message, flush=False)
+            self._links.touch(link)
+
+    def _dial(self, effect: fx.Dial) -> None:
+        self.job = self._machine.job
+        assert self.job is not None
+        self.timesheet.look_every(self.job.heartbeat_s)
+        self._joining.dial(effect)
+
+    def _beat(self, effect: fx.Beat) -> None:
+        self._send(fx.Send(LEAD, effect.message))
+
+    def _say_if_unread(self) -> None:
+        """Tell the machine that the lead is alive if unread messages of the lead have arrived.
+        While the user's code computes, no link is read."""
+        self.timesheet.look()
+        if self._links.unread(LEAD):
+            self._driver.put(ME, ev.LeadHeard())
+
+    def _arrange(self, effect: fx.Arrange) -> None:
+        self._pushing.arrange(effect.routes)
+        self._landing.arrange(effect.routes)
+
+    @property
+    def fault(self) -> str | None:
+        """Why the trace can no longer be written; None if it can, or if there is no trace."""
+        return None if self._trace is None else self._trace.fault
+
+    def close(self) -> None:
+        self._links.stop_reporting()
+        if self.points is not None:
+            self.points.close()
+        self._driver.close()
+        self._links.close()
+        if self._model is not None and self._model.copies is not None:
+            self._model.copies.close()
+        self._pushing.close()
+        if self._trace is not None:
+            self._trace.close()
+
+
+_EFFECTS: dict[type[Effect], Callable[[MachineHost, Any], None]] = {
+    fx.Send: MachineHost._send,
+    fx.Dial: MachineHost._dial,
+    fx.Rejoin: lambda node, effect: node._joining.rejoin(effect),
+    fx.Beat: MachineHost._beat,
+    fx.Note: lambda node, effect: node._report(effect),
+    fx.Arrange: MachineHost._arrange,
+    fx.SeedSlices: lambda node, effect: node._pushing.seed(effect),
+    fx.PushSlices: lambda node, effect: node._pushing.push(effect),
+    fx.Expect: lambda node, effect: node._landing.expect(effect),
+    fx.Resume: lambda node, effect: node.loop.resume(effect),
+    fx.StopWaiting: lambda node, effect: node.loop.let_go(effect),
+    fx.ContributeNow: lambda node, effect: node.loop.hurry(),
+    fx.CaptureState: lambda node, effect: node.state.ask(effect),
+    fx.TakeChunks: lambda node, effect: node.loop.take_lease(effect),
+    fx.Fail: lambda node, effect: node.loop.fail(effect),
+    # the user's code has ended, or `UserLoop.fail` has set the exception that ends it
+    fx.End: lambda node, effect: None,
+}
