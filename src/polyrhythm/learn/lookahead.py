@@ -47,8 +47,6 @@ class Lookahead:
         self._processes = loading.num_workers
         self._loading, self._seed, self._moving = loading, seed, moving
         self._fetch = fetcher(loading.dataset, loading.collate_fn)
-        if moving is not None:
-            self._fetch = moving.fetch
         self._begin_loader()
 
     def _begin_loader(self) -> None:
@@ -61,7 +59,7 @@ class Lookahead:
     def move(self, moving: MovingPoints) -> None:
         """From now on, points of chunks that move are sent and received."""
         self._flush()
-        self._moving, self._fetch = moving, moving.fetch
+        self._moving = moving
         self._begin_loader()
 
     def take(self, lease: Leased) -> bool:
@@ -81,7 +79,12 @@ class Lookahead:
         self._points.keep(len(self._ahead) + keep)
         if self._loader is None:
             indices = self._draw()
-            return None if indices is None else (self._ahead.popleft(), self._fetch(indices))
+            if indices is None:
+                return None
+            drawn = self._ahead.popleft()
+            if self._moving is None:
+                return drawn, self._fetch(indices)
+            return drawn, self._moving.fetch(indices, [step.chunk for step in drawn.progress])
         if self._ahead and not self._fits(self._ahead[0].asked):
             self._flush()
         if self._iterator is None or not self._ahead:

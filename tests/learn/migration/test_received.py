@@ -111,12 +111,18 @@ def test_received_columns_are_served_beside_own_columns() -> None:
     fetch = fetcher(received, columns=True)
     fetch.take([(7, np.array([50, 51]))])
     alternating = [1, 51, 2, 50, 3, 51, 4, 50, 5, 51, 6, 50]
-    for indices, x in [
-        ([51, 2, 50], [51.5, 2.0, 50.5]),
-        ([50], [50.5]),
-        ([1], [1.0]),
-        (alternating, [index + 0.5 * (index > 10) for index in alternating]),
+    for indices, x, among in [
+        ([51, 2, 50], [51.5, 2.0, 50.5], {6, 7}),
+        ([51, 50], [51.5, 50.5], {7}),
+        ([1, 2], [1.0, 2.0], {6}),
+        ([1, 2], [1.0, 2.0], {6, 7}),
+        (alternating, [index + 0.5 * (index > 10) for index in alternating], {6, 7}),
     ]:
-        floats, whole = fetch(np.array(indices))
-        assert floats.tolist() == x and floats.dtype == torch.float32
-        assert whole.tolist() == indices and whole.dtype == torch.int64
+        check(fetch(np.array(indices)), indices, x)
+        check(fetch(np.array(indices), among), indices, x)
+
+
+def check(batch: Any, indices: list[int], x: list[float]) -> None:
+    floats, whole = batch
+    assert floats.tolist() == x and floats.dtype == torch.float32
+    assert whole.tolist() == indices and whole.dtype == torch.int64

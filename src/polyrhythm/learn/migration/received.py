@@ -160,9 +160,13 @@ class Fetcher:
             self._position[points] = np.arange(len(points))
         return True
 
-    def __call__(self, indices: Indices) -> Any:
-        if not self.served:
+    def __call__(self, indices: Indices, among: Collection[int] | None = None) -> Any:
+        """The batch of these points. `among`: the chunks to which they belong; None if that is not
+        known."""
+        if not self.served or (among is not None and self.served.isdisjoint(among)):
             return self._native(indices)
+        if among is not None and len(among) == 1 and self._columns:
+            return self._together(indices, self._chunk[indices[:1]], [0, len(indices)])
         chunks = self._chunk[indices]
         alike = bool((chunks == chunks[0]).all())
         if alike and chunks[0] < 0:
