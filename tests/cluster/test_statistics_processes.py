@@ -106,6 +106,22 @@ def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("die", [10, 12])
+def test_points_of_a_worker_that_is_killed_in_the_last_pass_are_in_the_last_sum(
+    die: int, tmp_path: Path
+) -> None:
+    """A pass has 4 rounds, in each of which every worker visits one chunk. When the worker dies, it has
+    finished 1 or 3 of its chunks for the last time."""
+    more = ("--sync", "bsp", "--workers", 2, "--epochs", 3, "--set", "batch=75")
+    with Command(JOB, *KIND, *more, "--set", f"die={die}", cwd=tmp_path) as command:
+        assert command.wait(90) == 3, command.stderr()  # a worker has failed
+        (ended,) = command.journal("ended")
+        assert ended["fields"]["goal"] == "passes"
+    assert [path.read_text() for path in tmp_path.glob("*.fault")] == []
+    (found,) = numbers(tmp_path).values()
+    assert found[1] == POINTS
+
+
 def test_a_job_begins_with_a_saved_model(tmp_path: Path) -> None:
     saved = {name: torch.tensor(41.0, dtype=torch.float64) for name in ("number", "points")}
     save_file(saved, tmp_path / "first.safetensors")

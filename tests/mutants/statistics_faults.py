@@ -190,4 +190,22 @@ STATISTICS: tuple[Mutant, ...] = (
         "tests/learn/test_pointwise_moves.py::test_a_chunk_moves_with_what_its_points_remember"
         "[algorithm1]",
     ),
+    mutant(
+        "last-visits-are-not-repeated",
+        "Points of a worker that died after their last visits are missing from the final sum.",
+        "core:Chunk.begin_again",
+        "min(self.passes, epochs - 1)",
+        "self.passes",
+        "tests/sim/test_simulated_statistics.py"
+        "::test_points_of_a_worker_that_dies_in_the_last_pass_are_visited_again[180-bsp]",
+    ),
+    mutant(
+        "finished-chunk-stays-finished",
+        "A worker does not visit a chunk again whose points it has forgotten after the last pass.",
+        "core:position",
+        "own[0] >= epochs > lease.passes",
+        "False",
+        "tests/core/worker/test_positions.py"
+        "::test_a_chunk_whose_last_pass_is_not_over_is_visited_again",
+    ),
 )

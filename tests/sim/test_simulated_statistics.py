@@ -75,10 +75,27 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Channel, "send", send_again)
 
 
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:
+    """Per version, the points in its sum."""
+    found: dict[int, set[int]] = {}
+    folded = Checker.folded
+
+    def watch(checker: Checker, server: int, round_: int) -> None:
+        folded(checker, server, round_)
+        store = checker.memories[server]
+        assert isinstance(store, SimRowsSliceStore)
+        for rows in store.rows.values():
+            found[round_] = {point for row in rows.rows.values() for point in row.memory}
+
+    monkeypatch.setattr(Checker, "folded", watch)
+    return found
+
+
 @pytest.mark.usefixtures("repeating")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_sum_of_rows_is_the_memory_of_all_points(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, monkeypatch: pytest.MonkeyPatch, versions: dict[int, set[int]]
 ) -> None:
     checked = 0
 
@@ -97,6 +114,9 @@ def test_the_sum_of_rows_is_the_memory_of_all_points(
         raise AssertionError(f"{error}; see it again with: {command}") from error
     assert not finished.end.failed, finished.end.reason
     assert checked
+    if finished.end.reason.fields.get("goal") == "passes":
+        points = finished.simulation.scenario.job.points
+        check_all_points_at_the_end(versions, points)
 
 
 def test_some_scenarios_resume(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,23 +186,6 @@ MOVING = """
 """Chunks of the slow worker move between about the 9th and the 24th round."""
 
 
-@pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:
-    """Per version, the points in its sum."""
-    found: dict[int, set[int]] = {}
-    folded = Checker.folded
-
-    def watch(checker: Checker, server: int, round_: int) -> None:
-        folded(checker, server, round_)
-        store = checker.memories[server]
-        assert isinstance(store, SimRowsSliceStore)
-        for rows in store.rows.values():
-            found[round_] = {point for row in rows.rows.values() for point in row.memory}
-
-    monkeypatch.setattr(Checker, "folded", watch)
-    return found
-
-
 def check_last_parameters(versions: dict[int, set[int]]) -> None:
     """The parameters in the last version are computed from the version before it."""
     *_, based_on, last = sorted(versions)
@@ -209,3 +212,35 @@ def test_a_stop_waits_for_points_that_move(at_s: float, versions: dict[int, set[
     assert run.end.reason.code == "stopped"
     assert run.lines("chunks")
     check_last_parameters(versions)
+
+
+def check_all_points_at_the_end(versions: dict[int, set[int]], points: int) -> None:
+    """The last parameters are computed from a version with every point."""
+    *_, based_on, _ = sorted(versions)
+    assert versions[based_on] == set(range(points))
+
+
+LAST = CALM.replace("points = 60", "points = 120").replace('"bsp"', '"SYNC"')
+"""Under bsp the last pass is from about 0.11 to 0.21 s."""
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("at_ms", range(90, 240, 15))
+def test_points_of_a_worker_that_dies_in_the_last_pass_are_visited_again(
+    at_ms: int, sync: str, versions: dict[int, set[int]]
+) -> None:
+    text = LAST.replace("SYNC", sync)
+    run = Run(text + f'[[events]]\nat = "{at_ms}ms"\nwhat = "crash"\nworker = "worker-1"\n')
+    assert run.end.reason.code == "goal"
+    check_all_points_at_the_end(versions, 120)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("at_ms", range(90, 240, 15))
+def test_points_that_are_shared_anew_in_the_last_pass_are_visited_again(
+    at_ms: int, sync: str, versions: dict[int, set[int]]
+) -> None:
+    text = LAST.replace("SYNC", sync)
+    run = Run(text + f'[[workers]]\nname = "late"\nstep = "10ms"\njoin = "{at_ms}ms"\n')
+    assert run.end.reason.code == "goal"
+    check_all_points_at_the_end(versions, 120)

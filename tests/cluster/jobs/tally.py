@@ -8,11 +8,13 @@ version that is torn between servers shows too. A worker that sees a fault write
 ends with an error.
 
 `--set drift=1`: the M-step of every worker but worker-0 is wrong. `--set slow=S`: each step takes S
-seconds longer. `--set stop=N`: the algorithm ends when the number is N. The file `finish` ends the
-job. A worker writes a line to its book for every version (`tests/cluster/job_workers.py`).
+seconds longer. `--set stop=N`: the algorithm ends when the number is N. `--set die=N`: worker-1 kills
+itself at its visit number N. The file `finish` ends the job. A worker writes a line to its book for
+every version (`tests/cluster/job_workers.py`).
 """
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -33,6 +35,8 @@ class Tally(Algorithm):
         self.slow_s = float(worker.options.get("slow", 0))
         self.drift = bool(worker.options.get("drift")) and worker.name != "worker-0"
         self.stop = int(worker.options.get("stop", 0))
+        self.die = int(worker.options.get("die", 0)) if worker.name == "worker-1" else 0
+        self.visits = 0
         self.versions = 0
         self.book = Path(f"{worker.name}.book")
 
@@ -46,6 +50,9 @@ class Tally(Algorithm):
         return {"value": np.zeros(count)}
 
     def update_points(self, batch, parameter, memory):
+        self.visits += 1
+        if self.visits == self.die:
+            os.kill(os.getpid(), signal.SIGKILL)
         count, value = np.zeros(POINTS), np.zeros(POINTS)
         points, square = batch.x[:, 0].astype(int), float(parameter["number"]) ** 2
         count[points[memory["value"] == 0]] = 1

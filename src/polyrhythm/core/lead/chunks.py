@@ -1,8 +1,10 @@
 """The chunks of the data plan (`data.py`), and how many of them each member gets."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from polyrhythm.errors import InvariantBroken
 
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
@@ -38,6 +40,13 @@ class Chunk:
         """The member that will hold the chunk when a move that was begun is complete."""
         return self.heir or self.holder
 
+    def begin_again(self, epochs: int | None) -> None:
+        """Kind statistics: the next holder does not know what the points have added, so all of them
+        must be visited once more. `epochs`: the number of passes; None: there is no last pass."""
+        self.cursor = 0
+        if epochs is not None:
+            self.passes = min(self.passes, epochs - 1)
+
 
 @dataclass(slots=True)
 class HeldPoints:
@@ -49,6 +58,34 @@ class HeldPoints:
     left: int | None = None
 
 
+def held_points(
+    chunks: Iterable[Chunk], members: Iterable[Holder], epochs: int | None
+) -> dict[Holder, HeldPoints]:
+    """The points of each member, in the chunks that it will hold when all moves are complete."""
+    none_left = None if epochs is None else 0
+    found = {member: HeldPoints(left=none_left) for member in members}
+    for chunk in chunks:
+        held = None if chunk.due is None else found.get(chunk.due)
+        if held is not None:
+            visits = chunk.passes * chunk.points + chunk.cursor
+            held.points += chunk.points
+            held.visits += visits
+            if held.left is not None and epochs is not None:
+                held.left += max(0, epochs * chunk.points - visits)
+    return found
+
+
+def left_of_pass(
+    chunks: Iterable[Chunk], members: Iterable[Holder], until: int
+) -> dict[Holder, int]:
+    """How many visits each member has left until all chunks have this many passes."""
+    found = dict.fromkeys(members, 0)
+    for chunk in chunks:
+        if chunk.due is not None and chunk.due in found and chunk.passes < until:
+            found[chunk.due] += chunk.points * (until - chunk.passes) - chunk.cursor
+    return found
+
+
 def quotas(
     chunks: int, held: Mapping[Holder, Collection[int]], members: Iterable[Holder]
 ) -> dict[Holder, int]:
@@ -58,3 +95,29 @@ def quotas(
     ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
     bound, extras = divmod(chunks, len(ranked))
     return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}
+
+
+def check_chunks(
+    chunks: Sequence[Chunk],
+    changed: Set[int],
+    moving: Set[int],
+    held: Mapping[Holder, Collection[int]],
+    points: int,
+) -> None:
+    """Check the chunks in `changed`, and those that move. `held`: the chunks of each member. `points`:
+    how many all chunks have together."""
+    if chunks[-1].last != points or chunks[0].first != 0:
+        raise InvariantBroken("the chunks do not cover the points")
+    for index in changed | moving:
+        chunk = chunks[index]
+        cursor, holder, heir = chunk.cursor, chunk.holder, chunk.heir
+        if index and chunk.first != chunks[index - 1].last:
+            raise InvariantBroken("the chunks overlap or leave a gap")
+        if cursor and not 0 <= cursor < chunk.points:
+            raise InvariantBroken("a cursor is outside its chunk")
+        if (heir is not None) != (index in moving):
+            raise InvariantBroken("a chunk has an heir, but is not moving")
+        if heir is not None and (holder is None or not chunk.asked):
+            raise InvariantBroken("a chunk has an heir, but its holder was not asked to give it up")
+        if holder is not None and index not in held[holder]:
+            raise InvariantBroken("a chunk is missing in the chunks of its holder")

@@ -4,7 +4,7 @@
 it names is confirmed, and the policy is told of it.*
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -141,6 +141,12 @@ class Counting:
 
     def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
         self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)
+
+    def forget(self, removed: Collection[tuple[int, int]]) -> None:
+        """Every server knows that these members were removed."""
+        for worker, incarnation in removed:
+            self._contributions.forget(worker, incarnation)
+        self._sharing.lose(removed)
 
     def share(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
         """A round is folded, and every server knows that the members in `removed` left: share the

@@ -11,10 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from polyrhythm.core.lead.chunk_edges import chunk_edges
-from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, quotas
+from polyrhythm.core.lead.chunks import (
+    Chunk,
+    Gift,
+    HeldPoints,
+    Holder,
+    check_chunks,
+    held_points,
+    left_of_pass,
+    quotas,
+)
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
-from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 CHUNKS_PER_WORKER = 16
@@ -41,13 +49,16 @@ class DataPlan:
         self.points = points
         self._seed = seed
         self._epochs = epochs
+        self.forgets = False
+        """Kind statistics: whether a holder that gives a chunk up forgets what its points have added,
+        unless it delivers that with the points."""
         self._numbers: dict[Holder, int] = {}
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         edges = chunk_edges(points, count, least, workers, groups)
         self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
-        """The chunks that change their holder, while the old holder has not given them up yet."""
+        """The chunks that change their holder, which has not given them up yet."""
         self.handed: list[tuple[int, Holder, Holder]] = []
         """The moves that are complete: the chunk, its old holder and its new one. The caller empties
         the list."""
@@ -112,25 +123,11 @@ class DataPlan:
 
     def held(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
-        none_left = None if self._epochs is None else 0
-        found = {member: HeldPoints(left=none_left) for member in members}
-        for chunk in self.chunks:
-            held = None if chunk.due is None else found.get(chunk.due)
-            if held is not None:
-                visits = chunk.passes * chunk.points + chunk.cursor
-                held.points += chunk.points
-                held.visits += visits
-                if held.left is not None and self._epochs is not None:
-                    held.left += max(0, self._epochs * chunk.points - visits)
-        return found
+        return held_points(self.chunks, members, self._epochs)
 
     def left_of_pass(self, members: Iterable[Holder]) -> dict[Holder, int]:
         """How many visits each member has left in the present pass."""
-        found, until = dict.fromkeys(members, 0), self.passes + 1
-        for chunk in self.chunks:
-            if chunk.due is not None and chunk.due in found and chunk.passes < until:
-                found[chunk.due] += chunk.points * (until - chunk.passes) - chunk.cursor
-        return found
+        return left_of_pass(self.chunks, members, self.passes + 1)
 
     def held_by(self, holder: Holder) -> list[int]:
         """The chunks that this member holds, without those that are moving."""
@@ -227,6 +224,11 @@ class DataPlan:
     def _hand(self, index: int, member: Holder | None) -> None:
         """Lease the chunk to `member`; a move of this chunk is complete."""
         chunk = self.chunks[index]
+        known = (
+            chunk.delivered if member != chunk.holder else chunk.delivery and not chunk.delivered
+        )
+        if chunk.heir is not None and not known:
+            self._forget(index)
         if chunk.holder is not None:
             self._held[chunk.holder].discard(index)
         if member is not None:
@@ -235,6 +237,25 @@ class DataPlan:
         chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
         self.moving.discard(index)
         self._changed.add(index)
+
+    def _forget(self, index: int) -> None:
+        """No member knows what the points of a chunk have added."""
+        if self.forgets:
+            self.chunks[index].begin_again(self._epochs)
+            if index in self._passes:
+                self._passes.put(index, self.chunks[index].passes)
+            self._changed.add(index)
+
+    def lose(self, gone: Iterable[Holder]) -> None:
+        """The rows of these members are not in the version that was folded last."""
+        for index in {index for holder in gone for index in self._held.get(holder, ())}:
+            if not self.chunks[index].delivered:
+                self._forget(index)
+
+    def begin_again(self) -> None:
+        """The job resumes, and no member knows what any point has added."""
+        for index in () if self.done else range(len(self.chunks)):
+            self._forget(index)
 
     def _number(self, changed: Iterable[Holder]) -> None:
         for member in changed:
@@ -279,6 +300,7 @@ class DataPlan:
         they were to get stay with the present holders. `copies`: per member, the chunks of which it
         has a copy; only private data needs them. Returns the members whose leases grew."""
         leavers = set(gone)
+        self.lose(leavers)
         changed: set[Holder] = set()
         for index in sorted(self.moving):
             chunk = self.chunks[index]
@@ -378,22 +400,5 @@ class DataPlan:
 
     def check(self) -> None:
         """Check the chunks that were changed since the last check, and those that move."""
-        chunks, moving, held = self.chunks, self.moving, self._held
-        if chunks[-1].last != self.points or chunks[0].first != 0:
-            raise InvariantBroken("the chunks do not cover the points")
-        for index in self._changed | moving:
-            chunk = chunks[index]
-            if index and chunk.first != chunks[index - 1].last:
-                raise InvariantBroken("the chunks overlap or leave a gap")
-            cursor, holder, heir = chunk.cursor, chunk.holder, chunk.heir
-            if cursor and not 0 <= cursor < chunk.last - chunk.first:
-                raise InvariantBroken("a cursor is outside its chunk")
-            if (heir is not None) != (index in moving):
-                raise InvariantBroken("a chunk has an heir, but is not moving")
-            if heir is not None and (holder is None or not chunk.asked):
-                raise InvariantBroken(
-                    "a chunk has an heir, but its holder was not asked to give it up"
-                )
-            if holder is not None and index not in held[holder]:
-                raise InvariantBroken("a chunk is missing in the chunks of its holder")
+        check_chunks(self.chunks, self._changed, self.moving, self._held, self.points)
         self._changed.clear()

@@ -222,8 +222,7 @@ class LeadMachine:
         """Every primary has folded: end the job, or release the members."""
         self._contributions.folded(self._rounds.round)
         removed = self._removals.confirmed()
-        for worker, incarnation in removed:
-            self._contributions.forget(worker, incarnation)
+        self._counting.forget(removed)
         self._mode.closed(now_ns)
         if self._ending.decided or self._rounds.folding:
             return

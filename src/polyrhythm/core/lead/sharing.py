@@ -208,7 +208,9 @@ class Sharing:
         return news
 
     def _make(self, plan: DataPlan) -> None:
-        self._plan = plan
+        self._plan, plan.forgets = plan, self._whole_chunks
+        if self._record is not None:
+            plan.begin_again()
         if self._choose is not None:
             self._choice = self._choose(())
         self.moving = plan.moving
@@ -234,6 +236,12 @@ class Sharing:
             return []
         changed = self._migration.call_off(self._plan, Reason("move-job-ends"))
         return self._leases(view, changed)
+
+    def lose(self, gone: Iterable[Holder]) -> None:
+        """Every server knows that these members were removed. *With kind statistics, points that were
+        in their rows are visited again, also if these were the last visits of the job.*"""
+        if self._plan is not None:
+            self._plan.lose(gone)
 
     def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
         """Every server knows the view, and so that the members in `gone` were removed: share the

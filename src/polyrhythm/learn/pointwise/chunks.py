@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyrhythm.core.worker.positions import position
 from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.learn.migration.layout import Packed, Samples, pack
 from polyrhythm.learn.migration.received import ReceivedPoints
@@ -69,9 +70,9 @@ class Chunk:
         chunk._seen, chunk._halted = state["seen"], state["halted"]
         return chunk
 
-    def move(self, passes: int, cursor: int) -> None:
-        """Continue at a position, if it is further."""
-        self.passes, self.cursor = max((self.passes, self.cursor), (passes, cursor))
+    def take(self, lease: ChunkLease, epochs: int | None) -> None:
+        """Continue with another lease, knowing the points."""
+        self.passes, self.cursor = position(lease, (self.passes, self.cursor), epochs)
 
     def visit(
         self, count: int, algorithm: Algorithm, parameter: Arrays, share: float = 0.0
@@ -160,8 +161,6 @@ class Chunks:
         """The chunks that are left of this pass, in order, if they are known."""
         self.everything = 0
         """The number of points in the lease."""
-        self._been: dict[int, tuple[int, int]] = {}
-        """The positions in chunks that were given up: they may be further than the lease says."""
         self._lease: Leased | None = None
         self.remembered = Remembered[Array](
             lambda: np.zeros(COUNTS + size), _add_in_place, _subtract_in_place
@@ -183,15 +182,13 @@ class Chunks:
         self.remembered.take(lease)
         if anew:
             self._chunks.clear()
-            self._been.clear()
             self._locked.clear()
             self._received.forget()
         leased = {each.chunk for each in lease.chunks}
         locked = {each.chunk for each in lease.sends} | {*lease.copies}
         self._locked |= {each: self._chunks[each] for each in locked & self._chunks.keys()}
         for number in self._chunks.keys() - leased:
-            gone = self._chunks.pop(number)
-            self._been[number] = gone.passes, gone.cursor
+            del self._chunks[number]
         self._chunks |= {each: self._locked[each] for each in leased & self._locked.keys()}
         self._locked = {each: chunk for each, chunk in self._locked.items() if each in locked}
         for send in lease.sends:
@@ -203,7 +200,7 @@ class Chunks:
         for each in lease.chunks:
             if each.chunk not in self._chunks:
                 self._chunks[each.chunk] = self._read(each)
-            self._chunks[each.chunk].move(each.passes, each.cursor)
+            self._chunks[each.chunk].take(each, lease.epochs)
         self.everything = sum(chunk.length for chunk in self._chunks.values())
         if self._carrier is not None:
             self._received.keep({*lease.arriving, *lease.copies}, lease.delivery)
@@ -221,13 +218,10 @@ class Chunks:
             state = Samples(self._received.rows(lease.chunk, 0, 1))[0]
             chunk = Chunk.of_state(lease, state, self._algorithm.adopt(state["memory"]))
             self.remembered.adopt(lease.chunk, state["subtotal"])
-            self._been.pop(lease.chunk, None)
             return chunk
         points = self._source.read(lease.first, lease.last)
         memory = self._algorithm.memory(len(points)) if self._remembers else {}
-        chunk = Chunk(lease, points, memory, min(self._block, lease.last - lease.first))
-        chunk.move(*self._been.pop(lease.chunk, (0, 0)))
-        return chunk
+        return Chunk(lease, points, memory, min(self._block, lease.last - lease.first))
 
     def visit(
         self, count: int, parameter: Arrays, *, loose: bool = False

@@ -6,9 +6,10 @@ use their values. Nearly all calls need only the chunk that is open, so its posi
 attributes of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from polyrhythm.core.batches import take
+from polyrhythm.core.worker.positions import position
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
 _NONE = -1
@@ -50,10 +51,11 @@ class SimPoints:
         self._passes = self._cursor = self._length = self._told = 0
         """The position in the open chunk; `_told`: the position at the last `collect`."""
 
-    def take(self, lease: Leased) -> bool:
+    def take(self, lease: Leased, known: Collection[int] | None = None) -> bool:
         """Take a new lease. Each chunk continues at the position in the lease, or at this worker's
-        own position if that is further because of contributions in flight. Returns True if the
-        worker was evicted and joined again: points that it visited before do not count then."""
+        own position if that is further because of contributions in flight. `known`: kind statistics,
+        see `core/worker/positions.py`. Returns True if the worker was evicted and joined again: points
+        that it visited before do not count then."""
         if lease is self._lease:
             return False
         self._close()
@@ -65,7 +67,12 @@ class SimPoints:
         self._lengths = {chunk.chunk: chunk.last - chunk.first for chunk in lease.chunks}
         for chunk in lease.chunks:
             been = self._at.get(chunk.chunk, (0, 0))
-            self._at[chunk.chunk] = max(been, (chunk.passes, chunk.cursor))
+            if known is None:
+                self._at[chunk.chunk] = max(been, (chunk.passes, chunk.cursor))
+            else:
+                self._at[chunk.chunk] = position(
+                    chunk, been if chunk.chunk in known else None, lease.epochs
+                )
         self._left.clear()
         self.everything = sum(self._lengths.values())
         return anew

@@ -6,7 +6,7 @@ contributed. Every slice of the model has the same statistics: the sum of these 
 points have added one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from polyrhythm.core.worker.remembered import Remembered
@@ -85,6 +85,11 @@ class SimMemory:
     def of(self, chunk: int) -> ChunkMemory:
         """What the points of a chunk remember that this worker sends."""
         return ChunkMemory(dict(self._numbers.get(chunk, {})), self._remembered.subtotal(chunk))
+
+    @property
+    def known(self) -> Collection[int]:
+        """The chunks of which points are in the row."""
+        return self._remembered.chunks
 
     def knows(self, chunk: int) -> bool:
         """Whether points of this chunk are in the row."""

@@ -51,7 +51,7 @@ class SimVisits:
         self._taken = lease
         if self.memory is not None:
             self.memory.visit(self._cursor.moved())
-        if self._cursor.take(lease):
+        if self._cursor.take(lease, None if self.memory is None else self.memory.known):
             self.points = self.steps = 0  # the worker was evicted, so these points never count
         if self.memory is not None:
             self.memory.take(lease, self._cursor.at)
