@@ -42,3 +42,26 @@ def train(*words: str, timeout_s: float, runner: Runner = execute) -> dict[str, 
             [json.loads(line) for line in journals[0].read_text().splitlines()] if journals else []
         )
     return told
+
+
+def train_seeded(
+    job: str,
+    workers: int,
+    *flags: str,
+    epochs: int | None,
+    seed: int,
+    timeout_s: float,
+    runner: Runner = execute,
+) -> dict[str, Any]:
+    """Run `polyrhythm train` with one server and one thread per worker. Returns the result, which
+    has an accuracy. `epochs`: None keeps the number of the job."""
+    passes = () if epochs is None else ("--epochs", str(epochs))
+    told = train(
+        *(job, "--workers", str(workers), "--servers", "1", *flags, *passes),
+        *("--seed", str(seed), "--threads", "1"),
+        timeout_s=timeout_s,
+        runner=runner,
+    )
+    if told.get("failed") or told.get("accuracy") is None:
+        raise SystemExit(f"{job} failed: {told.get('failed') or 'it reported no accuracy'}")
+    return told

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.commands import Runner, execute, train
+from benchmarks.commands import Runner, execute, train_seeded
 from benchmarks.quality.__main__ import find_data
 
 OUTER = "nesterov:lr=0.7,momentum=0.9"
@@ -50,15 +50,8 @@ def run(
     seed: int,
     runner: Runner = execute,
 ) -> dict[str, Any]:
-    passes = () if epochs is None else ("--epochs", str(epochs))
-    told = train(
-        *(job, "--workers", str(workers), "--servers", "1", *flags, *passes),
-        *("--seed", str(seed), "--threads", "1"),
-        timeout_s=_LIMIT_S,
-        runner=runner,
-    )
-    if told.get("failed") or told.get("accuracy") is None:
-        raise SystemExit(f"{job} failed: {told.get('failed') or 'it reported no accuracy'}")
+    limits: dict[str, Any] = {"timeout_s": _LIMIT_S, "runner": runner}
+    told = train_seeded(job, workers, *flags, epochs=epochs, seed=seed, **limits)
     return {
         "accuracy": told["accuracy"],
         "points": told["points"],

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks import report
-from benchmarks.commands import Runner, execute, train
+from benchmarks.commands import Runner, execute, train, train_seeded
 from benchmarks.quality.__main__ import find_data
 from benchmarks.shaping import shaped_link
 from polyrhythm.core.placement.slices import Slice
@@ -46,15 +46,9 @@ def run(
     job: str, workers: int, push: str, epochs: int | None, seed: int, runner: Runner = execute
 ) -> dict[str, Any]:
     """Train a job. Returns its accuracy and its bytes."""
-    passes = () if epochs is None else ("--epochs", str(epochs))
-    told = train(
-        *(job, "--workers", str(workers), "--servers", "1", "--link", "tcp", "--push", push),
-        *(*passes, "--seed", str(seed), "--threads", "1"),
-        timeout_s=_LIMIT_S,
-        runner=runner,
-    )
-    if told.get("failed") or told.get("accuracy") is None:
-        raise SystemExit(f"{job} failed: {told.get('failed') or 'it reported no accuracy'}")
+    flags = ("--link", "tcp", "--push", push)
+    limits: dict[str, Any] = {"timeout_s": _LIMIT_S, "runner": runner}
+    told = train_seeded(job, workers, *flags, epochs=epochs, seed=seed, **limits)
     wanted = ("accuracy", "points", "contributions", "bytes_pushed", "bytes_pulled")
     return {name: told[name] for name in wanted}
 

@@ -88,7 +88,14 @@ class Gradient:
             model.fill_gathered(push, gathered)
 
 
-class Local:
+class _Ungathered:
+    """A kind whose workers gather nothing between two contributions."""
+
+    def gather(self, model: FlatModel, points: float) -> None:
+        """Do nothing: the changes are in the parameters, or the worker adds up differences."""
+
+
+class Local(_Ungathered):
     steps_on_servers: ClassVar[bool] = LOCAL.steps_on_servers
 
     def updater(
@@ -103,9 +110,6 @@ class Local:
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=True)
 
-    def gather(self, model: FlatModel, points: float) -> None:
-        """Do nothing: the changes are already in the parameters."""
-
     def fill(
         self,
         model: FlatModel,
@@ -116,7 +120,7 @@ class Local:
         model.fill_changes(push)
 
 
-class Statistics:
+class Statistics(_Ungathered):
     """Workers fill their contributions themselves (`learn/pointwise`)."""
 
     steps_on_servers: ClassVar[bool] = STATISTICS.steps_on_servers
@@ -128,9 +132,6 @@ class Statistics:
 
     def remember(self, model: FlatModel) -> None:
         model.remember(parameters=False)
-
-    def gather(self, model: FlatModel, points: float) -> None:
-        """Do nothing: the worker adds up its differences itself."""
 
     def fill(
         self,

@@ -31,7 +31,20 @@ class KeepsRows(Protocol):
         """The next fold names these contributions, and `live` are all rows of its version."""
 
 
-class RowSums(Stateless):
+class _ByName(Stateless):
+    """An updater that takes a contribution only when a fold names it (`enter`)."""
+
+    def add(
+        self,
+        held: Held,
+        incoming: Incoming,
+        weight: float,
+        parts: tuple[int, ...] | None = None,
+    ) -> None:
+        raise AssertionError("a contribution is taken when a fold names it")
+
+
+class RowSums(_ByName):
     """The updater of statistics: a version is the sum of the live rows."""
 
     most_tensors: ClassVar[int] = 4096
@@ -45,15 +58,6 @@ class RowSums(Stateless):
         if found is None:
             found = self._rows[held.slice.id] = WorkerRows(torch.Tensor.add_)
         return found
-
-    def add(
-        self,
-        held: Held,
-        incoming: Incoming,
-        weight: float,
-        parts: tuple[int, ...] | None = None,
-    ) -> None:
-        raise AssertionError("a difference is added when a fold names it")
 
     def enter(self, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
         self._of(held).fold(live, named)
@@ -80,7 +84,7 @@ class RowSums(Stateless):
         self._rows.pop(held.slice.id, None)
 
 
-class Latest(Stateless):
+class Latest(_ByName):
     """The updater of the parameters that workers compute from the sum. One member sends them, so a
     fold names at most one contribution that contains parameters."""
 
@@ -88,15 +92,6 @@ class Latest(Stateless):
 
     def __init__(self) -> None:
         self._next: dict[int, torch.Tensor] = {}
-
-    def add(
-        self,
-        held: Held,
-        incoming: Incoming,
-        weight: float,
-        parts: tuple[int, ...] | None = None,
-    ) -> None:
-        raise AssertionError("parameters are taken when a fold names them")
 
     def enter(self, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
         whole = [value for _, value in named if len(value)]

@@ -31,9 +31,8 @@ from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
-_ME = "worker"
-POINTS = "points"
-"""The name by which the two ends of a link between workers know each other."""
+_ME, POINTS = "worker", "points"
+"""`POINTS`: the name by which the two ends of a link between workers know each other."""
 _LEAD_HEARD = ev.LeadHeard()
 _PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
 
@@ -246,10 +245,11 @@ class WorkerProcess(SingleProcess):
             backlog.popleft()()
         elif loop.looking:
             loop.after_steps()
+        self.unsettled = self.alive and (loop.ready or loop.looking)
         if not backlog:
             self._lead_unread = False
-        unread = bool(backlog) and not loop.computing.on
-        self.unsettled = self.alive and (loop.ready or loop.looking or unread)
+        elif self.alive and not loop.computing.on:
+            self.unsettled = True
 
     # -- faults and requests -------------------------------------------------------------------
 
