@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines.inline import _how
 from polyrhythm.engines.local import LocalJob
 from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -48,3 +50,8 @@ def test_a_failure_that_the_end_of_the_job_names_is_not_repeated(local_job: Loca
     assert local_job._run.failed == (
         "the job ends (--on-nan end): it holds NaN: worker-0 failed: it raised"
     )
+
+
+def test_the_inline_engine_reports_an_error_of_polyrhythm_as_processes_do() -> None:
+    assert _how(UsageError("k is 0: give a positive number")) == "k is 0: give a positive number"
+    assert _how(ValueError("too few")) == "ValueError: too few"

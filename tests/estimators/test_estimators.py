@@ -263,3 +263,10 @@ def test_nothing_that_computes_comes_from_scikit_learn() -> None:
     allowed = ("sklearn.base", "sklearn.exceptions", "sklearn.utils")
     assert all(module is not None and module.startswith(allowed) for module in taken)
     assert importlib.import_module("polyrhythm.cluster").KMeans is KMeans
+
+
+def test_weights_that_are_too_large_are_named() -> None:
+    x = np.arange(20.0).reshape(10, 2)
+    for weight in (np.full(10, 1e308), np.full(10, 1e200)):
+        with pytest.raises(ValueError, match="the sum of sample_weight is .*: scale the weights"):
+            KMeans(2, random_state=0).fit(x, sample_weight=weight)

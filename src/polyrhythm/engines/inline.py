@@ -123,6 +123,8 @@ def _how(error: BaseException) -> str:
         return "its debugger was ended"
     if isinstance(error, SystemExit):
         return exit_words(error)
+    if isinstance(error, PolyrhythmError):
+        return str(error)  # as with processes
     return f"{type(error).__name__}: {error}"
 
 

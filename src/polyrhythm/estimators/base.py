@@ -25,6 +25,8 @@ FLOATS = [np.float64, np.float32]
 SYNCS = ("bspb", "bsp", "bspv", "fsp", "asp")
 """The policies of jobs of kind statistics. asp is for comparison only: it may diverge."""
 _ROWS = 16_384
+_MOST_WEIGHT = math.sqrt(np.finfo(np.float64).max)
+"""Larger sums of weights leave the range of float64 when they are multiplied with squares."""
 
 
 class Estimator(BaseEstimator):
@@ -172,4 +174,11 @@ def check_weights(sample_weight: Any, x: Any) -> npt.NDArray[Any] | None:
     found: npt.NDArray[Any] = check_sample_weight(
         sample_weight, x, dtype=np.float64, ensure_non_negative=True
     )
+    with np.errstate(over="ignore"):
+        total = float(found.sum())
+    if total > _MOST_WEIGHT:
+        raise ValueError(
+            f"the sum of sample_weight is {total:.3g}, and products with it are too large for float64:"
+            " scale the weights, for instance to a mean of 1"
+        )
     return found

@@ -83,8 +83,8 @@ SENTENCES = {
     " shorter than they were",
     "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap"
     " enough",
-    "interval-blind": "there is no objective to choose by: the interval is {interval_ms:.1f} ms,"
-    " barriers take {phi_ms:.1f} ms",
+    "interval-blind": "the interval is {interval_ms:.1f} ms as long as there is no objective to choose"
+    " it by",
     "batch-measuring": "batches of {points:point} are tried",
     "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
     " per second",

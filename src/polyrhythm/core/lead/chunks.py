@@ -57,33 +57,32 @@ class HeldPoints:
     visits: int = 0
     left: int | None = None
 
+    @classmethod
+    def of_each(
+        cls, chunks: Iterable[Chunk], members: Iterable[Holder], epochs: int | None
+    ) -> "dict[Holder, HeldPoints]":
+        """The points of each member, in the chunks that it will hold when all moves are complete."""
+        found = {member: cls(left=None if epochs is None else 0) for member in members}
+        for chunk in chunks:
+            held = None if chunk.due is None else found.get(chunk.due)
+            if held is not None:
+                visits = chunk.passes * chunk.points + chunk.cursor
+                held.points += chunk.points
+                held.visits += visits
+                if held.left is not None and epochs is not None:
+                    held.left += max(0, epochs * chunk.points - visits)
+        return found
 
-def held_points(
-    chunks: Iterable[Chunk], members: Iterable[Holder], epochs: int | None
-) -> dict[Holder, HeldPoints]:
-    """The points of each member, in the chunks that it will hold when all moves are complete."""
-    none_left = None if epochs is None else 0
-    found = {member: HeldPoints(left=none_left) for member in members}
-    for chunk in chunks:
-        held = None if chunk.due is None else found.get(chunk.due)
-        if held is not None:
-            visits = chunk.passes * chunk.points + chunk.cursor
-            held.points += chunk.points
-            held.visits += visits
-            if held.left is not None and epochs is not None:
-                held.left += max(0, epochs * chunk.points - visits)
-    return found
-
-
-def left_of_pass(
-    chunks: Iterable[Chunk], members: Iterable[Holder], until: int
-) -> dict[Holder, int]:
-    """How many visits each member has left until all chunks have this many passes."""
-    found = dict.fromkeys(members, 0)
-    for chunk in chunks:
-        if chunk.due is not None and chunk.due in found and chunk.passes < until:
-            found[chunk.due] += chunk.points * (until - chunk.passes) - chunk.cursor
-    return found
+    @staticmethod
+    def left_until(
+        passes: int, chunks: Iterable[Chunk], members: Iterable[Holder]
+    ) -> dict[Holder, int]:
+        """How many visits each member has left until all of its chunks have this many passes."""
+        found = dict.fromkeys(members, 0)
+        for chunk in chunks:
+            if chunk.due is not None and chunk.due in found and chunk.passes < passes:
+                found[chunk.due] += chunk.points * (passes - chunk.passes) - chunk.cursor
+        return found
 
 
 def quotas(

@@ -11,16 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from polyrhythm.core.lead.chunk_edges import chunk_edges
-from polyrhythm.core.lead.chunks import (
-    Chunk,
-    Gift,
-    HeldPoints,
-    Holder,
-    check_chunks,
-    held_points,
-    left_of_pass,
-    quotas,
-)
+from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, check_chunks, quotas
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
@@ -123,11 +114,11 @@ class DataPlan:
 
     def held(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
-        return held_points(self.chunks, members, self._epochs)
+        return HeldPoints.of_each(self.chunks, members, self._epochs)
 
     def left_of_pass(self, members: Iterable[Holder]) -> dict[Holder, int]:
         """How many visits each member has left in the present pass."""
-        return left_of_pass(self.chunks, members, self.passes + 1)
+        return HeldPoints.left_until(self.passes + 1, self.chunks, members)
 
     def held_by(self, holder: Holder) -> list[int]:
         """The chunks that this member holds, without those that are moving."""
