@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.commands.warm_server import use_huge_pages
 from tests.mutants.mutant import Mutant, Outdated, Patch, apply_patch, patches
 from tools.mutant_runs import (
     PATIENCE_S,
@@ -92,6 +93,7 @@ class _Session:
     def pytest_runtestloop(self, session: Any) -> bool:
         gc.collect()
         gc.freeze()
+        use_huge_pages()
         killed: dict[str, Outcome] = {}
         for name, (found, tests) in self._known.items():
             outcome = _run_forked(_items(session, tests), found)

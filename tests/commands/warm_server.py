@@ -16,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import linecache
 import os
 import resource
 import runpy
@@ -49,6 +50,10 @@ START_FILE = "POLYRHYTHM_TEST_START_FILE"
 """The environment variable with a file of Python code that the fork server of a job runs first."""
 MOST_DESCRIPTORS = 16
 """The most descriptors that a spare child is given."""
+_IN_TRACEBACKS = (
+    *("polyrhythm", "runpy", "torch.random", "torch._compile", "torch._dynamo.eval_frame"),
+    *("torch.cuda", "torch.xpu", "torch.mps"),
+)
 _CLONE_NEWNET = 0x40000000
 _MADV_COLLAPSE = 25
 _HUGE_PAGE_NBYTES = 1 << 21
@@ -375,6 +380,16 @@ def _warm_up() -> None:
         importlib.import_module("typer._adapters")  # typer imports it to read the first flag
     # The first optimizer of a process imports a large part of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    _read_sources()
+
+
+def _read_sources() -> None:
+    """Read the source of modules that call `torch.manual_seed`, or that it calls: torch shows their
+    lines in a traceback that it keeps for CUDA."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if path is not None and path.endswith(".py") and name.startswith(_IN_TRACEBACKS):
+            linecache.getlines(path)
 
 
 def _build_commands() -> None:
@@ -399,7 +414,7 @@ def _build_parsers(command: Any) -> None:
         _build_parsers(subcommand)
 
 
-def _use_huge_pages() -> None:
+def use_huge_pages() -> None:
     """Move the memory of this process to huge pages. A fork copies the table of all pages, so it then
     takes a third of the time. A kernel before Linux 6.1, or without huge pages, refuses this, and
     nothing changes."""
@@ -452,7 +467,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     _keep_finalizers_for_later_objects()
-    _use_huge_pages()
+    use_huge_pages()
     own_request = serve(socket.socket(fileno=int(sys.argv[1])), mark_at)
     from polyrhythm.cli.main import run
 
