@@ -32,8 +32,8 @@ class Prepared:
 
 
 def prepare(source: Path, folder: Path, most: int | None = None) -> Prepared:
-    """Write the arrays of the data set in the folder `source` to `folder`. `most`: use only so many
-    training images, and so many test images."""
+    """Write the arrays of the data set in the folder `source` to `folder`. `most`: use only this many
+    training images, and this many test images."""
     if all((source / name).is_file() for name in JPEG):
         name = "CIFAR-10, JPEG copy"
         parts = [part for file in JPEG for part in read_jpeg(source / file, most)]

@@ -120,7 +120,7 @@ def parser_of(description: str | None, minutes: float) -> argparse.ArgumentParse
     parser.add_argument("--out", type=Path, required=True, help="The folder of the results.")
     parser.add_argument("--reps", type=report.at_least_one, default=1)
     parser.add_argument("--minutes", type=float, default=minutes, help="The limit of all runs.")
-    parser.add_argument("--images", type=report.at_least_one, help="Use only so many images.")
+    parser.add_argument("--images", type=report.at_least_one, help="Use only this many images.")
     parser.add_argument("--model", choices=("vgg11", "small"), default="vgg11")
     parser.add_argument("--check", action="store_true", help="Status 1 if a target is missed.")
     return parser

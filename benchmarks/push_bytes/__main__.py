@@ -127,7 +127,7 @@ def table(results: Results, speed: dict[str, dict[str, float]]) -> str:
 
 
 def failings(results: Results, speed: dict[str, dict[str, float]]) -> list[str]:
-    """Lines about what quantised pushes do not reach."""
+    """Lines about the targets that quantised pushes miss."""
     found = []
     if results:
         exact, int8 = (results[push] for push in PUSHES)

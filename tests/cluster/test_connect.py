@@ -384,7 +384,7 @@ def test_a_worker_without_a_file_is_told_how_to_join_a_served_job(tmp_path: Path
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])
 def test_ctrl_c_in_the_first_moment_leaves_no_process(tmp_path: Path, processes: int) -> None:
-    """The signal comes as soon as so many processes of the command exist: the command, the fork
+    """The signal comes as soon as this many processes of the command exist: the command, the fork
     server, and the servers."""
     flags = ["--workers", 1, "--servers", 3, "--max-seconds", 600]
     with Command(*flags, verb="serve", cwd=tmp_path, trace=False, fresh=processes < 3) as command:

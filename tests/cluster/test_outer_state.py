@@ -55,7 +55,7 @@ def test_a_server_that_is_killed_loses_nothing_of_the_outer_optimizer(tmp_path: 
 
 
 def test_a_job_that_is_killed_continues_with_the_outer_optimizer(tmp_path: Path) -> None:
-    """It continues on another number of servers."""
+    """The resumed job continues on another number of servers."""
     regular = ("--checkpoint-every", "5rounds", "--min-step", "20ms", "--servers", 3)
     with Command(*JOB, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")

@@ -360,7 +360,7 @@ def _run_script(argv: Sequence[str]) -> None:
 
 
 _warm_main: types.ModuleType | None = None
-"""This module, while a script takes its place: Python would clear a module that nothing refers to."""
+"""This module, while a script takes its place. Python would clear a module that no object refers to."""
 
 
 def _warm_up() -> None:

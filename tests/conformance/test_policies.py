@@ -146,8 +146,7 @@ class Noting(Wrapped):
 
 
 class LosesReleases(Wrapped):
-    """It never releases a worker without a fold, so a worker that was counted in the round before
-    waits for ever."""
+    """A worker that was counted in the round before waits for ever: it is released only by a fold."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)
@@ -157,7 +156,7 @@ class LosesReleases(Wrapped):
 
 
 class FoldsTwice(Wrapped):
-    """It orders another fold when a worker contributes or joins during a fold."""
+    """The policy orders another fold when a worker contributes or joins during a fold."""
 
     folding = False
 
@@ -172,7 +171,7 @@ class FoldsTwice(Wrapped):
 
 
 class FoldsForNobody(Wrapped):
-    """It folds when the last member has left."""
+    """The policy folds when the last member has left."""
 
     present = 0
 
@@ -215,7 +214,7 @@ class ReleasesTheGone(Wrapped):
 
 
 class ReleasesTwice(Wrapped):
-    """It releases the workers of the last fold again when the next round opens."""
+    """The policy releases the workers of the last fold again when the next round opens."""
 
     last = sync.NO_WORKERS
 
@@ -227,35 +226,35 @@ class ReleasesTwice(Wrapped):
 
 
 class HidesItsWakeUps(Wrapped):
-    """It has a timer, but does not ask to be woken when the timer fires."""
+    """The policy has a timer, but does not ask to be woken when the timer fires."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=None)
 
 
 class NeverSleeps(Wrapped):
-    """It asks for an immediate wake-up again and again."""
+    """The policy asks for an immediate wake-up again and again."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=now_ns)
 
 
 class WakesForNobody(Wrapped):
-    """It asks for a wake-up every second, even if there are no members."""
+    """The policy asks for a wake-up every second, even if there are no members."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=now_ns + 10**9)
 
 
 class WaitsForTheGone(Wrapped):
-    """It does not notice that workers leave."""
+    """The policy does not notice that workers leave."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return super().on(sync.TimePassed() if isinstance(event, sync.Left) else event, now_ns)
 
 
 class ForgetsJoiners(Wrapped):
-    """It does not notice workers that join after the first round has opened."""
+    """The policy does not notice workers that join after the first round has opened."""
 
     opened = False
 
@@ -266,7 +265,7 @@ class ForgetsJoiners(Wrapped):
 
 
 class Unrepeatable(Wrapped):
-    """Its answers depend on how many policies were built in this process."""
+    """The answers of the policy depend on how many policies were built in this process."""
 
     built = count()
 
@@ -298,28 +297,28 @@ class GivesNoReason(Wrapped):
 
 
 class PlansWithoutSayingSo(Wrapped):
-    """It plans steps, and does not declare this trait."""
+    """The policy plans steps, and does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(steps=3)
 
 
 class TimesWithoutSayingSo(Wrapped):
-    """Its rounds end by time, and it does not declare this trait."""
+    """The rounds of the policy end by time, and it does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(interval_ns=10**6)
 
 
 class GathersWithoutSayingSo(Wrapped):
-    """It tells workers how many points to gather, and does not declare this trait."""
+    """The policy tells workers how many points to gather, and does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(points=32)
 
 
 class PausesWithoutSayingSo(Wrapped):
-    """It calls for all contributions when a worker asks, and does not declare this trait."""
+    """The policy calls for all contributions when a worker asks, and does not declare this trait."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         pause = isinstance(event, sync.Asked)

@@ -25,7 +25,7 @@ dtypes = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 
 def after(rounds: int) -> torch.Tensor:
-    """The parameters after so many rounds, computed in float32."""
+    """The parameters after this many rounds, computed in float32."""
     weight = torch.ones(300)
     for _ in range(rounds):
         weight -= half_job.RATE

@@ -109,7 +109,7 @@ def test_nothing_to_say(seconds: float) -> None:
 
 
 def under_fsp(points: int, compute_s: float, **fields: Any) -> str | None:
-    """The advice for a run of 100 contributions, each with so many points and so much computing,
+    """The advice for a run of 100 contributions, each with this many points and this much computing,
     with a batch of 64 points."""
     done = {"0": totals(100, 100 * compute_s, 0.2, 0.2, points=100 * points)}
     lines = [*opened(0), line(0.5, "data", batch=64), rounds(11.0, 10, done)]

@@ -329,7 +329,7 @@ class Conducted:
 
     @property
     def waits(self) -> bool:
-        """Whether it has a batch and waits for its turn, or has crashed."""
+        """Whether the worker has a batch and waits for its turn, or has crashed."""
         return self._wanted > self._given or self._dead
 
     def go_on(self, turns: int = 1) -> None:

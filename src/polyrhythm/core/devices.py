@@ -24,9 +24,9 @@ class CudaFound(msgspec.Struct, frozen=True):
 
     count: int = 0
     missing: str = ""
-    """Why there is none."""
+    """Why there is no device."""
     forked: bool = True
-    """Whether a forked process can use them. It cannot if CUDA was initialised before the fork."""
+    """Whether forked processes can use CUDA. They cannot if it was initialised before the fork."""
 
 
 @dataclass(frozen=True, slots=True)

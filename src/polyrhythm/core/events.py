@@ -296,7 +296,7 @@ class Computed(Event, frozen=True):
 
     buffer: int
     weight: float
-    """The number of points that it contains."""
+    """The number of points that the contribution contains."""
     rates: tuple[float, ...]
     objective: float | None
     compute_ns: int

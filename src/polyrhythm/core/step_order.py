@@ -83,7 +83,7 @@ _BEGINNING = frozenset({0})
 
 
 def described(order: Sequence[int], names: Sequence[str]) -> str:
-    """The order in words, such as "2 x critic, generator"."""
+    """The order of the steps in words, such as "2 x critic, generator"."""
     runs: list[tuple[int, int]] = []
     for model in order:
         if runs and runs[-1][0] == model:

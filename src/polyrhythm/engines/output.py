@@ -81,9 +81,9 @@ class _Unfinished:
         self.writer = 0
         """The descriptor to which it was written; 0: there is no unfinished line."""
         self.redrawn = False
-        """Whether it contains a carriage return, as the line of a progress bar does."""
+        """Whether the line contains a carriage return, as the line of a progress bar does."""
         self.at_begin = False
-        """Whether it ends with a carriage return."""
+        """Whether the line ends with a carriage return."""
 
 
 class _Log(io.FileIO):

@@ -34,7 +34,7 @@ _CHUNK_POINTS = 8_192
 """The fewest points of a chunk: a chunk is visited by one call of the algorithm."""
 _CHUNKS_EACH = 4
 _STEP_POINTS = 131_072
-"""With many points a worker has at least so many chunks, of at most so many points: a call for each
+"""With many points a worker has at least this many chunks, of at most this many points: a call for each
 chunk takes time too, and chunks move only if a worker dies."""
 _HEARTBEAT_S = 20.0
 _LONGEST_S = 1e7

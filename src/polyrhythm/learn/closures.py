@@ -14,7 +14,7 @@ import torch
 
 _ROUNDINGS = 8
 """A contribution is the difference from the last version, which is added to that version again. The
-sum differs from what the worker computed by at most so many rounding errors."""
+sum differs from what the worker computed by at most this many rounding errors."""
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:

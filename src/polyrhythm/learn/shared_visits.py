@@ -36,7 +36,7 @@ class SharedVisits(Visits):
         self._open = _Batches()
         """The batches of the last step, or of the next one. Another step with them may follow."""
         self._closed = _Batches()
-        """Batches with which all steps are made, and that no contribution has reported yet."""
+        """Batches with which all steps are made, and that are in no contribution yet."""
 
     def begin(self, lease: int) -> None:
         self._drawn = lease

@@ -20,7 +20,7 @@ LOGS = "logs"
 _SUFFIX = ".log"
 _READ_NBYTES = 64 << 10
 _MOST_BEHIND = 32 << 20
-"""If so many bytes of a process are not shown yet, most of them are left out."""
+"""If this many bytes of a process are not shown yet, most of them are left out."""
 _BRIEF = 64 << 10
 """How much is still shown after output was left out, and of a job that the user has interrupted."""
 _REDRAWN_EVERY_S = 3.0

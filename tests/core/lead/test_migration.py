@@ -33,7 +33,7 @@ class Job:
         return [chunk.chunk for chunk in self.plan.lease(member).chunks]
 
     def begin(self, count: int, source: Holder = SLOW, target: Holder = FAST) -> list[int]:
-        """Begin to move so many chunks; returns the chunks in flight."""
+        """Begin to move this many chunks; returns the chunks in flight."""
         self.migration.queue(self.gifts(count, source, target))
         self.migration.slide(self.plan)
         self.check()
@@ -52,7 +52,7 @@ class Job:
         self.settle()
 
     def move(self, count: int, source: Holder, target: Holder) -> list[int]:
-        """Move so many chunks completely, with their points where they must be sent."""
+        """Move this many chunks completely, with their points where they must be sent."""
         chunks = [chunk for chunk, _, _ in self.gifts(count, source, target)]
         self.begin(count, source, target)
         while self.migration.busy or self.plan.moving:

@@ -17,17 +17,18 @@ class Member:
     incarnation: int
     since_ns: int
     attached: bool = False
-    """It has attached a model that is equal to the job's model."""
+    """The member has attached a model that is equal to the job's model."""
     routed: bool = False
-    """It knows the routes of the slices."""
+    """The member knows the routes of the slices."""
     enrolled: bool = False
-    """It has enrolled a data set, and gets leases of chunks."""
+    """The member has enrolled a data set, and gets leases of chunks."""
     entered: bool = False
     """The policy counts it as a member: it takes part in folds."""
     late: bool = False
-    """It entered after round 1 was opened."""
+    """The member entered after round 1 was opened."""
     resting: bool = False
-    """It has abstained, and waits for chunks, for the next round or for the end of the job."""
+    """The member has abstained, and waits for chunks, for the next round or for the end of the
+    job."""
     confirms: int = 0
     """The lease under which it abstained, to be confirmed when its last contribution is complete;
     0: none."""

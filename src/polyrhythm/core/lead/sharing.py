@@ -17,7 +17,7 @@ from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trail
 
 _FEWEST_CHUNKS = 4
 _CHUNK_POINTS = 4096
-"""Kind statistics: a member has at least 4 chunks, and more if these have at least so many points."""
+"""Kind statistics: a member has at least 4 chunks, and more if these have at least this many points."""
 
 
 class Sharing:

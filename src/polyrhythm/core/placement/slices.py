@@ -57,7 +57,7 @@ class Slice:
     """The ranges of the tensors (or of the parts of tensors) in the slice: (first, end), relative
     to its offset."""
     width: int = 0
-    """If positive, the slice consists of whole rows of one tensor, and a row has so many elements.
+    """If positive, the slice consists of whole rows of one tensor, and a row has this many elements.
     Contributions may contain only some of these rows."""
 
     @property

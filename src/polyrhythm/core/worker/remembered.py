@@ -28,7 +28,7 @@ class Remembered(Generic[Value]):
         may change their first argument."""
         self._zero, self._add, self._subtract = zero, add, subtract
         self.difference = zero()
-        """What is to be contributed next."""
+        """The difference that the next contribution contains."""
         self.pending = False
         """Whether there is something to contribute."""
         self._subtotals: dict[int, Value] = {}

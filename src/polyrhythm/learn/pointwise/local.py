@@ -22,7 +22,7 @@ class LocalFit:
     terminated: bool
     """False: the number of passes has ended the loop."""
     objectives: list[float] = field(default_factory=list)
-    """The objective after each pass."""
+    """The objective after each pass over the points."""
     ended_s: list[float] = field(default_factory=list)
     """The time at the end of each pass, by the clock of `time.perf_counter`."""
 

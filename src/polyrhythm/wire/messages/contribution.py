@@ -125,7 +125,7 @@ class Release(Message, frozen=True, kw_only=True):
     """(n, m): before training, evaluate part n of the m parts of the probe sample. (0, 0): evaluate
     nothing."""
     points: int = 0
-    """If positive: contribute after so many points. -1: after all points of this worker."""
+    """If positive: contribute after this many points. -1: after all points of this worker."""
     torn: bool = False
     """Kind statistics: this version may contain a contribution in some slices and not in others, so
     no parameters are computed from it."""

@@ -24,7 +24,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
 _RESTS = 2
-"""A member that abstained in so many rounds in a row gets no share."""
+"""A member that abstained in this many rounds in a row gets no share."""
 
 
 class GlobalBatch:

@@ -35,7 +35,7 @@ class IntervalTerms:
     probe: bool
     """Whether workers measure the objective before the interval begins."""
     parts: int = 1
-    """They measure it on one of so many parts of the sample."""
+    """Workers measure it on one of this many parts of the probe sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ than before, the search goes back to the value before and ends.
 class Climb:
     def __init__(self, first: int, *, first_rounds: int, rounds: int) -> None:
         self.value = first
-        """The value for the coming round; after the search, the best value."""
+        """The value for the next round. After the search it is the best value that was found."""
         self.found = False
         self.gain: float | None = None
         """How fast the objective fell per second with the best value so far."""

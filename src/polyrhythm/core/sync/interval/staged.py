@@ -118,7 +118,7 @@ class AutoInterval:
         self._age_s = 0.0
         """The time of all rounds so far."""
         self._parts = _SAMPLES[-1]
-        """The objective is measured on one of so many parts of the sample."""
+        """The objective is measured on one of this many parts of the sample."""
         self._spacing = _NARROWEST
         """The rounds between two checks, as a multiple of the rounds of a part."""
 
