@@ -192,9 +192,9 @@ def reference(problem: Problem, folder: Path, seed: int = 0) -> Iterator[Arrays]
 def target_of(
     problem: Problem, folder: Path, start: int = 0, passes: int | None = None
 ) -> dict[str, float]:
-    """The objective at the beginning of a start, and its target: what `bspb` reaches with its last
-    pass. A tenth of the gain of that pass is left out, so that rounding does not make one more pass
-    necessary."""
+    """The objective of the first parameters of a start, and the target of that start: the objective
+    that `bspb` reaches with its last pass. A tenth of the gain of that pass is left out, so that
+    rounding does not make one more pass necessary."""
     evaluate = evaluation_of(problem, folder)
     steps = reference(problem, folder, start)
     every = [next(steps) for _ in range((passes or problem.passes) + 1)]

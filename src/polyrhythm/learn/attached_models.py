@@ -30,9 +30,10 @@ class AttachedModels:
         return model
 
     def begin_step(self, model: AttachedOptimizer) -> int | None:
-        """A step of this model begins. Returns its number if a contribution is a step of one model;
-        None if a contribution is of all models. Refuses a step that is not the next one in the
-        order of this worker's own steps; the lead compares the orders of all workers."""
+        """A step of this model begins. Returns the number of the model if every contribution is a
+        step of one model; None if a contribution contains the steps of all models. Refuses a step
+        that is not the next one in the order of this worker's own steps; the lead compares the
+        orders of all workers."""
         if not self.several or not self._steps_on_servers:
             return None
         broken = self._order.step(0, 0, model.number)

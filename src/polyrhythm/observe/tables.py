@@ -235,7 +235,7 @@ def _failover(failover: Failover) -> str:
         moved = [f"{count} to {server}" for server, count in failover.promoted.items()]
         text += f"; slices moved: {listed(moved)}"
     if failover.seconds is None:
-        return f"{text}; not every server has followed"
+        return f"{text}; not every server has the new routes yet"
     return f"{text}, in {1000 * failover.seconds:.1f} ms"
 
 

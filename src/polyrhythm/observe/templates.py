@@ -57,7 +57,8 @@ SENTENCES = {
     "points-visited": "{resting} of {members:worker} have visited all of their points: the steps of"
     " the others are scaled by {share:.2f}",
     "already-in": "the contribution was in time for round {round}",
-    "first-members": "no member is left in round {round}: it closes for the workers that joined",
+    "first-members": "no member is left in round {round}: it ends, and the next one begins with the"
+    " workers that joined",
     "going": "no worker is held back",
     "turn": "the view changes: {members:member} from now on",
     "restart": "all {members:member} have stopped: clocks restart",
@@ -150,7 +151,7 @@ SENTENCES = {
     "job-ending": "{name} was refused: the job is ending",
     "servers-full": "{name} was refused: the job has its {servers_wanted:server}",
     "server-taken": "server s{server} is in this job already",
-    "model-unfit": "{name}'s model cannot be held: {detail}",
+    "model-unfit": "the servers cannot hold {name}'s model: {detail}",
     "model-differs": "{name}'s model differs: {detail}",
     "data-empty": "{name}'s data set is empty",
     "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
@@ -196,8 +197,8 @@ SENTENCES = {
     "too-late": "{name} came too late: {cause}",
     # how a request for a checkpoint ended
     "checkpoint-made": "checkpoint {number} of round {round} is made",
-    "cut-torn": "a late contribution was in some slices of s{server} and not in others; the next round"
-    " is tried",
+    "cut-torn": "a late contribution was in some slices of s{server} and not in others; the"
+    " checkpoint is tried again in the next round",
     "cut-busy": "{workers} did not contribute in time; training goes on without it",
     "cut-server-lost": "s{server} was lost before it had written its part",
     "cut-unwritten": "{detail}",

@@ -128,4 +128,4 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         if bool(self.step_noise) + bool(self.step_lognormal) + (self.step_pareto is not None) > 1:
             raise ValueError("give one of step_noise, step_lognormal and step_pareto")
         if [change.at for change in self.slows] != sorted(change.at for change in self.slows):
-            raise ValueError("slows must come in the order of time")
+            raise ValueError("the entries of slows must be in the order of their time `at`")

@@ -41,8 +41,8 @@ class DataPlan:
         self._seed = seed
         self._epochs = epochs
         self.forgets = False
-        """Kind statistics: whether a holder that gives a chunk up forgets what its points have added,
-        unless it delivers that with the points."""
+        """True with kind statistics: a holder that gives a chunk up forgets what the points of the
+        chunk have added, unless it sends this memory to the next holder together with the points."""
         self._numbers: dict[Holder, int] = {}
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         edges = chunk_edges(points, count, least, workers, groups)
