@@ -257,9 +257,10 @@ def test_a_worker_that_the_lead_has_not_admitted_is_refused(job: Command) -> Non
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
 @pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after hello"])
 def test_a_segment_that_is_not_sealed_is_refused(job: Command, server: int, greeted: bool) -> None:
-    with member(job, "soft") as greeting:
+    name = f"soft-{server}-{greeted}"  # the member of the test before may still be in the job
+    with member(job, name) as greeting:
         if server == 0:
-            greeting = hello(name="softer", job_id=job_id_of(job))
+            greeting = hello(name=f"{name}-er", job_id=job_id_of(job))
         _offer_an_unsealed_segment(job, server, greeting if greeted else None)
 
 

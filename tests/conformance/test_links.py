@@ -361,6 +361,33 @@ def test_receive_ready_returns_nothing_if_nothing_has_arrived(stream: Pair) -> N
     assert list(stream.there.receive_ready()) == []
 
 
+def test_a_thread_that_has_nothing_else_to_do_waits_for_the_rest_of_a_payload(stream: Pair) -> None:
+    """The first bytes of the payload come together with the header, and the rest later."""
+    stream.agree(Digest.NONE)
+    data = os.urandom(40_000)
+    frame = b"".join(encode(part(), (data,), Digest.NONE))
+    place, placed = bytearray(len(data)), threading.Event()
+
+    def land(message: m.Message, nbytes: int) -> memoryview:
+        placed.set()
+        return memoryview(place)[:nbytes]
+
+    def send() -> None:
+        stream.here._sock.sendall(frame[:10_000])
+        placed.wait(10)
+        stream.here._sock.sendall(frame[10_000:])
+
+    stream.there.land_with(land)
+    sender = threading.Thread(target=send)
+    sender.start()
+    while not stream.there.readable():
+        pass
+    received = list(stream.there.receive_ready(finish=True))
+    sender.join()
+    assert [message.sequence for message, _ in received] == [part().sequence]
+    assert place == data
+
+
 def test_a_dead_peer_does_not_harm_the_sender(stream: Pair) -> None:
     stream.agree(Digest.NONE)
     stream.there._sock.close()

@@ -123,7 +123,7 @@ class StreamLink:
         `unfinished`, because more may have arrived."""
         self.unfinished = False
         decoder, carrier, taken = self._decoder, self._carrier, 0
-        more = True
+        full = True
         while True:
             while (received := self._take()) is not None:
                 yield received
@@ -132,7 +132,7 @@ class StreamLink:
                     self.unfinished = True
                     return
             pending = carrier.pending
-            if not pending and not more:
+            if not (pending or full or (finish and decoder.in_payload)):
                 return
             target = decoder.target()
             whole = finish and not pending and decoder.in_payload
@@ -142,7 +142,7 @@ class StreamLink:
                 return
             self._landed(nbytes)
             if not pending:
-                more = nbytes == len(target) or (finish and decoder.in_payload)
+                full = nbytes == len(target)
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """The messages that were read from the socket together with earlier ones. A poller does not
