@@ -228,9 +228,11 @@ def test_the_shares_of_the_probe_sample_are_disjoint_and_complete(
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_workers_of_a_job_together_evaluate_the_whole_sample(
+def test_the_workers_of_a_job_together_evaluate_the_sample_or_evenly_chosen_points_of_it(
     exchanges: Exchanges,
 ) -> None:
+    """The number of members does not change which points these are. The first measurement of a job is
+    on every eighth point."""
     asked: dict[int, dict[str, list[int]]] = {}
     lock = threading.Lock()
 
@@ -249,11 +251,12 @@ def test_the_workers_of_a_job_together_evaluate_the_whole_sample(
             optimizer.step()
 
     run(main, workers=3, sync="fsp", interval="auto", probe_points=50, max_seconds=3.0)
-    whole = [shares for shares in asked.values() if len(shares) == 3]
-    assert whole
-    for shares in whole:
-        together = [point for share in shares.values() for point in share]
-        assert len(together) == len(set(together)) == 50
+    sample = np.random.default_rng((0, 3)).choice(COUNT, 50, replace=False).tolist()
+    complete = [shares for shares in asked.values() if len(shares) == 3]
+    assert complete
+    for shares in complete:
+        together = sorted(sample.index(point) for share in shares.values() for point in share)
+        assert together in [list(range(0, 50, apart)) for apart in (1, 2, 4, 8)]
 
 
 def test_the_probe_weighs_its_batches_by_their_points() -> None:

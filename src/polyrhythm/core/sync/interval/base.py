@@ -35,7 +35,7 @@ class IntervalTerms:
     probe: bool
     """Whether workers measure the objective before the interval begins."""
     parts: int = 1
-    """Workers measure it on one of this many parts of the probe sample."""
+    """If n, workers measure it on every n-th point of the probe sample."""
 
 
 @dataclass(frozen=True, slots=True)
