@@ -3,6 +3,10 @@
 from tests.mutants.mutant import Mutant, mutant
 
 _ROWS = "tests/sim/test_simulated_statistics.py::test_the_sum_of_rows_is_the_memory_of_all_points"
+_BOUNDS = (
+    "tests/learn/pointwise/test_clustering.py"
+    "::test_points_that_change_their_cluster_are_looked_at_again"
+)
 
 STATISTICS: tuple[Mutant, ...] = (
     mutant(
@@ -171,6 +175,22 @@ STATISTICS: tuple[Mutant, ...] = (
         "state['memory']",
         "tests/learn/test_pointwise_moves.py"
         "::test_points_of_kmeans_change_their_cluster_at_a_worker_whose_centres_have_moved_less",
+    ),
+    mutant(
+        "bounds-of-the-old-cluster",
+        "With many moves, points of KMeans keep the bounds of the clusters that they have left.",
+        "learn:KMeans.update_points",
+        "found.rows + block.start if dense else at[found.rows]",
+        "[]",
+        f"{_BOUNDS}[False]",
+    ),
+    mutant(
+        "bounds-beside-new-points",
+        "In a visit with new points, points keep the bounds of the clusters that they have left.",
+        "learn:KMeans.update_points",
+        "np.where(old == found.label, bound[at], -np.inf)",
+        "bound[at]",
+        f"{_BOUNDS}[True]",
     ),
     mutant(
         "added-before-it-is-subtracted",

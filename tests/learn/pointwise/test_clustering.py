@@ -86,6 +86,36 @@ def test_points_that_are_left_out_would_not_have_moved(
     assert (left_out > len(x)) == (scale < 1e15)
 
 
+@pytest.mark.parametrize("joining", [False, True])
+def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> None:
+    """Some centres move far, so that many points change their clusters, and the others stay: the drifts
+    of the clusters differ. Then all centres move a little. `joining`: new points come when centres have
+    moved far, and a visit with new points sets no bounds."""
+    moved = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(120, 2)) * 4.0
+        centers = rng.normal(size=(5, 2)) * 4.0
+        algorithm = KMeans(5)
+        memory = algorithm.memory(len(x))
+        before = memory["label"].copy()
+        count = 60 if joining else len(x)
+        for number in range(12):
+            if joining and number % 3 == 2:
+                count += 15
+            part = {name: array[:count] for name, array in memory.items()}
+            parameter = {"centers": centers, "variance": np.ones(())}
+            algorithm.update_points(Batch(x[:count]), parameter, part)
+            nearest = ((x[:count, None] - centers) ** 2).sum(2).argmin(1)
+            assert np.array_equal(part["label"], nearest), (seed, number)
+            moved += np.count_nonzero((before != memory["label"]) & (before >= 0))
+            before = memory["label"].copy()
+            far = rng.random(5) < 0.5 if number % 3 == 1 else np.zeros(5, bool)
+            step = rng.normal(size=(5, 2))
+            centers = centers + np.where(far[:, None], 3.0, 0.1) * step
+    assert moved > 5_000
+
+
 @pytest.mark.parametrize("weight", [None, np.linspace(0.5, 2.0, 600)])
 def test_new_points_and_counted_points_may_be_visited_together(
     weight: npt.NDArray[np.float64] | None,

@@ -87,6 +87,7 @@ class KMeans(Algorithm):
             if new:
                 with np.errstate(over="ignore"):  # then no bound holds
                     square[at] = moves.add_all(points, old, found.label, weight)
+                bound[at] = np.where(old == found.label, bound[at], -np.inf)
                 label[at] = found.label
                 return
             moves.add(points, old, found.rows, found.label, weight)
@@ -96,6 +97,8 @@ class KMeans(Algorithm):
             if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)
                 bound[at] = drifted.bound(found.best, second, square[at], old, reach)
+            else:  # a bound holds for the drift of one cluster
+                bound[found.rows + block.start if dense else at[found.rows]] = -np.inf
 
         count = len(x) if dense else len(left)
         states = over_blocks(count, rows, self.threads, begin, work)
