@@ -1,5 +1,6 @@
 """Options of `worker.batches`: loaders, collate functions, samplers and streams, inline."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -248,3 +249,19 @@ def test_rows_of_tensors_are_those_that_torch_finds() -> None:
         expected = column[torch.from_numpy(indices)]
         assert torch.equal(found, expected)
         assert (found.dtype, found.requires_grad) == (expected.dtype, expected.requires_grad)
+
+
+def test_rows_of_a_part_of_a_table_are_taken_without_a_copy_of_all_rows() -> None:
+    """The memory of numpy's arrays is counted, that of torch's is not."""
+    table = torch.arange(500_000.0).reshape(-1, 5)
+    columns = (table[:, 1:], table[:, 0], table.t().contiguous().t())
+    take, indices = rows_of(columns), np.array([19_000, 0, 7])
+    tracemalloc.start()
+    try:
+        found = take(indices)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found[0].tolist() == [[95_001, 95_002, 95_003, 95_004], [1, 2, 3, 4], [36, 37, 38, 39]]
+    assert found[1].tolist() == [95_000, 0, 35]
+    assert peak < 200_000, "one column has at least 400,000 bytes"

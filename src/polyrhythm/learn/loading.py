@@ -229,7 +229,8 @@ def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
         except (TypeError, RuntimeError):
             pass  # numpy does not know the type or the layout of this tensor
         else:
-            return lambda indices: torch.from_numpy(np.take(values, indices, 0))
+            if values.flags.c_contiguous:  # of another array, numpy would copy all rows first
+                return lambda indices: torch.from_numpy(np.take(values, indices, 0))
     return lambda indices: column[torch.from_numpy(indices)]
 
 

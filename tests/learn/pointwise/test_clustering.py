@@ -1,5 +1,7 @@
 """KMeans and Fuzzy C-Means against brute force, and against scikit-learn where it is installed."""
 
+import tracemalloc
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -114,6 +116,23 @@ def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> 
             step = rng.normal(size=(5, 2))
             centers = centers + np.where(far[:, None], 3.0, 0.1) * step
     assert moved > 5_000
+
+
+def test_a_look_at_few_points_does_not_copy_all_of_them() -> None:
+    x = blobs(20_000)[:, 1:]
+    algorithm = KMeans(4)
+    memory = algorithm.memory(len(x))
+    parameter = algorithm.init_parameter(Batch(x[:500]), np.random.default_rng(0))
+    for _ in range(2):
+        algorithm.update_points(Batch(x), parameter, memory)
+    memory["bound"][:10] = -np.inf
+    tracemalloc.start()
+    try:
+        algorithm.update_points(Batch(x), parameter, memory)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < x.nbytes / 2
 
 
 @pytest.mark.parametrize("weight", [None, np.linspace(0.5, 2.0, 600)])

@@ -81,7 +81,9 @@ class KMeans(Algorithm):
         def work(state: tuple[Moves, Scratch], block: slice) -> None:
             moves, scratch = state
             at: Any = block if dense else left[block]
-            points, old = x[block] if dense else x.take(at, axis=0), label[at]
+            # `take` is faster, but of columns of a wider array it copies all rows first
+            points = x.take(at, axis=0) if x.flags.c_contiguous and not dense else x[at]
+            old = label[at]
             weight = None if batch.weight is None else batch.weight[at]
             found = nearest.moved(points, None if new else old, scratch)
             if new:
