@@ -11,7 +11,7 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans, degrees
 from polyrhythm.learn.pointwise.kmeans import KMeans, plus_plus
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.nearest import labels_of, lowest, rank_of
+from polyrhythm.learn.pointwise.nearest import distance_rows, labels_of, lowest, rank_of, scratch_of
 
 DTYPES = [np.float32, np.float64]
 
@@ -133,6 +133,32 @@ def test_a_look_at_few_points_does_not_copy_all_of_them() -> None:
     finally:
         tracemalloc.stop()
     assert peak < x.nbytes / 2
+
+
+def test_many_clusters_need_little_memory_in_a_visit() -> None:
+    """The distances of 2,000 points to 10,000 centres have 80 MB, and a block may have 8,192 points."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2_000, 2)).astype(np.float32)
+    algorithm = KMeans(10_000)
+    memory = algorithm.memory(len(x))
+    tracemalloc.start()
+    try:
+        for _ in range(2):  # nearly all points move in the second visit
+            parameter = {"centers": rng.normal(size=(10_000, 2)), "variance": np.ones(())}
+            algorithm.update_points(Batch(x), parameter, memory)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64e6
+
+
+def test_blocks_are_large_with_few_clusters_and_a_thread_keeps_no_large_arrays() -> None:
+    assert distance_rows(28, 10, np.float32) == 8_192
+    assert distance_rows(28, 10_000, np.float32) == 209
+    assert distance_rows(28, 10_000, np.float64) == 104
+    small = scratch_of(10, 8_192, np.float32)
+    assert scratch_of(1_000_000, 64, np.float32).distance.nbytes == 256_000_000
+    assert scratch_of(10, 8_192, np.float32) is small
 
 
 @pytest.mark.parametrize("weight", [None, np.linspace(0.5, 2.0, 600)])

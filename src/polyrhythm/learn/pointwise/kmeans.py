@@ -14,10 +14,17 @@ import numpy.typing as npt
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
-from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
+from polyrhythm.learn.pointwise.blocks import over_blocks
 from polyrhythm.learn.pointwise.drift import Drift, Drifted
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
-from polyrhythm.learn.pointwise.nearest import Labels, Nearest, Scratch, scratch_of
+from polyrhythm.learn.pointwise.nearest import (
+    DISTANCE_BYTES,
+    Labels,
+    Nearest,
+    Scratch,
+    distance_rows,
+    scratch_of,
+)
 
 _DENSE = 0.6
 """If more points than this part must be looked at, all are: taking out rows costs time too."""
@@ -72,7 +79,7 @@ class KMeans(Algorithm):
         left = np.flatnonzero(~(bound > np.take(drifted.limit, label, mode="clip")))
         dense = len(left) > _DENSE * len(x)
         layout = self.layout(parameter)
-        rows = block_rows(x.shape[1] * x.itemsize)
+        rows = distance_rows(x.shape[1], self.k, x.dtype)
         reach = np.inf if new else drifted.reach(square)
 
         def begin() -> tuple[Moves, Scratch]:
@@ -209,6 +216,7 @@ class Moves:
         self._cluster = np.arange(len(change["count"]), dtype=np.int32)[:, None]
         self._waiting: list[tuple[Any, Labels, Labels, Any]] = []
         self._count = 0
+        self._together = min(_TOGETHER, DISTANCE_BYTES // (8 * len(self._cluster)))
 
     def add(
         self,
@@ -223,7 +231,7 @@ class Moves:
             some = None if weight is None else weight[rows]
             self._waiting.append((points.take(rows, axis=0), old[rows], new, some))
             self._count += len(rows)
-            if self._count >= _TOGETHER:
+            if self._count >= self._together:
                 self._add_waiting()
 
     def add_all(
@@ -267,7 +275,8 @@ class Moves:
 
 
 _TOGETHER = 4_096
-"""So many moves are added up together."""
+"""So many moves are added up together; with many clusters fewer, because each has a number for each
+cluster."""
 
 
 def _fill(centers: Array, statistics: Arrays) -> None:

@@ -19,6 +19,17 @@ Rows = npt.NDArray[np.intp]
 _MANY = 0.1
 """If more rows than this part have moved, the search goes over all rows: taking some costs more."""
 
+DISTANCE_BYTES = 8 * 1024 * 1024
+"""The most bytes of the distances of a block of more than 64 rows, and of those that a thread keeps for
+the next visit."""
+
+
+def distance_rows(features: int, k: int, dtype: npt.DTypeLike) -> int:
+    """How many rows a block has whose points fit into the cache of a core. The distances need not,
+    because larger blocks cost fewer calls; but with many centres they would fill the memory."""
+    size = np.dtype(dtype).itemsize
+    return min(block_rows(features * size), max(64, DISTANCE_BYTES // (k * size)))
+
 
 def rank_of(k: int) -> npt.NDArray[Any]:
     """Numbers that fall from the first centre to the last one, as a column, in few bytes each."""
@@ -49,8 +60,11 @@ _kept = threading.local()
 
 
 def scratch_of(k: int, rows: int, dtype: npt.DTypeLike) -> Scratch:
-    """The scratch of this thread. The arrays of the last call are used again if they fit."""
+    """The scratch of this thread. The arrays of the last call are used again if they fit. Very large
+    ones are not kept."""
     shape = (k, rows, np.dtype(dtype))
+    if k * rows * shape[2].itemsize > DISTANCE_BYTES:
+        return Scratch(k, rows, dtype)
     if getattr(_kept, "shape", None) != shape:
         _kept.scratch, _kept.shape = Scratch(k, rows, dtype), shape
     found: Scratch = _kept.scratch
