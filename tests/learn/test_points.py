@@ -39,6 +39,17 @@ def test_a_batch_never_spans_two_passes() -> None:
     assert sizes == [32, 32, 32, 4] * 2
 
 
+def test_a_loop_over_batches_that_begins_within_a_pass_may_have_another_order() -> None:
+    points = Points(lease_of(100))
+    first = points.next(30)[0].tolist()
+    points.begin(1, ranks=lambda number: np.arange(100))
+    rest = sorted({*range(100)} - {*first})
+    assert sorted(a_pass(points, 70, 16)) == rest
+    assert a_pass(points, 100, 16) == list(range(100))
+    points.begin(1)
+    assert sorted(a_pass(points, 100, 16)) == list(range(100))
+
+
 def test_the_order_is_new_every_pass_and_the_same_for_the_same_seed() -> None:
     points, again = Points(lease_of(200)), Points(lease_of(200))
     first, second = a_pass(points, 200, 16), a_pass(points, 200, 16)

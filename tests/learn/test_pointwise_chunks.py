@@ -164,6 +164,10 @@ def test_a_visit_has_about_as_many_points_as_asked_for(wanted: int) -> None:
         found = [sum(calls) for calls in visits([wanted], loose=loose)]
         assert sum(found) == 280
         assert max(found) <= (1 + share) * wanted + 10, found
+        least = min(wanted - 10, (1 - share) * wanted)
+        assert min(found[:-1], default=wanted) >= least, (
+            "only the last visit of a pass may be smaller"
+        )
 
 
 def test_blocks_whose_points_have_voted_are_not_computed_again() -> None:

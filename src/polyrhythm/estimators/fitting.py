@@ -34,8 +34,9 @@ _CHUNK_POINTS = 8_192
 """The fewest points of a chunk: a chunk is visited by one call of the algorithm."""
 _CHUNKS_EACH = 4
 _STEP_POINTS = 131_072
-"""With many points a worker has at least this many chunks, of at most this many points: a call for each
-chunk takes time too, and chunks move only if a worker dies."""
+"""With many points a worker has at least `_CHUNKS_EACH` chunks, and visits about this many points at a
+time, or fewer: a call for each chunk takes time too, and chunks move only if a worker dies. A worker
+with more than 16 times as many points has larger chunks, because it has at most 16."""
 _HEARTBEAT_S = 20.0
 _LONGEST_S = 1e7
 

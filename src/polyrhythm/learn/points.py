@@ -45,6 +45,9 @@ class Points:
     ) -> None:
         """`shared`: other workers may continue with the chunks of this data set, so their points are
         shuffled without regard to `order`, which only this worker knows."""
+        self._todo: deque[int] = deque()
+        """The chunks that are left of the pass `_todo_pass`, in order, if they are known: finding them
+        for every batch would take longer, the more chunks a worker has."""
         self.begin(least)
         self._shared = shared
         self._wanted = order
@@ -65,9 +68,6 @@ class Points:
         self._log: list[dict[int, tuple[int, int]]] = []
         """Per call of `next` that may be taken back: the positions before it, in the chunks that it
         used."""
-        self._todo: deque[int] = deque()
-        """The chunks that are left of the pass `_todo_pass`, in order, if they are known: finding them
-        for every batch would take longer, the more chunks a worker has."""
         self._todo_pass = 0
         self._last_shuffled: tuple[tuple[int, int], int, Indices] | None = None
         self._last_ranked: tuple[Leased, int, dict[int, Indices], Indices] | None = None
@@ -80,6 +80,7 @@ class Points:
         self._least = 1 if whole else least
         self._whole = whole
         self._ranks_of = ranks
+        self._todo.clear()
 
     def of(self, first: int, last: int) -> Indices:
         """The points [first, last) of the permutation. Points of other workers' private data have
