@@ -1,8 +1,14 @@
 """The seconds per point of workers, measured from fold to fold."""
 
-import pytest
+import math
+import random
 
-from polyrhythm.core.lead.balance.pairs import Key
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from polyrhythm.core.lead.balance.decision import decide
+from polyrhythm.core.lead.balance.pairs import Key, Pace
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
 
 ONE, OTHER = (0, 1), (1, 1)
@@ -63,6 +69,69 @@ def test_the_slow_first_rounds_of_a_job_are_soon_forgotten() -> None:
     assert found.seconds == pytest.approx(steady.seconds, rel=0.001)
     assert found.walk_s == pytest.approx(steady.walk_s)
     assert found.error < 1.5 * steady.error
+
+
+_ROUNDS = st.tuples(st.floats(0.001, 0.2), st.integers(1, 1000))
+_STALLS = st.dictionaries(st.integers(0, 99), st.floats(1.0, 10_000.0), max_size=3)
+
+
+@given(st.lists(_ROUNDS, min_size=ENOUGH, max_size=100), _STALLS)
+@example([(0.02, 100)] * 80, {11: 600.0})
+@example([(0.05, 100)] * 80, {3: 60.0})
+def test_a_speed_lies_between_those_of_the_rounds_however_long_one_stalls(
+    rounds: list[tuple[float, int]], stalls: dict[int, float]
+) -> None:
+    """`stalls`: these rounds take longer than the others, by so many seconds."""
+    speeds, now_ns, seen = Speeds(), 10**9, []
+    speeds.folded([(ONE, False)], 0)
+    speeds.visited(ONE, 1)
+    speeds.folded([(ONE, False)], now_ns)
+    for at, (took_s, points) in enumerate(rounds):
+        took_ns = round(1e9 * (took_s + stalls.get(at, 0.0)))
+        now_ns += took_ns
+        seen.append(took_ns / 1e9 / points)
+        speeds.visited(ONE, points)
+        speeds.folded([(ONE, False)], now_ns)
+        if len(seen) >= ENOUGH:
+            speed = speeds.of(ONE)
+            assert speed is not None
+            assert 0.999 * min(seen) <= speed.seconds <= 1.001 * max(seen)
+            assert 0 < speed.error < math.inf and 0 < speed.walk_s < math.inf
+
+
+def decisions(seed: int, rates: list[float], noise: float, seconds: float) -> list[bool]:
+    """Per decision, whether points would move, for workers that visit so many points per second, in
+    rounds of 0.1 s. In each round the logarithm of a worker's speed is off by `noise`."""
+    rng, speeds, points = random.Random(seed), Speeds(), 5_000
+    keys = [(worker, 1) for worker in range(len(rates))]
+    visited = dict.fromkeys(keys, 0)
+    moves = []
+    for round_ in range(round(10 * seconds)):
+        for key, rate in zip(keys, rates, strict=True):
+            count = round(0.1 * rate * rng.lognormvariate(0.0, noise))
+            visited[key] += count
+            speeds.visited(key, count)
+        speeds.folded([(key, False) for key in keys], round_ * 10**8)
+        known = {key: speed for key in keys if (speed := speeds.of(key)) is not None}
+        if round_ % ENOUGH == 0 and len(known) == len(keys):
+            paces = [
+                Pace(key, points, at.seconds, at.error, visited[key] / points, None, at.walk_s)
+                for key, at in known.items()
+            ]
+            moves.append(bool(decide(paces, None, 200.0, speeds.round_s).moves))
+    return moves
+
+
+def test_nothing_moves_between_equal_workers_with_noisy_rounds() -> None:
+    """The noise of the few rounds that count at first is not taken for that of many."""
+    moved = [seed for seed in range(100) if any(decisions(seed, [5_000.0] * 4, 0.3, 60.0))]
+    assert not moved
+
+
+def test_a_slow_worker_with_noisy_rounds_is_found_after_a_few_of_them() -> None:
+    rates = [5_000.0, 5_000.0, 5_000.0, 1_250.0]
+    found = [decisions(seed, rates, 0.3, 6.0).index(True) for seed in range(100)]
+    assert sum(found) / len(found) < 0.5 and max(found) <= 4
 
 
 def test_a_speed_is_known_after_a_warm_up_and_enough_rounds() -> None:

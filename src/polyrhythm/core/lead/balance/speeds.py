@@ -10,12 +10,12 @@ as if they were. So a speed is a mean over many seconds, and its error is at lea
 few intervals in each of which the speed is off by 10%. Only a large change counts at once.*
 
 *The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the first
-half of them is forgotten, and only rounds after these show how far the speed wanders.*
+half of them is forgotten, with their noise, and only rounds after these show how far the speed wanders.*
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from polyrhythm.core.lead.balance.pairs import Key
 
@@ -24,7 +24,7 @@ _RECENT = 16
 _LONG_S, _LONG_ROUNDS = 20.0, 64
 """The long mean is over about this many seconds, or this many rounds if these take longer."""
 _HALVES = (4, 8, 16, 32)
-"""After so many rounds, those up to the number before are forgotten."""
+"""After so many rounds, those up to the number before are forgotten; after the first number, none."""
 WANDER, WANDER_S = 0.1, 6.0
 """By how much the speed of a machine is usually off, and for how long."""
 _CHANGED, _CHANGED_S = 2.0, 2.0
@@ -45,75 +45,30 @@ class Speed:
 
 
 @dataclass(slots=True)
-class _Measured:
-    since_ns: int
-    points: int = 0
-    rounds: int = 0
-    """The number of measured rounds; 0 while the process is warming up."""
-    warm: bool = False
+class _Rounds:
+    """The measurements of some rounds of a worker that follow each other. All sums are positive,
+    because nothing is ever subtracted from them."""
+
+    count: int = 0
     mean: float = 0.0
     variance: float = 0.0
+    """Of the seconds per point, over the recent rounds."""
     long_s: float = 0.0
     long_points: float = 0.0
     """The time and the points of the long mean; what is long ago counts less."""
-    early_s: float = 0.0
-    early_points: float = 0.0
-    """The time and the points of the rounds that are forgotten next."""
-    wander: float = 0.0
-    """The mean square by which the recent mean was off the long one, as a share of it."""
-    walked_s: float = 0.0
-    """The time since points were moved."""
-    side: int = 0
-    away: int = 0
-    away_s: float = 0.0
-    away_points: float = 0
-    """Whether the last rounds were much slower (1) or much faster (-1) than the mean, how many they are,
-    and their time and points."""
 
-    def add(self, took_s: float, points: int) -> None:
-        """A round took so long and had so many points."""
-        self.walked_s += took_s
-        if self.rounds >= ENOUGH and self._changed(took_s, points):
-            return
-        self.rounds += 1
-        share = 1 / min(self.rounds, _RECENT)
+    def add(self, took_s: float, points: int) -> float:
+        """A round took so long and had so many points. Returns how much the rounds before it still
+        count in the long mean."""
+        self.count += 1
+        share = 1 / min(self.count, _RECENT)
         apart = took_s / points - self.mean
         self.mean += share * apart
         self.variance = (1 - share) * (self.variance + share * apart * apart)
         kept = math.exp(-took_s / max(_LONG_S, _LONG_ROUNDS * took_s))
         self.long_s = kept * self.long_s + took_s
         self.long_points = kept * self.long_points + points
-        if self.rounds in _HALVES:
-            self._forget()
-        elif self.rounds > _HALVES[-1]:
-            off = self.mean / self.seconds - 1
-            self.wander = kept * self.wander + (1 - kept) * off * off
-
-    def _forget(self) -> None:
-        """Leave the first half of the rounds out of both means."""
-        self.long_s, self.long_points = (
-            self.long_s - self.early_s,
-            self.long_points - self.early_points,
-        )
-        self.early_s, self.early_points = self.long_s, self.long_points
-        self.mean, self.variance = self.seconds, self.variance / 4
-
-    def _changed(self, took_s: float, points: int) -> bool:
-        """Whether the worker has another speed: the last few rounds were all much slower than the mean,
-        or all much faster. Then the measurement begins anew with these rounds."""
-        times = took_s / points / self.seconds
-        side = (times > _CHANGED) - (times < 1 / _CHANGED)
-        if not side or side != self.side:
-            self.side, self.away, self.away_s, self.away_points = side, 0, 0.0, 0
-        if side:
-            self.away += 1
-            self.away_s, self.away_points = self.away_s + took_s, self.away_points + points
-        if self.away < ENOUGH or self.away_s < _CHANGED_S:
-            return False
-        self.long_s, self.long_points = self.away_s, self.away_points
-        self.mean, self.variance = self.seconds, 0.0
-        self.rounds, self.side = _HALVES[-1], 0
-        return True
+        return kept
 
     @property
     def seconds(self) -> float:
@@ -121,16 +76,73 @@ class _Measured:
         return self.long_s / self.long_points
 
     @property
-    def _noise(self) -> float:
+    def noise(self) -> float:
         """The standard error of the recent mean."""
-        return math.sqrt(self.variance / min(self.rounds, _RECENT))
+        return math.sqrt(self.variance / (min(self.count, _RECENT) - 1))
+
+
+@dataclass(slots=True)
+class _Measured:
+    since_ns: int
+    points: int = 0
+    warm: bool = False
+    """Whether the first round is over, in which the process was warming up."""
+    rounds: int = 0
+    """The number of measured rounds, also of those that are forgotten."""
+    counted: _Rounds = field(default_factory=_Rounds)
+    """The rounds that are not forgotten."""
+    late: _Rounds = field(default_factory=_Rounds)
+    """Those of them that stay when rounds are forgotten next."""
+    wander: float = 0.0
+    """The mean square by which the recent mean was off the long one, as a share of it."""
+    walked_s: float = 0.0
+    """The time since points were moved."""
+    side: int = 0
+    away_s: float = 0.0
+    away: _Rounds = field(default_factory=_Rounds)
+    """Whether the last rounds were much slower (1) or much faster (-1) than the mean, their time, and
+    these rounds."""
+
+    def add(self, took_s: float, points: int) -> None:
+        """A round took so long and had so many points."""
+        self.walked_s += took_s
+        if self.rounds >= ENOUGH and self._changed(took_s, points):
+            return
+        self.rounds += 1
+        counted = self.counted
+        kept = counted.add(took_s, points)
+        if self.rounds <= _HALVES[-1]:
+            self.late.add(took_s, points)
+            if self.rounds in _HALVES:
+                self.counted, self.late = self.late, _Rounds()
+        else:
+            off = counted.mean / counted.seconds - 1
+            self.wander = kept * self.wander + (1 - kept) * off * off
+
+    def _changed(self, took_s: float, points: int) -> bool:
+        """Whether the worker has another speed: the last few rounds were all much slower than the mean,
+        or all much faster. Then the measurement begins anew with these rounds."""
+        times = took_s / points / self.counted.seconds
+        side = (times > _CHANGED) - (times < 1 / _CHANGED)
+        if self.away.count and side != self.side:
+            self.away_s, self.away = 0.0, _Rounds()
+        self.side = side
+        if side:
+            self.away_s += took_s
+            self.away.add(took_s, points)
+        if self.away.count < ENOUGH or self.away_s < _CHANGED_S:
+            return False
+        self.counted, self.away_s, self.away = self.away, 0.0, _Rounds()
+        self.rounds, self.side = _HALVES[-1], 0
+        return True
 
     @property
     def speed(self) -> Speed:
+        counted = self.counted
         wander = max(WANDER, math.sqrt(self.wander))
-        error = wander * self.seconds / math.sqrt(1 + self.long_s / WANDER_S)
+        error = wander * counted.seconds / math.sqrt(1 + counted.long_s / WANDER_S)
         walk_s = wander * math.sqrt(WANDER_S * self.walked_s)
-        return Speed(self.seconds, math.hypot(self._noise, error), walk_s)
+        return Speed(counted.seconds, math.hypot(counted.noise, error), walk_s)
 
 
 class Speeds:
@@ -174,6 +186,6 @@ class Speeds:
     def of(self, key: Key) -> Speed | None:
         """The speed of this member; None if it is not known yet."""
         measured = self._measured.get(key)
-        if measured is None or measured.rounds < ENOUGH or measured.mean <= 0:
+        if measured is None or measured.rounds < ENOUGH:
             return None
         return measured.speed
