@@ -71,7 +71,7 @@ class Results:
         """Per start, the mean logarithm of the seconds to the target."""
         found: dict[int, list[float]] = {}
         for run in self.of(problem, policy, slow):
-            seconds = run["limit_s"] if run["seconds"] is None else run["seconds"]
+            seconds = _limit_s(run) if run["seconds"] is None else run["seconds"]
             found.setdefault(run["spec"]["rep"], []).append(math.log(max(_LEAST_S, seconds)))
         return {start: statistics.fmean(logs) for start, logs in found.items()}
 
@@ -111,6 +111,12 @@ class Results:
         return max(
             (float(run["trained_s"]) for cell in cells for run in self.of(*cell)), default=0.0
         )
+
+
+def _limit_s(run: Result) -> float:
+    """The time limit of a run that has not reached its target. Older results do not name it, but such a
+    run trained until then."""
+    return float(run.get("limit_s", run["trained_s"]))
 
 
 def machine_of(result: Result) -> str:

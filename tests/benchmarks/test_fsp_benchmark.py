@@ -221,6 +221,12 @@ def test_a_run_that_misses_the_target_counts_with_its_limit() -> None:
     assert found.cell("kmeans", "bspb") == ">15.0"
 
 
+def test_an_older_result_without_a_limit_counts_with_the_time_that_it_trained() -> None:
+    old = result_of(Spec("kmeans", "bspb"), None)
+    del old["limit_s"]
+    assert Results([old]).cell("kmeans", "bspb") == ">9.0"
+
+
 def test_a_ratio_compares_the_same_starts() -> None:
     ours, theirs = Spec("kmeans", "fspv"), Spec("kmeans", "bspv")
     found = Results(

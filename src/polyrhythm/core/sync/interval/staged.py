@@ -103,7 +103,8 @@ class _Trial:
 
 
 class AutoInterval:
-    """The interval of `--interval auto`. The first rounds last 10 ms.
+    """The interval of `--interval auto`. The first rounds last 10 ms, or 25 ms
+    without a learning rate (kind statistics).
 
     While no objective is reported, the interval is that with which a search begins.
     """
