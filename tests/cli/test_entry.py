@@ -1,9 +1,15 @@
 """The command can be started as `python -m polyrhythm`."""
 
+import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.cli.conftest import Call
+
+DEATH = Path(__file__).parents[2] / "scenarios" / "a-death.toml"
 
 
 def test_the_package_can_be_run_as_the_command() -> None:
@@ -29,3 +35,23 @@ def test_a_command_checks_its_flags_before_it_imports_the_slow_modules(command: 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_command_simulate_does_not_search_for_cycles(tmp_path: Path) -> None:
+    code = (
+        "import atexit, gc, sys; from polyrhythm.cli.main import run;"
+        " atexit.register(lambda: print(gc.get_freeze_count() > 0, gc.isenabled()));"
+        f" sys.argv = ['polyrhythm', 'simulate', {str(DEATH)!r}, '--json']; run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "True False", "handlers run in reverse order"
+
+
+def test_a_simulation_in_a_process_that_goes_on_changes_no_search_for_cycles(call: Call) -> None:
+    before = gc.isenabled(), gc.get_freeze_count()
+    assert call("simulate", DEATH, "--json").exit_code == 0
+    after = gc.isenabled(), gc.get_freeze_count()
+    assert after[0] == before[0]
+    assert after[1] <= before[1], "frozen objects are never searched again"

@@ -5,6 +5,8 @@ Only the module of the subcommand that was called is imported, so that a command
 line at once.
 """
 
+import atexit
+import gc
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
@@ -88,9 +90,14 @@ def called(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def run() -> None:
-    """The entry point of the program."""
+    """The entry point of the program. The process ends with it."""
+    names = called(sys.argv[1:])
+    if names == ("simulate",):
+        # a search for cycles visits all objects of the simulation; Python makes one at the end too
+        gc.disable()
+        atexit.register(gc.freeze)
     try:
-        make_app(called(sys.argv[1:]))()
+        make_app(names)()
     except PolyrhythmError as error:
         if "--debug" in sys.argv:
             raise

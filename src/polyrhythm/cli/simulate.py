@@ -1,6 +1,5 @@
 """`polyrhythm simulate`: every keyword of `polyrhythm.simulate` is a flag of this command."""
 
-import gc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,11 +32,4 @@ def simulate(scenario: _Scenario = None, *, json_: flags.JsonAtEnd = False, **op
       polyrhythm simulate --from-run runs/digits-1 --sync asp
     """
     options["quiet"] = options.get("quiet", False) or json_
-    collecting = gc.isenabled()
-    gc.disable()  # a search for cycles visits all objects of the simulation
-    try:
-        launch(lambda: run_simulate(scenario, **options), as_json=json_)
-    finally:
-        gc.freeze()  # Python searches once more before the process ends, but not among these objects
-        if collecting:
-            gc.enable()
+    launch(lambda: run_simulate(scenario, **options), as_json=json_)
