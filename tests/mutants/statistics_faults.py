@@ -214,18 +214,36 @@ STATISTICS: tuple[Mutant, ...] = (
         "last-visits-are-not-repeated",
         "Points of a worker that died after their last visits are missing from the final sum.",
         "core:Chunk.begin_again",
-        "min(self.passes, epochs - 1)",
-        "self.passes",
+        "self.passes >= epochs - 1",
+        "self.passes == epochs - 1",
         "tests/sim/test_simulated_statistics.py"
         "::test_points_of_a_worker_that_dies_in_the_last_pass_are_visited_again[180-bsp]",
     ),
     mutant(
-        "finished-chunk-stays-finished",
-        "A worker does not visit a chunk again whose points it has forgotten after the last pass.",
-        "core:position",
-        "own[0] >= epochs > lease.passes",
+        "forgotten-chunk-counts-as-finished",
+        "A worker gets a chunk again while its last visits are in flight, but has forgotten them.",
+        "core:DataPlan._keep",
+        "self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery)",
         "False",
+        "tests/core/lead/test_forgotten_points.py"
+        "::test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up[the heir dies]",
+    ),
+    mutant(
+        "remembered-points-are-visited-again",
+        "A chunk begins its last pass again, although its memory has travelled with it.",
+        "core:DataPlan._complete",
+        "self._hand(index, chunk.heir, remembered=chunk.delivered)",
+        "self._hand(index, chunk.heir, remembered=False)",
+        "tests/sim/test_simulated_migration.py::test_every_pass_visits_every_point_once[71]",
+    ),
+    mutant(
+        "finished-chunk-begins-again",
+        "A worker visits a chunk again that it has finished, because a lease was sent before its"
+        " contribution arrived.",
+        "core:position",
+        "max(own, leased)",
+        "leased",
         "tests/core/worker/test_positions.py"
-        "::test_a_chunk_whose_last_pass_is_not_over_is_visited_again",
+        "::test_a_worker_that_knows_the_points_continues_where_it_has_been",
     ),
 )

@@ -13,7 +13,9 @@ import pytest
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.members import View
+from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.sim.model.statistics import ChunkMemory, SimMemory
 from polyrhythm.wire.messages import ChunkProgress, Trailer
 from tests.sim.ledger import scenario, storm
 from tests.sim.staged_run import Run
@@ -31,16 +33,28 @@ MODES = [
 
 
 class Visits:
-    """Every visit of every point that counts, from the progress in contributions."""
+    """Every visit of every point that counts, from the progress in contributions.
+
+    *With kind statistics, a chunk begins its last pass again if no member remembers its points, and
+    only then. Its visits in that pass are counted anew.*
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, subtracts: bool = False) -> None:
         """`subtracts`: a contribution may have no points, if it subtracts those of a chunk that has
         moved (kind statistics)."""
         self._subtracts = subtracts
+        self.begun_again = 0
+        self._forgotten: set[int] = set()
+        """The chunks that have begun their last pass again, and have not been visited since."""
+        self._at: list[tuple[int, int]] = []
+        """The positions in all chunks when the plan was last watched."""
         self.visited: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         """Per chunk and pass, the points in the order of their visits."""
         self.plan: DataPlan | None = None
         self._commit, self._share = DataPlan.commit, Sharing.commit
+        forget, adopt = DataPlan._forget, SimMemory.adopt
+        monkeypatch.setattr(DataPlan, "_forget", self._watch_forget(forget))
+        monkeypatch.setattr(SimMemory, "adopt", self._watch_adopt(adopt))
         monkeypatch.setattr(DataPlan, "commit", self._watch_plan(self._commit))
         monkeypatch.setattr(Sharing, "commit", self._watch_sharing(self._share))
 
@@ -48,17 +62,46 @@ class Visits:
         def watched(
             plan: DataPlan, holder: Holder, progress: tuple[ChunkProgress, ...], ahead: bool
         ) -> int:
-            self.plan = plan
-            before = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
+            before = self._positions(plan)
             points: int = commit(plan, holder, progress, ahead=ahead)
             for index, (chunk, (passes, cursor)) in enumerate(
                 zip(plan.chunks, before, strict=True)
             ):
                 while (passes, cursor) < (chunk.passes, chunk.cursor):
+                    self._forgotten.discard(index)
                     end = chunk.cursor if passes == chunk.passes else chunk.points
                     self.visited[index, passes].extend(range(cursor, end))
                     passes, cursor = passes + 1, 0
+            self._at = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
             return points
+
+        return watched
+
+    def _positions(self, plan: DataPlan) -> list[tuple[int, int]]:
+        """The positions in all chunks, which only watched methods may change."""
+        found = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
+        assert self.plan is not plan or isinstance(plan, PrivatePlan) or self._at == found
+        self.plan = plan
+        return found
+
+    def _watch_forget(self, forget):  # type: ignore[no-untyped-def]
+        def watched(plan: DataPlan, index: int) -> None:
+            before = self._positions(plan)[index]
+            forget(plan, index)
+            self._at = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
+            if (now := self._at[index]) != before:
+                assert self._subtracts and plan.epochs is not None
+                assert before > now == (plan.epochs - 1, 0), "this is not the last pass"
+                self.visited[index, now[0]].clear()
+                self._forgotten.add(index)
+                self.begun_again += 1
+
+        return watched
+
+    def _watch_adopt(self, adopt):  # type: ignore[no-untyped-def]
+        def watched(memory: SimMemory, chunk: int, found: ChunkMemory) -> None:
+            adopt(memory, chunk, found)
+            assert not found.numbers or chunk not in self._forgotten, "its points are remembered"
 
         return watched
 

@@ -9,15 +9,10 @@ def at(passes: int, cursor: int) -> ChunkLease:
 
 
 def test_a_worker_that_knows_the_points_continues_where_it_has_been() -> None:
-    assert position(at(2, 30), (2, 60), 5) == (2, 60)
-    assert position(at(2, 30), (3, 0), None) == (3, 0)
-    assert position(at(3, 0), (2, 60), 5) == (3, 0)
+    assert position(at(2, 30), (2, 60)) == (2, 60)
+    assert position(at(2, 30), (3, 0)) == (3, 0)
+    assert position(at(3, 0), (2, 60)) == (3, 0)
 
 
 def test_a_worker_that_does_not_know_the_points_begins_where_the_lease_says() -> None:
-    assert position(at(4, 0), None, 5) == (4, 0)
-
-
-def test_a_chunk_whose_last_pass_is_not_over_is_visited_again() -> None:
-    assert position(at(4, 0), (5, 0), 5) == (4, 0)
-    assert position(at(5, 0), (5, 0), 5) == (5, 0)
+    assert position(at(4, 0), None) == (4, 0)

@@ -42,10 +42,10 @@ class Chunk:
 
     def begin_again(self, epochs: int | None) -> None:
         """Kind statistics: the next holder does not know what the points have added, so all of them
-        must be visited once more. `epochs`: the number of passes; None: there is no last pass."""
-        self.cursor = 0
-        if epochs is not None:
-            self.passes = min(self.passes, epochs - 1)
+        must be visited once more. Before the last pass nothing changes, because the last pass visits
+        them. `epochs`: the number of passes; None: there is no last pass."""
+        if epochs is not None and self.passes >= epochs - 1:
+            self.passes, self.cursor = epochs - 1, 0
 
 
 @dataclass(slots=True)

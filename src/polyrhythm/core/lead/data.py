@@ -39,7 +39,7 @@ class DataPlan:
         `chunk_edges`."""
         self.points = points
         self._seed = seed
-        self._epochs = epochs
+        self.epochs = epochs
         self.forgets = False
         """True with kind statistics: a holder that gives a chunk up forgets what the points of the
         chunk have added, unless it sends this memory to the next holder together with the points."""
@@ -83,7 +83,7 @@ class DataPlan:
                 wanted.setdefault(members[chunk.holder], []).append(index)
         for member, quota in quotas(len(plan.chunks), wanted, members.values()).items():
             for index in wanted.get(member, [])[:quota]:
-                plan._hand(index, member)
+                plan._hand(index, member, remembered=False)
         plan.share(list(members.values()))
         return plan
 
@@ -114,7 +114,7 @@ class DataPlan:
 
     def held(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
-        return HeldPoints.of_each(self.chunks, members, self._epochs)
+        return HeldPoints.of_each(self.chunks, members, self.epochs)
 
     def left_of_pass(self, members: Iterable[Holder]) -> dict[Holder, int]:
         """How many visits each member has left in the present pass."""
@@ -128,10 +128,6 @@ class DataPlan:
     def leaving(self, holder: Holder) -> list[int]:
         """The chunks of this member that are moving to other members."""
         return sorted(self._held.get(holder, set()) & self.moving)
-
-    @property
-    def epochs(self) -> int | None:
-        return self._epochs
 
     @property
     def mean_chunk(self) -> float:
@@ -169,12 +165,7 @@ class DataPlan:
     def take_back(self, chunks: Iterable[int]) -> set[Holder]:
         """End the moves of these chunks: they stay with their holders. Returns the members whose
         leases changed."""
-        changed = set()
-        for index in chunks:
-            holder = self.chunks[index].holder
-            self._hand(index, holder)
-            if holder is not None:
-                changed.add(holder)
+        changed = {holder for index in chunks if (holder := self._keep(index)) is not None}
         self._number(changed)
         return changed
 
@@ -203,8 +194,11 @@ class DataPlan:
     def _move(self, index: int, member: Holder) -> Holder:
         """Begin to move the chunk to `member`. Returns the member whose lease changes now."""
         chunk = self.chunks[index]
-        if chunk.holder is None or chunk.holder == member:
-            self._hand(index, member)
+        if chunk.holder is None:
+            self._hand(index, member, remembered=False)
+            return member
+        if chunk.holder == member:
+            self._keep(index)
             return member
         chunk.heir, chunk.asked = member, 0
         chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
@@ -212,13 +206,22 @@ class DataPlan:
         self._changed.add(index)
         return chunk.holder
 
-    def _hand(self, index: int, member: Holder | None) -> None:
-        """Lease the chunk to `member`; a move of this chunk is complete."""
+    def _keep(self, index: int) -> Holder | None:
+        """The chunk stays with its holder, which is returned. *If the holder may have forgotten the
+        points, because it was sent a lease without them, it gets the chunk again when it has confirmed
+        that lease: then it has certainly forgotten them, and no visit is in flight.*"""
         chunk = self.chunks[index]
-        known = (
-            chunk.delivered if member != chunk.holder else chunk.delivery and not chunk.delivered
-        )
-        if chunk.heir is not None and not known:
+        if self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery):
+            chunk.heir, chunk.delivery, chunk.delivered = chunk.holder, 0, False
+        else:
+            self._hand(index, chunk.holder, remembered=True)
+        return chunk.holder
+
+    def _hand(self, index: int, member: Holder | None, *, remembered: bool) -> None:
+        """Lease the chunk to `member`; a move of this chunk is complete. `remembered`: whether `member`
+        knows what the points have added."""
+        chunk = self.chunks[index]
+        if not remembered:
             self._forget(index)
         if chunk.holder is not None:
             self._held[chunk.holder].discard(index)
@@ -232,15 +235,15 @@ class DataPlan:
     def _forget(self, index: int) -> None:
         """No member knows what the points of a chunk have added."""
         if self.forgets:
-            self.chunks[index].begin_again(self._epochs)
+            self.chunks[index].begin_again(self.epochs)
             if index in self._passes:
                 self._passes.put(index, self.chunks[index].passes)
             self._changed.add(index)
 
-    def lose(self, gone: Iterable[Holder]) -> None:
+    def lose(self, gone: Collection[Holder]) -> None:
         """The rows of these members are not in the version that was folded last."""
         for index in {index for holder in gone for index in self._held.get(holder, ())}:
-            if not self.chunks[index].delivered:
+            if not self.chunks[index].delivered or self.chunks[index].heir in gone:
                 self._forget(index)
 
     def begin_again(self) -> None:
@@ -279,7 +282,7 @@ class DataPlan:
             if ready and chunk.holder is not None and chunk.heir is not None:
                 changed.add(chunk.heir)
                 self.handed.append((index, chunk.holder, chunk.heir))
-                self._hand(index, chunk.heir)
+                self._hand(index, chunk.heir, remembered=chunk.delivered)
         self._number(changed)
         return changed
 
@@ -297,17 +300,17 @@ class DataPlan:
             chunk = self.chunks[index]
             if chunk.heir in leavers and chunk.holder is not None:
                 changed.add(chunk.holder)
-                self._hand(index, chunk.holder)
+                self._keep(index)
         for holder in leavers:
             for index in sorted(self._held.pop(holder, ())):
                 chunk = self.chunks[index]
                 heir = chunk.heir if chunk.delivered or not chunk.delivery else None
+                heir = None if heir in leavers else heir
                 if heir is not None:
                     self.handed.append((index, holder, heir))
-                chunk.holder = None
-                self._hand(index, heir)
-                if heir is not None:
                     changed.add(heir)
+                chunk.holder = None
+                self._hand(index, heir, remembered=chunk.delivered)
             self._numbers.pop(holder, None)
         changed -= leavers
         self._number(changed)
@@ -326,7 +329,7 @@ class DataPlan:
             points=self.points,
             seed=self._seed,
             chunks=chunks,
-            epochs=self._epochs,
+            epochs=self.epochs,
             number=self._numbers.get(holder, 0),
         )
 
@@ -387,7 +390,7 @@ class DataPlan:
 
     @property
     def done(self) -> bool:
-        return self._epochs is not None and self.passes >= self._epochs
+        return self.epochs is not None and self.passes >= self.epochs
 
     def check(self) -> None:
         """Check the chunks that were changed since the last check, and those that move."""

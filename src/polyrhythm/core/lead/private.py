@@ -166,9 +166,8 @@ class PrivatePlan(DataPlan):
             chunk = self.chunks[index]
             if chunk.passes < passes:
                 chunk.passes, chunk.cursor = passes, 0
-            self._forget(index)
             self._passes.put(index, chunk.passes)
-            self._hand(index, found.holder)
+            self._hand(index, found.holder, remembered=False)
             self.points += chunk.points
         return True
 
@@ -204,16 +203,6 @@ class PrivatePlan(DataPlan):
     def share(self, members: list[Holder]) -> set[Holder]:
         """Nothing to do: every member has its own data set."""
         return set()
-
-    def lose(self, gone: Iterable[Holder]) -> None:
-        """The rows of these members are not in the version that was folded last. Chunks whose owners
-        are gone too are excluded soon."""
-        leavers = set(gone)
-        for holder in leavers:
-            for index in self._held.get(holder, ()):
-                owner = self._set_of[index].holder
-                if owner is not None and owner not in leavers and not self.chunks[index].delivered:
-                    self._forget(index)
 
     def release(
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
@@ -264,8 +253,7 @@ class PrivatePlan(DataPlan):
             having = [each for each in copies if each not in leavers and index in copies[each]]
             if having:
                 heir = min(having, key=lambda each: len(self._held.get(each, ())))
-                self._forget(index)
-                self._hand(index, heir)
+                self._hand(index, heir, remembered=False)
                 self.handed.append((index, last, heir))
                 found.add(heir)
         return found

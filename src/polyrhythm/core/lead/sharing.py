@@ -237,7 +237,7 @@ class Sharing:
         changed = self._migration.call_off(self._plan, Reason("move-job-ends"))
         return self._leases(view, changed)
 
-    def lose(self, gone: Iterable[Holder]) -> None:
+    def lose(self, gone: Collection[Holder]) -> None:
         """Every server knows that these members were removed. *With kind statistics, points that were
         in their rows are visited again, also if these were the last visits of the job.*"""
         if self._plan is not None:

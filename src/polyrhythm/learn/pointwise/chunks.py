@@ -70,9 +70,9 @@ class Chunk:
         chunk._seen, chunk._halted = state["seen"], state["halted"]
         return chunk
 
-    def take(self, lease: ChunkLease, epochs: int | None) -> None:
+    def take(self, lease: ChunkLease) -> None:
         """Continue with another lease, knowing the points."""
-        self.passes, self.cursor = position(lease, (self.passes, self.cursor), epochs)
+        self.passes, self.cursor = position(lease, (self.passes, self.cursor))
 
     def visit(
         self, count: int, algorithm: Algorithm, parameter: Arrays, share: float = 0.0
@@ -200,7 +200,7 @@ class Chunks:
         for each in lease.chunks:
             if each.chunk not in self._chunks:
                 self._chunks[each.chunk] = self._read(each)
-            self._chunks[each.chunk].take(each, lease.epochs)
+            self._chunks[each.chunk].take(each)
         self.everything = sum(chunk.length for chunk in self._chunks.values())
         if self._carrier is not None:
             self._received.keep({*lease.arriving, *lease.copies}, lease.delivery)

@@ -70,9 +70,7 @@ class SimPoints:
             if known is None:
                 self._at[chunk.chunk] = max(been, (chunk.passes, chunk.cursor))
             else:
-                self._at[chunk.chunk] = position(
-                    chunk, been if chunk.chunk in known else None, lease.epochs
-                )
+                self._at[chunk.chunk] = position(chunk, been if chunk.chunk in known else None)
         self._left.clear()
         self.everything = sum(self._lengths.values())
         return anew

@@ -1,0 +1,111 @@
+"""Kind statistics: chunks whose points no member remembers begin their last pass again."""
+
+import pytest
+
+from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.wire.messages import ChunkProgress
+
+A, B = (0, 1), (1, 2)
+EPOCHS = 3
+
+
+def plan_of(passes: int, cursor: int) -> DataPlan:
+    """A has two chunks of 10 points, and has come to this position in both."""
+    plan = DataPlan(20, 1, 0, EPOCHS, least=10)
+    plan.forgets = True
+    plan.share([A])
+    visit(plan, passes, cursor)
+    return plan
+
+
+def visit(plan: DataPlan, passes: int, cursor: int) -> None:
+    plan.commit(A, tuple(ChunkProgress(chunk, passes, cursor) for chunk in range(2)))
+    plan.check()
+
+
+def positions(plan: DataPlan) -> list[tuple[int, int]]:
+    plan.check()
+    return [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
+
+
+def leased(plan: DataPlan) -> list[int]:
+    return [each.chunk for each in plan.lease(A).chunks]
+
+
+@pytest.mark.parametrize("end", ["the heir dies", "the chunks are shared anew"])
+def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> None:
+    """Its last visits are in flight, and it may have forgotten the points since."""
+    plan = plan_of(2, 5)
+    assert plan.share([A, B]) == {A}
+    (moved,) = plan.moving
+    asked = plan.lease(A).number
+    if end == "the heir dies":
+        plan.release([B])
+    plan.share([A])
+    assert leased(plan) == [1 - moved]
+    visit(plan, 3, 0)
+    assert positions(plan) == [(3, 0), (3, 0)]
+    assert plan.confirm(A, asked) == {A}
+    assert positions(plan)[moved] == (2, 0) and not plan.done
+    assert leased(plan) == [0, 1] and not plan.moving
+
+
+def test_a_holder_dies_after_its_heir() -> None:
+    plan = plan_of(2, 5)
+    plan.share([A, B])
+    plan.release([B])
+    plan.release([A])
+    assert positions(plan) == [(2, 0), (2, 0)]
+    assert [chunk.holder for chunk in plan.chunks] == [None, None] and not plan.moving
+
+
+def test_both_die_after_the_points_have_arrived() -> None:
+    plan = plan_of(3, 0)
+    plan.give([(0, A, B)], delivery=1)
+    plan.delivered(0, 1, again=True)
+    plan.lose([A, B])
+    assert positions(plan) == [(2, 0), (2, 0)]
+    plan.release([A, B])
+    assert [chunk.holder for chunk in plan.chunks] == [None, None] and not plan.moving
+
+
+def test_a_chunk_whose_points_have_not_arrived_stays_where_it_is_remembered() -> None:
+    plan = plan_of(2, 5)
+    plan.give([(0, A, B)], delivery=1)
+    assert plan.take_back([0]) == {A}
+    assert positions(plan) == [(2, 5), (2, 5)] and leased(plan) == [0, 1]
+
+
+def test_a_chunk_that_is_taken_back_when_its_points_have_arrived_begins_again() -> None:
+    plan = plan_of(2, 5)
+    plan.give([(0, A, B)], delivery=1)
+    assert plan.delivered(0, 1, again=True) == {A}
+    asked = plan.lease(A).number
+    plan.take_back([0])
+    assert leased(plan) == [1]
+    assert plan.confirm(A, asked) == {A}
+    assert positions(plan) == [(2, 0), (2, 5)] and leased(plan) == [0, 1]
+
+
+def test_a_chunk_that_moves_with_its_memory_keeps_its_position() -> None:
+    plan = plan_of(2, 5)
+    plan.give([(0, A, B)], delivery=1)
+    plan.delivered(0, 1, again=True)
+    assert plan.confirm(A, plan.lease(A).number) == {B}
+    assert positions(plan) == [(2, 5), (2, 5)]
+
+
+@pytest.mark.parametrize(("passes", "after"), [(1, (1, 5)), (2, (2, 0))])
+def test_only_the_last_pass_begins_again(passes: int, after: tuple[int, int]) -> None:
+    plan = plan_of(passes, 5)
+    plan.lose([A])
+    assert positions(plan) == [after, after]
+
+
+def test_without_memory_no_chunk_begins_again() -> None:
+    plan = plan_of(2, 5)
+    plan.forgets = False
+    plan.share([A, B])
+    plan.release([B])
+    plan.release([A])
+    assert positions(plan) == [(2, 5), (2, 5)]
