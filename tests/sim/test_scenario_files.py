@@ -114,7 +114,7 @@ def test_groups_become_workers_with_names() -> None:
         (("count = 2", "slows = [{at = '1s', factor = -1.0}]"), ["factor is -1", "slows"]),
         (
             ("count = 2", "slows = [{at = '2s', factor = 2.0}, {at = '1s', factor = 2.0}]"),
-            ["order of time"],
+            ["order of their time"],
         ),
         (("10ms", "-10ms"), ["-10ms", "duration", "$.workers[0].step"]),
         (("'10ms'", "10"), ["10", "duration"]),
