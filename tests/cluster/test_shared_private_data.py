@@ -6,37 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyrhythm.observe.journal import read_journal
 from tests.cluster.jobs.shared_visits import WORKERS, points_of
 from tests.cluster.processes import Command, call
+from tests.cluster.slow_worker import FAST, LIMIT_S, SLOW, lines, train, train_with_crash
+from tests.cluster.slow_worker import FLAGS as SLOW_WORKER
 
 JOB = Path(__file__).parent / "jobs" / "shared_visits.py"
-EPOCHS = 5
-LIMIT_S = 240
-"""A job takes 15 s on a quiet machine."""
-PRIVATE = (JOB, "--data-private", "--updater", "addition", "--sync", "fsp", "--interval", "60ms")
-FLAGS = (*PRIVATE, "--workers", WORKERS, "--servers", 2, "--kind", "local", "--min-step", "8ms")
-OWNER, HOLDER = "worker-2", "worker-1"
-
-
-def train(folder: Path, *flags: object) -> list[dict[str, object]]:
-    """Train with a slow worker that shares its points, as the others do; return the journal."""
-    call(
-        *("train", *FLAGS, "--slow", "2=8x", "--check", "--quiet", "--name", "run"),
-        *("--epochs", EPOCHS, "--max-seconds", LIMIT_S, *flags),
-        cwd=folder,
-        timeout_s=LIMIT_S + 30,
-    )
-    return list(read_journal(folder / "runs" / "run" / "journal.jsonl"))
-
-
-def lines(journal: list[dict[str, object]], what: str) -> list[dict[str, object]]:
-    return [line for line in journal if line["what"] == what]
-
-
-def check_goal(journal: list[dict[str, object]]) -> None:
-    (ended,) = lines(journal, "ended")
-    assert ended["reason"] == "goal", ended
+EPOCHS = 4
+FLAGS = ("--data-private", "--min-step", "32ms", "--epochs", EPOCHS)
 
 
 def visits(folder: Path, owner: int) -> torch.Tensor:
@@ -59,8 +36,7 @@ def seen(folder: Path, worker: int) -> list[int]:
 def test_points_of_a_worker_that_shares_them_are_visited_by_others_once_per_pass(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
-    journal = train(tmp_path, "--share-data", *flags)
-    check_goal(journal)
+    journal = train(JOB, tmp_path, *FLAGS, "--share-data", *flags)
     assert lines(journal, "points-moved")
     for owner in range(WORKERS):
         assert (visits(tmp_path, owner) == EPOCHS).all()
@@ -68,26 +44,19 @@ def test_points_of_a_worker_that_shares_them_are_visited_by_others_once_per_pass
 
 
 def test_without_the_flag_no_point_leaves_its_worker(tmp_path: Path) -> None:
-    journal = train(tmp_path)
-    check_goal(journal)
+    journal = train(JOB, tmp_path, *FLAGS, "--epochs", 2)
     assert not lines(journal, "points-moved") and not lines(journal, "chunks")
     for worker in range(WORKERS):
         assert [n for n, points in enumerate(seen(tmp_path, worker)) if points] == [worker]
 
 
 @pytest.mark.guarantee("shared-private-points", policies=("fsp",), k=(0,))
-@pytest.mark.parametrize(
-    ("who", "did"), [(OWNER, "sent"), (HOLDER, "took")], ids=["owner", "target"]
-)
+@pytest.mark.parametrize(("who", "did"), [(SLOW, "sent"), (FAST, "took")], ids=["owner", "target"])
 def test_no_point_is_visited_twice_if_a_worker_dies_while_its_points_travel(
     who: str, did: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crash = tmp_path / "crash"
-    crash.write_text(f"{who} {did} ChunkPart")
-    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
-    journal = train(tmp_path, "--share-data")
-    assert not crash.exists(), f"{who} was not killed"
-    check_goal(journal)
+    flags = (*FLAGS, "--share-data")
+    journal = train_with_crash(who, did, monkeypatch, JOB, tmp_path, *flags)
     dead = int(who[-1])
     for owner in {0, 1, 2} - {dead}:
         assert (visits(tmp_path, owner) == EPOCHS).all()
@@ -99,12 +68,8 @@ def test_no_point_is_visited_twice_if_a_worker_dies_while_its_points_travel(
 def test_an_owner_that_is_started_again_continues_with_the_points_that_it_still_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crash = tmp_path / "crash"
-    crash.write_text(f"{OWNER} sent ChunkPart")
-    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
-    journal = train(tmp_path, "--share-data", "--respawn")
-    assert not crash.exists(), f"{OWNER} was not killed"
-    check_goal(journal)
+    flags = (*FLAGS, "--share-data", "--respawn")
+    train_with_crash(SLOW, "sent", monkeypatch, JOB, tmp_path, *flags)
     for owner in (0, 1):
         assert (visits(tmp_path, owner) == EPOCHS).all()
     assert visits(tmp_path, 2).max() <= EPOCHS
@@ -112,9 +77,9 @@ def test_an_owner_that_is_started_again_continues_with_the_points_that_it_still_
 
 def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path) -> None:
     """worker-1 is slow and shares nothing. worker-2 joins, is slow too, and shares its points."""
-    flags = ("--local-workers", 2, "--slow", "1=8x", "--epochs", EPOCHS, "--check")
-    with Command(*FLAGS, *flags, cwd=tmp_path) as command:
-        joiner = command.join(JOB, "--name", OWNER, "--share-data", "--slow", "8x")
+    flags = ("--local-workers", 2, "--slow", "1=4x")
+    with Command(JOB, *SLOW_WORKER, *FLAGS, *flags, cwd=tmp_path) as command:
+        joiner = command.join(JOB, "--name", SLOW, "--share-data", "--slow", "8x")
         assert command.wait(LIMIT_S) == 0, command.stderr()
         assert joiner.wait(60) == 0
         announced = {line["name"]: line["shares"] for line in command.journal("data")}
@@ -124,7 +89,7 @@ def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path)
             for line in command.journal("points-moved")
         ]
     assert announced == {"worker-0": False, "worker-1": False, "worker-2": True}
-    assert moved and {source for source, target in moved if target != OWNER} == {OWNER}
+    assert moved and {source for source, target in moved if target != SLOW} == {SLOW}
     for owner in range(WORKERS):
         assert (visits(tmp_path, owner) == EPOCHS).all()
     assert not seen(tmp_path, 0)[1] and not seen(tmp_path, 2)[1], "worker-1 has kept its points"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-MOST, BATCH, WORKERS = 600, 10, 3
+MOST, BATCH, WORKERS = 150, 10, 3
 
 
 def points_of(number: int) -> int:
-    return MOST - 100 * number
+    return MOST - 25 * number
 
 
 class Own(torch.utils.data.Dataset):

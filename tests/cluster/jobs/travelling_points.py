@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-POINTS, BATCH, SLICES = 2000, 10, 4
+POINTS, BATCH, SLICES = 500, 20, 4
 
 
 class Read(torch.utils.data.Dataset):
