@@ -18,7 +18,7 @@ from torch import nn
 
 from polyrhythm import Worker
 
-ROUNDS = 30
+ROUNDS = 10
 FEATURES, HIDDEN, CLASSES = 12, 16, 4
 State = dict[str, torch.Tensor]
 
@@ -85,7 +85,7 @@ OPTIMIZERS: dict[str, Callable[[Net], torch.optim.Optimizer]] = {
 
 
 def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.7)
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.7)
 
 
 # -- as a job ----------------------------------------------------------------------------------

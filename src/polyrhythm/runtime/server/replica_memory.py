@@ -35,6 +35,9 @@ class _Kept:
     updater: Updater
     dtype: torch.dtype
     wire: torch.dtype
+    rows: KeepsRows | None
+    """The updater, if it keeps rows. To look for the methods of a protocol takes long, so this is
+    found once."""
 
 
 def export_state(held: Held, updater: Updater) -> SliceState:
@@ -92,7 +95,8 @@ class ReplicaMemory:
         zeros = torch.zeros(slice_.length, dtype=dtype)
         held = Held(slice_, zeros, torch.zeros(slice_.length, dtype=dtype))
         ((updater, _),) = updaters_for(self._layout, self._job, self._spec, [held]).values()
-        return _Kept(held, updater, dtype, wire_dtype(space, self._job.wire_dtype))
+        rows = updater if isinstance(updater, KeepsRows) else None
+        return _Kept(held, updater, dtype, wire_dtype(space, self._job.wire_dtype), rows)
 
     def wire(self, slice_: int) -> torch.dtype:
         return self._kept[slice_].wire
@@ -106,7 +110,7 @@ class ReplicaMemory:
         """The size of a step's payload in bytes. A contribution has the dtype of the wire, an
         aggregate that of the slice's parameters."""
         kept = self._kept[message.slice]
-        if isinstance(kept.updater, KeepsRows):
+        if kept.rows is not None:
             return len(message.differences) * kept.held.slice.length * kept.dtype.itemsize
         if message.quantised:
             return quantised_nbytes(self._layout, kept.held.slice)
@@ -144,8 +148,8 @@ class ReplicaMemory:
         """Make the step that the primary made: fold its aggregate, or one contribution."""
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
-        if isinstance(updater, KeepsRows):
-            _step_rows(message, data, kept, updater)
+        if kept.rows is not None:
+            _step_rows(message, data, kept, kept.rows)
             return
         if data is None and message.indices == 0 and message.step.weight:
             data = memoryview(b"")  # the contribution has no rows of this slice
