@@ -10,30 +10,50 @@ import pytest
 
 from benchmarks.examples.catalogue import EXAMPLES, FOLDER
 from tests.cluster.processes import Command
+from tests.commands.warm_server import START_FILE
 
 ROOT = FOLDER.parent
 
 
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fork server import what lbfgs.py imports, so that its workers need not."""
+    path = tmp_path / "start.py"
+    path.write_text("import sklearn.datasets\n")
+    monkeypatch.setenv(START_FILE, str(path))
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("name", "policy", "floor", "points"),
+    ("name", "policy", "floor", "passes", "points"),
     [
-        ("batchnorm_cnn", "bsp", 0.9, 4 * 960),
-        ("gan", "asp", 0.2, 20 * 1_500),
-        ("lbfgs", "psp", 0.93, 5 * 450),
-        ("lenet_like", "fsp", 0.9, 3 * 640),
-        ("loader", "ssp:4", 0.85, 6 * 1_600),
-        ("sparse_embeddings", "ssp:4", 0.8, 14 * 4_000),
-        ("tabular", "bsp", 0.8, 10 * 1_600),
-        ("transformer", "asp", 0.8, 5 * 1_500),
+        ("batchnorm_cnn", "bsp", 0.9, 3, 960),
+        ("gan", "asp", 0.2, 8, 1_500),
+        ("lbfgs", "psp", 0.93, 5, 450),
+        ("lenet_like", "fsp", 0.9, 3, 640),
+        ("loader", "ssp:4", 0.85, 3, 1_600),
+        ("sparse_embeddings", "ssp:4", 0.8, 5, 4_000),
+        ("tabular", "bsp", 0.8, 2, 1_600),
+        ("transformer", "asp", 0.8, 4, 1_500),
     ],
 )
-def test_a_script_learns(name: str, policy: str, floor: float, points: int, tmp_path: Path) -> None:
+def test_a_script_learns(
+    name: str,
+    policy: str,
+    floor: float,
+    passes: int,
+    points: int,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Some scripts make more passes if nothing is said. They reach the floor with these passes."""
     example = EXAMPLES[name]
-    flags = ["--workers", 2, "--servers", 1, *example.words(policy)]
+    if name == "lbfgs":
+        request.getfixturevalue("imported")
+    flags = ["--workers", 2, "--servers", 1, "--epochs", passes, *example.words(policy)]
     with Command(example.path, *flags, cwd=tmp_path, trace=False) as command:
         assert command.wait(120) == 0, command.stderr()
-        assert sum(line["points"] for line in command.journal("rounds")) == points
+        assert sum(line["points"] for line in command.journal("rounds")) == passes * points
         reports = [line["metrics"][example.measure] for line in command.journal("reported")]
         assert example.deficit(reports[-1], floor) < 0
 
@@ -42,7 +62,7 @@ def test_a_script_learns(name: str, policy: str, floor: float, points: int, tmp_
 def test_the_notebook_learns(tmp_path: Path) -> None:
     """Jupyter's kernel runs all cells."""
     command = [sys.executable, "-m", "benchmarks.examples.notebook", FOLDER / "notebook.ipynb"]
-    options = ["--set=workers=2", "--set=servers=1", "--set=sync=ssp:4"]
+    options = ["--set=workers=2", "--set=servers=1", "--set=sync=ssp:4", "--set=epochs=3"]
     places = {name: str(tmp_path) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
     done = subprocess.run(
         [*command, *options],
@@ -56,4 +76,4 @@ def test_the_notebook_learns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["metrics"]["accuracy"] > 0.85
-    assert told["points"] == 8 * 1_500
+    assert told["points"] == 3 * 1_500
