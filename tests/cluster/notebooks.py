@@ -3,9 +3,10 @@
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 
-from tests.commands.forked_python import command
+from tests.cluster import forked_kernel
 from tests.commands.start import warm_server
 
 
@@ -16,7 +17,8 @@ def jupyter_environment(folder: Path) -> dict[str, str]:
     assert launcher is not None and launcher.origin is not None
     kernel = folder / "kernels" / "python3"
     kernel.mkdir(parents=True)
-    argv = [*command(), launcher.origin, "-f", "{connection_file}"]
+    program = [sys.executable, forked_kernel.__file__]
+    argv = [*program, launcher.origin, "-f", "{connection_file}"]
     spec = {"argv": argv, "display_name": "Python", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(spec))
     places = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_PATH")

@@ -1,7 +1,6 @@
 """Each script of `examples/` trains once, under one policy."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.examples.catalogue import EXAMPLES, FOLDER
+from tests.cluster.notebooks import jupyter_environment
 from tests.cluster.processes import Command
 from tests.commands.warm_server import START_FILE
 
@@ -63,11 +63,10 @@ def test_the_notebook_learns(tmp_path: Path) -> None:
     """Jupyter's kernel runs all cells."""
     command = [sys.executable, "-m", "benchmarks.examples.notebook", FOLDER / "notebook.ipynb"]
     options = ["--set=workers=2", "--set=servers=1", "--set=sync=ssp:4", "--set=epochs=3"]
-    places = {name: str(tmp_path) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
     done = subprocess.run(
         [*command, *options],
         cwd=ROOT,
-        env={**os.environ, **places},
+        env=jupyter_environment(tmp_path / "jupyter"),
         capture_output=True,
         text=True,
         timeout=110,

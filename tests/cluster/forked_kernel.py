@@ -1,0 +1,37 @@
+"""Runs the kernel of Jupyter in a process that the warm server forks.
+
+    python tests/cluster/forked_kernel.py KERNEL ARGUMENTS
+
+The kernel has threads and has computed when it starts a job, and then a process that is forked from it
+would hang. So it has a spare child from its beginning, which becomes the fork server of its job.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    given = dict(os.environ)
+    sys.path[0] = str(ROOT)
+    from tests.commands.start import WarmCommand
+
+    kernel = WarmCommand(
+        sys.argv[1:],
+        cwd=Path.cwd(),
+        env=given,
+        stdin=None,
+        stdout=None,
+        stderr=None,
+        start_new_session=False,
+        spares=1,
+        script=True,
+    )
+    status = kernel.wait()
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
