@@ -28,7 +28,8 @@ SYNCS = ["bsp", "fsp", "bspb", "bspv"]
 WORKERS = ("kill", "kill", "stop", "pause", "join", "join", "leave")
 SERVERS = ("kill-server", "stop-server", "pause-server", "kill", "stop", "join", "cut")
 FAULTS = 5
-KIND = ("--kind", "statistics", "--min-step", "5ms", "--json")
+KIND = ("--kind", "statistics", "--json")
+STEP = ("--min-step", "5ms")
 
 
 def numbers(folder: Path) -> dict[str, tuple[float, float, bool]]:
@@ -63,7 +64,7 @@ def test_every_point_is_in_the_sum_at_most_once(
     print(f"faults: {' '.join(faults)}")
     sync = SYNCS[seed % len(SYNCS)]
     more = ["--sync", sync, "--timer", "1s", "--interval", "60ms", "--respawn"]
-    more += ["--target-accuracy", 1.0, "--workers", 3, "--servers", 3]
+    more += ["--target-accuracy", 1.0, "--workers", 3, "--servers", 3, "--min-step", "40ms"]
     more += ["--replicas", 1] if servers else []
     with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)
@@ -84,7 +85,7 @@ def test_every_point_is_in_the_sum_at_most_once(
 
 def test_parameters_that_differ_do_not_drift_apart(tmp_path: Path) -> None:
     more = ("--sync", "bspb", "--workers", 3, "--servers", 2, "--epochs", 15, "--set", "drift=1")
-    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+    with Command(JOB, *KIND, *STEP, *more, cwd=tmp_path) as command:
         assert command.wait(90) == 0, command.stderr()
         saved = load_file(command.run_dir / "model.safetensors")
     found = numbers(tmp_path)
@@ -94,7 +95,7 @@ def test_parameters_that_differ_do_not_drift_apart(tmp_path: Path) -> None:
 
 def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
     more = ("--sync", "bspb", "--workers", 2, "--servers", 2, "--set", "stop=6", "--epochs", 50)
-    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+    with Command(JOB, *KIND, *STEP, *more, cwd=tmp_path) as command:
         assert command.wait(90) == 0, command.stderr()
         (ended,) = command.journal("ended")
         assert ended["fields"] == {"goal": "terminated", "why": "converged"}
@@ -113,7 +114,7 @@ def test_points_of_a_worker_that_is_killed_in_the_last_pass_are_in_the_last_sum(
     """A pass has 4 rounds, in each of which every worker visits one chunk. When the worker dies, it has
     finished 1 or 3 of its chunks for the last time."""
     more = ("--sync", "bsp", "--workers", 2, "--epochs", 3, "--set", "batch=75")
-    with Command(JOB, *KIND, *more, "--set", f"die={die}", cwd=tmp_path) as command:
+    with Command(JOB, *KIND, *STEP, *more, "--set", f"die={die}", cwd=tmp_path) as command:
         assert command.wait(90) == 3, command.stderr()  # a worker has failed
         (ended,) = command.journal("ended")
         assert ended["fields"]["goal"] == "passes"
@@ -126,7 +127,7 @@ def test_a_job_begins_with_a_saved_model(tmp_path: Path) -> None:
     saved = {name: torch.tensor(41.0, dtype=torch.float64) for name in ("number", "points")}
     save_file(saved, tmp_path / "first.safetensors")
     more = ("--sync", "bspb", "--workers", 2, "--epochs", 3, "--init", "first.safetensors")
-    with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
+    with Command(JOB, *KIND, *STEP, *more, cwd=tmp_path) as command:
         assert command.wait(90) == 0, command.stderr()
     assert {number for number, _, _ in numbers(tmp_path).values()} == {44.0}
 
@@ -136,11 +137,13 @@ def test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum(
 ) -> None:
     """Every worker visits one of its four chunks in a step, so a pass has 4 rounds. A job that begins
     anew makes an M-step in every round; a job that resumes waits for a pass."""
-    more = ("--sync", "bsp", "--workers", 2, "--servers", 2, "--rounds", 60, "--set", "batch=75")
-    with Command(JOB, *KIND, *more, "--checkpoint-every", "10rounds", cwd=tmp_path) as command:
+    more = ("--sync", "bsp", "--workers", 2, "--servers", 2, "--rounds", 24, "--set", "batch=75")
+    with Command(
+        JOB, *KIND, *STEP, *more, "--checkpoint-every", "10rounds", cwd=tmp_path
+    ) as command:
         assert command.wait(90) == 0, command.stderr()
     before = {name: number for name, (number, _, _) in numbers(tmp_path).items()}
-    assert before == {"worker-0": 61.0, "worker-1": 61.0}
+    assert before == {"worker-0": 25.0, "worker-1": 25.0}
     listed = listing(open_store(str(command.run_dir)))
     cut = max(each.checkpoint.manifest.round for each in listed if each.checkpoint is not None)
     for more_rounds, m_steps in ((3, 0), (8, 5)):
@@ -152,16 +155,22 @@ def test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum(
         assert {number for number, _, _ in numbers(tmp_path).values()} == {cut + m_steps}
 
 
-@pytest.mark.parametrize("sync", ["fsp", "bsp"])
-def test_points_move_with_what_they_remember(sync: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sync", "points", "passes"), [("fsp", 300, 12), ("bsp", 10, 20)], ids=["fsp", "bsp"]
+)
+def test_points_move_with_what_they_remember(
+    sync: str, points: int, passes: int, tmp_path: Path
+) -> None:
     """A slow worker gives points to fast ones. In every version every point is in the sum at most
-    once, and at the end all of them are."""
+    once, and at the end all of them are. With bsp, 10 points are shared unevenly, and move at the
+    end."""
     more = ["--sync", sync, "--interval", "60ms", "--workers", 3, "--servers", 2, "--slow", "2=4x"]
-    more += ["--migrate", "full", "--epochs", 40, "--set", "batch=25", "--check"]
+    more += ["--migrate", "full", "--epochs", passes, "--set", "batch=25", "--check"]
+    more += ["--set", f"points={points}", "--min-step", "20ms"]
     with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
         assert command.wait(90) == 0, command.stderr()
         moved = command.journal("points-moved")
     assert [path.read_text() for path in tmp_path.glob("*.fault")] == []
-    assert {points for _, points, _ in numbers(tmp_path).values()} == {POINTS}
+    assert {found for _, found, _ in numbers(tmp_path).values()} == {points}
     if sync == "fsp":
         assert sum(line["points"] for line in moved) > 0

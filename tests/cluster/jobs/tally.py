@@ -9,8 +9,8 @@ ends with an error.
 
 `--set drift=1`: the M-step of every worker but worker-0 is wrong. `--set slow=S`: each step takes S
 seconds longer. `--set stop=N`: the algorithm ends when the number is N. `--set die=N`: worker-1 kills
-itself at its visit number N. The file `finish` ends the job. A worker writes a line to its book for
-every version (`tests/cluster/job_workers.py`).
+itself at its visit number N. `--set points=N`: the number of points. The file `finish` ends the job. A
+worker writes a line to its book for every version (`tests/cluster/job_workers.py`).
 """
 
 import os
@@ -32,6 +32,7 @@ class Tally(Algorithm):
 
     def __init__(self, worker):
         self.worker = worker
+        self.points = int(worker.options.get("points", POINTS))
         self.slow_s = float(worker.options.get("slow", 0))
         self.drift = bool(worker.options.get("drift")) and worker.name != "worker-0"
         self.stop = int(worker.options.get("stop", 0))
@@ -44,7 +45,7 @@ class Tally(Algorithm):
         return {"number": np.asarray(1.0), "points": np.asarray(0.0)}
 
     def statistics(self, parameter):
-        return {"count": (POINTS,), "value": (POINTS,)}
+        return {"count": (self.points,), "value": (self.points,)}
 
     def memory(self, count):
         return {"value": np.zeros(count)}
@@ -53,7 +54,7 @@ class Tally(Algorithm):
         self.visits += 1
         if self.visits == self.die:
             os.kill(os.getpid(), signal.SIGKILL)
-        count, value = np.zeros(POINTS), np.zeros(POINTS)
+        count, value = np.zeros(self.points), np.zeros(self.points)
         points, square = batch.x[:, 0].astype(int), float(parameter["number"]) ** 2
         count[points[memory["value"] == 0]] = 1
         value[points] = square - memory["value"]
@@ -81,7 +82,7 @@ class Tally(Algorithm):
         return {"number": np.asarray(number), "points": np.asarray(count.sum())}
 
     def objective(self, statistics, parameter):
-        return float(POINTS - statistics["count"].sum())
+        return float(self.points - statistics["count"].sum())
 
     def terminated(self, check):
         return bool(self.stop) and float(check.new["number"]) >= self.stop
@@ -89,7 +90,8 @@ class Tally(Algorithm):
 
 def main(worker):
     Path(f"{worker.name}.pid").write_text(str(os.getpid()))
-    source = ArraySource(Batch(np.arange(POINTS, dtype=float).reshape(-1, 1)))
-    fit = run_pointwise(worker, Tally(worker), source, batch=int(worker.options.get("batch", 30)))
+    tally = Tally(worker)
+    source = ArraySource(Batch(np.arange(tally.points, dtype=float).reshape(-1, 1)))
+    fit = run_pointwise(worker, tally, source, batch=int(worker.options.get("batch", 30)))
     number, points = float(fit.parameter["number"]), float(fit.parameter["points"])
     Path(f"{worker.name}.result").write_text(f"{number} {points} {fit.terminated}")
