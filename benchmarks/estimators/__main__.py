@@ -37,7 +37,7 @@ import polyrhythm.mixture
 from benchmarks import report
 from benchmarks.estimators import quality
 from polyrhythm.estimators import base
-from polyrhythm.estimators.fitting import Fitted, Place, fit_points
+from polyrhythm.estimators.fitting import FitPlace, Fitted, fit_points
 from polyrhythm.learn.pointwise import kmeans
 from polyrhythm.learn.pointwise import mixture as mixtures
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
@@ -63,7 +63,7 @@ def our_pass_s(
     algorithm: Algorithm, x: np.ndarray, first: Arrays, workers: int | None, passes: int = 12
 ) -> float:
     points = Batch(x)
-    place = Place(workers)
+    place = FitPlace(workers)
     found = fit_points(
         algorithm,
         points,
@@ -111,7 +111,7 @@ def speed(points: int, repeat: int, workers: int | None) -> list[dict[str, Any]]
     rng = np.random.default_rng(1)
     chosen = x[rng.choice(points, CLUSTERS, replace=False)]
     first = {"centers": chosen.astype(np.float64), "variance": np.ones(())}
-    start = mixtures.GaussianMixture(CLUSTERS).init_parameter(Batch(x[:10_000]), rng)
+    start = mixtures.GaussianMixtureAlgorithm(CLUSTERS).init_parameter(Batch(x[:10_000]), rng)
 
     def their_kmeans(passes: int) -> Any:
         options: dict[str, Any] = {"n_init": 1, "tol": 0, "algorithm": "lloyd"}
@@ -136,9 +136,11 @@ def speed(points: int, repeat: int, workers: int | None) -> list[dict[str, Any]]
     starts: list[float] = []
     for number in range(repeat):
         report.say(f"speed, {number + 1} of {repeat}")
-        ours = our_pass_s(kmeans.KMeans(CLUSTERS, tol=0.0), x, first, workers)
+        ours = our_pass_s(kmeans.KMeansAlgorithm(CLUSTERS, tol=0.0), x, first, workers)
         cases["KMeans pass"].append((ours, their_pass_s(their_kmeans)))
-        ours = our_pass_s(mixtures.GaussianMixture(CLUSTERS, tol=0.0), x, start, workers, 8)
+        ours = our_pass_s(
+            mixtures.GaussianMixtureAlgorithm(CLUSTERS, tol=0.0), x, start, workers, 8
+        )
         cases["GaussianMixture (diag) pass"].append((ours, their_pass_s(their_mixture, 2, 5)))
         with watched() as fits:
             ours_s, mine = timed(lambda: fitted(polyrhythm.cluster, workers=workers)(x))

@@ -25,11 +25,11 @@ from torch import nn
 
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.blocks import one_blas_thread
-from polyrhythm.learn.pointwise.factors import NMF
-from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.factors import NMFAlgorithm
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
-from polyrhythm.learn.pointwise.mixture import GaussianMixture
+from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
 from polyrhythm.learn.pointwise.runner import first_parameter
 from polyrhythm.learn.pointwise.source import ArraySource
 
@@ -65,19 +65,19 @@ class Problem:
 PROBLEMS = {
     problem.name: problem
     for problem in (
-        Problem("kmeans", "higgs.npy", 64, 6, lambda: KMeans(_K, tol=_NEVER)),
-        Problem("fcm", "higgs.npy", 64, 6, lambda: FuzzyCMeans(_K, m=1.3, tol=_NEVER)),
+        Problem("kmeans", "higgs.npy", 64, 6, lambda: KMeansAlgorithm(_K, tol=_NEVER)),
+        Problem("fcm", "higgs.npy", 64, 6, lambda: FuzzyCMeansAlgorithm(_K, m=1.3, tol=_NEVER)),
         Problem(
             "gmm",
             "higgs.npy",
             64,
             6,
-            lambda: GaussianMixture(_K, tol=_NEVER, regularisation=1e-2),
+            lambda: GaussianMixtureAlgorithm(_K, tol=_NEVER, regularisation=1e-2),
         ),
-        Problem("nmf", "films.npy", 16, 6, lambda: NMF(_K, tol=_NEVER)),
+        Problem("nmf", "films.npy", 16, 6, lambda: NMFAlgorithm(_K, tol=_NEVER)),
         Problem("lr", "higgs.npy", 128, 30, pass_s=0.6),
         Problem("cnn", "digits.npz", 32, 45),
-        Problem("kmeans-sorted", SORTED, 64, 10, lambda: KMeans(_K, tol=_NEVER)),
+        Problem("kmeans-sorted", SORTED, 64, 10, lambda: KMeansAlgorithm(_K, tol=_NEVER)),
         Problem("lr-sorted", SORTED, 128, 20, pass_s=0.6),
     )
 }

@@ -13,7 +13,7 @@ import pytest
 from polyrhythm.api.secret import find_secret
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import UsageError
-from polyrhythm.io.jobindex import Entry, Index
+from polyrhythm.io.jobindex import JobIndex, ListedJob
 from polyrhythm.io.secretfile import create_secret, parse_secret, read_secret
 
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
@@ -32,19 +32,19 @@ def folder_of(environ: dict[str, str]) -> Path:
     return Path(environ["XDG_STATE_HOME"]) / "polyrhythm" / "jobs"
 
 
-def entry(host: str = "127.0.0.1", job: str = "j", **fields: object) -> Entry:
-    return Entry(host=host, port=4000, job=job, secret_file="/runs/a/secret", **fields)
+def entry(host: str = "127.0.0.1", job: str = "j", **fields: object) -> ListedJob:
+    return ListedJob(host=host, port=4000, job=job, secret_file="/runs/a/secret", **fields)
 
 
 def rewrite(environ: dict[str, str], **fields: object) -> None:
     (path,) = folder_of(environ).glob("*.json")
-    before = msgspec.json.decode(path.read_bytes(), type=Entry)
+    before = msgspec.json.decode(path.read_bytes(), type=ListedJob)
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(before, **fields)))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_job_is_found_by_its_address_while_it_runs(environ: dict[str, str], host: str) -> None:
-    index = Index(environ)
+    index = JobIndex(environ)
     with index.registered(entry()) as known:
         found = index.find(host, 4000)
         assert known and found is not None and found.job == "j"
@@ -55,14 +55,14 @@ def test_a_job_is_found_by_its_address_while_it_runs(environ: dict[str, str], ho
 
 
 def test_a_job_that_listens_on_every_address_is_found_by_any(environ: dict[str, str]) -> None:
-    index = Index(environ)
+    index = JobIndex(environ)
     with index.registered(entry(host="0.0.0.0")), index.registered(entry(job="k")):
         assert (found := index.find("192.0.2.1", 4000)) and found.job == "j"
         assert (found := index.find("127.0.0.1", 4000)) and found.job == "k"
 
 
 def test_only_the_user_can_read_the_folder_and_its_entries(environ: dict[str, str]) -> None:
-    with Index(environ).registered(entry()):
+    with JobIndex(environ).registered(entry()):
         folder = folder_of(environ)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (path,) = folder.iterdir()
@@ -72,7 +72,7 @@ def test_only_the_user_can_read_the_folder_and_its_entries(environ: dict[str, st
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])
 def test_a_folder_that_others_can_enter_is_not_used(environ: dict[str, str], mode: int) -> None:
     """The index uses the next folder of its list instead."""
-    index = Index(environ)
+    index = JobIndex(environ)
     with index.registered(entry()):
         folder_of(environ).chmod(mode)
         assert index.find("127.0.0.1", 4000) is None
@@ -88,13 +88,13 @@ def test_a_folder_behind_a_symbolic_link_is_not_used(
     target.mkdir(mode=0o700)
     folder_of(environ).parent.mkdir(parents=True)
     folder_of(environ).symlink_to(target)
-    with Index(environ).registered(entry()):
+    with JobIndex(environ).registered(entry()):
         assert list(target.iterdir()) == []
 
 
 @AS_ROOT
 def test_a_folder_of_another_user_is_not_used(environ: dict[str, str]) -> None:
-    index = Index(environ)
+    index = JobIndex(environ)
     with index.registered(entry()):
         os.chown(folder_of(environ), 65534, 65534)
         assert index.find("127.0.0.1", 4000) is None
@@ -103,7 +103,7 @@ def test_a_folder_of_another_user_is_not_used(environ: dict[str, str]) -> None:
 def test_a_job_of_another_host_is_not_found_in_a_home_that_both_share(
     environ: dict[str, str],
 ) -> None:
-    index = Index(environ)
+    index = JobIndex(environ)
     with index.registered(entry()):
         rewrite(environ, boot="another")
         assert index.find("127.0.0.1", 4000) is None
@@ -112,7 +112,7 @@ def test_a_job_of_another_host_is_not_found_in_a_home_that_both_share(
 
 
 def test_the_entry_of_a_killed_job_is_removed_by_the_next_job(environ: dict[str, str]) -> None:
-    index = Index(environ)
+    index = JobIndex(environ)
     gone = subprocess.Popen(["true"])
     gone.wait()
     with index.registered(entry()):
@@ -125,20 +125,20 @@ def test_the_entry_of_a_killed_job_is_removed_by_the_next_job(environ: dict[str,
 def test_the_entry_of_a_killed_job_does_not_hide_a_running_job(environ: dict[str, str]) -> None:
     """A killed job has left an entry with the same address. The running job listens on every
     address of the host."""
-    index = Index(environ)
+    index = JobIndex(environ)
     gone = subprocess.Popen(["true"])
     gone.wait()
     with index.registered(entry()):
         with index.registered(entry(host="0.0.0.0", job="k")):
             path = folder_of(environ) / "4000-j.json"
-            left = msgspec.json.decode(path.read_bytes(), type=Entry)
+            left = msgspec.json.decode(path.read_bytes(), type=ListedJob)
             path.write_bytes(msgspec.json.encode(msgspec.structs.replace(left, pid=gone.pid)))
             assert (found := index.find("127.0.0.1", 4000)) and found.job == "k"
         assert index.find("127.0.0.1", 4000) is None
 
 
 def test_a_damaged_entry_is_ignored(environ: dict[str, str]) -> None:
-    index = Index(environ)
+    index = JobIndex(environ)
     with index.registered(entry()):
         (folder_of(environ) / "4000-x.json").write_text("{")
         assert index.find("127.0.0.1", 4000) is not None
@@ -147,7 +147,7 @@ def test_a_damaged_entry_is_ignored(environ: dict[str, str]) -> None:
 def test_a_user_without_any_folder_has_no_index(environ: dict[str, str], tmp_path: Path) -> None:
     for name in ("state", f"polyrhythm-{os.getuid()}"):
         (tmp_path / name).write_text("a file is in the way")
-    with Index(environ).registered(entry()) as known:
+    with JobIndex(environ).registered(entry()) as known:
         assert not known
 
 
@@ -155,7 +155,7 @@ def test_the_secret_is_found_through_the_index(environ: dict[str, str], tmp_path
     file = tmp_path / "secret"
     secret = create_secret(file)
     mine = msgspec.structs.replace(entry(path="/jobs/mine.py"), secret_file=str(file))
-    with Index(environ).registered(mine):
+    with JobIndex(environ).registered(mine):
         known = find_secret("127.0.0.1", 4000, None)
     assert (known.secret, known.job, known.path) == (secret, "j", "/jobs/mine.py")
 
@@ -168,7 +168,7 @@ def test_a_file_comes_before_the_environment_and_that_before_the_index(
     for name in ("indexed", "named"):
         create_secret(tmp_path / name)
     mine = msgspec.structs.replace(entry(), secret_file=str(tmp_path / "indexed"))
-    with Index(environ).registered(mine):
+    with JobIndex(environ).registered(mine):
         for file, expected in (
             (tmp_path / "named", read_secret(tmp_path / "named")),
             (None, parse_secret(b"e" * 32, "")),

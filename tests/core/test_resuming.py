@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.resuming import Found, Loss, Resuming
+from polyrhythm.core.resuming import Loss, NewestCheckpoint, Resuming
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -27,7 +27,7 @@ def test_dead_servers_are_missing_unless_they_are_started_again(
     respawn: bool, lost: int, servers: int, replicas: int
 ) -> None:
     spec = job(respawn=respawn)
-    again, why = Resuming(spec).decide(Loss("slices-lost", lost, 9), Found(4, 7), spec)
+    again, why = Resuming(spec).decide(Loss("slices-lost", lost, 9), NewestCheckpoint(4, 7), spec)
     assert again is not None and (again.servers, again.replicas) == (servers, replicas)
     assert (why.code, why.fields["number"], why.fields["lost"]) == ("rolled-back", 4, 2)
 
@@ -35,8 +35,8 @@ def test_dead_servers_are_missing_unless_they_are_started_again(
 def test_a_job_that_makes_no_new_checkpoint_is_resumed_three_times_and_then_ends() -> None:
     spec, loss = job(), Loss("slices-lost", 1, 9)
     resuming = Resuming(spec)
-    decided = [resuming.decide(loss, Found(4, 7), spec) for _ in range(4)]
+    decided = [resuming.decide(loss, NewestCheckpoint(4, 7), spec) for _ in range(4)]
     assert [again is not None for again, _ in decided] == [True, True, True, False]
     assert decided[-1][1].code == "resumed-in-vain"
-    again, _ = resuming.decide(loss, Found(5, 8), spec)
+    again, _ = resuming.decide(loss, NewestCheckpoint(5, 8), spec)
     assert again is not None, "a new checkpoint is progress"

@@ -28,7 +28,7 @@ def put(folder: Path, *names: str) -> Path:
     return folder
 
 
-def find(data_dir: Path | None, environ: dict[str, str]) -> places.Found | None:
+def find(data_dir: Path | None, environ: dict[str, str]) -> places.FoundFolder | None:
     return places.find(TOYS, places.places(data_dir, environ))
 
 

@@ -9,7 +9,7 @@ import pytest
 import polyrhythm as pr
 from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.nearest import labels_of
 
@@ -38,7 +38,7 @@ def test_kmeans_finds_the_clusters_of_a_file(table: Path, tmp_path: Path, sync: 
     x = np.loadtxt(table, delimiter=",", skiprows=1)[:, :3]
     centers = result.state_dict()["centers"].numpy()
     assert centers.shape == (2, 3)
-    local = fit_local(KMeans(2), Batch(x), rng=np.random.default_rng(0), max_passes=50)
+    local = fit_local(KMeansAlgorithm(2), Batch(x), rng=np.random.default_rng(0), max_passes=50)
     assert labels_of(x, centers)[1].sum() == pytest.approx(local.objectives[-1], rel=0.01)
 
 

@@ -14,7 +14,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
 from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.runtime.net.dial import SocketDialer
@@ -191,7 +191,7 @@ def test_a_chunk_that_is_too_large_to_be_sent_is_called_a_chunk(
 ) -> None:
     limits = Limits(head_nbytes=MEMBER.head_nbytes, payload_nbytes=100)
     monkeypatch.setattr("polyrhythm.runtime.worker.deliveries.MEMBER", limits)
-    kmeans = KMeans(2)
+    kmeans = KMeansAlgorithm(2)
     pair = Pair(kmeans, statistics=kmeans.layout(centres(0.0, 49.0)).size)
     address = pair.carriers[1].address
     send = ChunkSend(1, 1, 25, 50, 1, 2, "worker-1", address)
@@ -211,9 +211,9 @@ def centres(*values: float) -> Arrays:
 def test_points_of_kmeans_change_their_cluster_at_a_worker_whose_centres_have_moved_less() -> None:
     """The source has followed its centres over a long way, so the bounds of its points are large. A
     visit in which many points move sets no bounds; the last one does."""
-    kmeans = KMeans(2)
+    kmeans = KMeansAlgorithm(2)
     first = centres(0.0, 49.0)
-    pair = Pair(kmeans, KMeans(2), kmeans.layout(first).size)
+    pair = Pair(kmeans, KMeansAlgorithm(2), kmeans.layout(first).size)
     for parameter in (first, first, centres(1e4, 2e4), first, first):
         visit_all(pair.source, parameter)
     pair.deliver()

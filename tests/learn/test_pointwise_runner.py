@@ -9,10 +9,10 @@ from polyrhythm import Worker
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.mixture import GaussianMixture
+from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
 from polyrhythm.learn.pointwise.runner import Fit, first_parameter, run_pointwise, sample_source
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.observe.summary import summarise
@@ -28,7 +28,7 @@ def points() -> Batch:
 
 
 def run(
-    algorithm: type[Algorithm] | Any = KMeans, batch: int = 32_768, **job: Any
+    algorithm: type[Algorithm] | Any = KMeansAlgorithm, batch: int = 32_768, **job: Any
 ) -> tuple[InlineRun, dict[str, Fit]]:
     """Run a job inline. Returns the run, and the result on every worker."""
     found: dict[str, Fit] = {}
@@ -51,7 +51,7 @@ def close(one: Arrays, other: Arrays) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("algorithm", [KMeans, GaussianMixture])
+@pytest.mark.parametrize("algorithm", [KMeansAlgorithm, GaussianMixtureAlgorithm])
 def test_full_passes_give_the_result_of_one_process(algorithm: Any, workers: int) -> None:
     expected = reference(algorithm(K), 5)
     _, found = run(algorithm, sync="bspb", workers=workers, epochs=5)
@@ -63,7 +63,7 @@ def test_full_passes_give_the_result_of_one_process(algorithm: Any, workers: int
 
 @pytest.mark.parametrize("sync", ["bsp", "bspb", "bspv", "fsp"])
 def test_every_policy_converges_to_the_same_objective(sync: str) -> None:
-    expected = reference(KMeans(K), 50)
+    expected = reference(KMeansAlgorithm(K), 50)
     assert expected.terminated
     job, found = run(sync=sync, workers=2, epochs=60, batch=100)
     assert close(found["worker-0"].parameter, found["worker-1"].parameter)
@@ -74,7 +74,7 @@ def test_every_policy_converges_to_the_same_objective(sync: str) -> None:
 
 def test_asp_is_for_comparison_only(capsys: pytest.CaptureFixture[str]) -> None:
     """Without rounds, workers read sums of different moments. With one worker nothing differs."""
-    expected = reference(KMeans(K), 50)
+    expected = reference(KMeansAlgorithm(K), 50)
     _, found = run(sync="asp", workers=1, epochs=60)
     assert close(found["worker-0"].parameter, expected.parameter)
     _, found = run(sync="asp", workers=3, epochs=10, batch=50)
@@ -86,10 +86,10 @@ def test_asp_is_for_comparison_only(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_workers_use_the_first_parameters_of_one_of_them() -> None:
     def main(worker: Worker) -> None:
-        first = reference(KMeans(K), 1).parameter
+        first = reference(KMeansAlgorithm(K), 1).parameter
         if worker.name != "worker-0":
             first = {name: array + 1.0 for name, array in first.items()}
-        fit = run_pointwise(worker, KMeans(K), ArraySource(points()), parameter=first)
+        fit = run_pointwise(worker, KMeansAlgorithm(K), ArraySource(points()), parameter=first)
         found.append(fit.parameter)
 
     found: list[Arrays] = []
@@ -98,7 +98,7 @@ def test_the_workers_use_the_first_parameters_of_one_of_them() -> None:
     assert close(found[0], found[1])
 
 
-class Halting(KMeans):
+class Halting(KMeansAlgorithm):
     """Every point votes to halt at its third visit."""
 
     def __init__(self, k: int) -> None:

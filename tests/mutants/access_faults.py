@@ -121,7 +121,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "index-of-another-host",
         "In a home that hosts share, the job of another host is found.",
-        "io:Index.find",
+        "io:JobIndex.find",
         "entry.boot == boot",
         "True",
         f"{_INDEX}::test_a_job_of_another_host_is_not_found_in_a_home_that_both_share",
@@ -129,7 +129,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "index-of-killed-jobs",
         "The index entry of a killed job hides a job that runs.",
-        "io:Index.find",
+        "io:JobIndex.find",
         "_was_killed(entry)",
         "False",
         f"{_INDEX}::test_the_entry_of_a_killed_job_does_not_hide_a_running_job",

@@ -18,7 +18,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
     mutant(
         "routing-epoch-restarts",
         "After a resume, servers have incarnations that others had before the checkpoint.",
-        "core:Routing.resume",
+        "core:RoutingTable.resume",
         "self.epoch = epoch",
         "self.epoch = 0",
         f"{_CUTS}::test_epochs_and_incarnations_continue_after_a_resume",
@@ -111,7 +111,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
     mutant(
         "checkpoint-without-the-lost-state",
         "A checkpoint is made without the state because the worker that was asked for it died.",
-        "core:Keeping.pending",
+        "core:StateKeeping.pending",
         "self._wanted is not None and not self._wanted.whole",
         "False",
         "tests/core/lead/test_keeping.py"

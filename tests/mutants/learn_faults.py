@@ -253,7 +253,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "evaluation-counts-as-computing",
         "The time of an evaluation is booked as computing.",
-        "learn:Reporting.evaluate",
+        "learn:Reporter.evaluate",
         "self.exchange.exclude_time(time.monotonic_ns() - began_ns)",
         "None",
         "tests/learn/test_evaluation.py::test_the_time_of_an_evaluation_is_not_counted_as_computing",

@@ -20,7 +20,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "difference-before-it-is-named",
         "A fold adds every difference that has arrived, and servers differ.",
-        "core:Waiting.take",
+        "core:WaitingContributions.take",
         "row.sequence <= last[key_of(row)]",
         "True",
         f"{_ROWS}[1]",
@@ -179,7 +179,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "bounds-of-the-old-cluster",
         "With many moves, points of KMeans keep the bounds of the clusters that they have left.",
-        "learn:KMeans.update_points",
+        "learn:KMeansAlgorithm.update_points",
         "found.rows + block.start if dense else at[found.rows]",
         "[]",
         f"{_BOUNDS}[False]",
@@ -187,7 +187,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "bounds-beside-new-points",
         "In a visit with new points, points keep the bounds of the clusters that they have left.",
-        "learn:KMeans.update_points",
+        "learn:KMeansAlgorithm.update_points",
         "np.where(old == found.label, bound[at], -np.inf)",
         "bound[at]",
         f"{_BOUNDS}[True]",

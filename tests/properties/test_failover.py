@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.events import Computed
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.server.replication import Replication
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.wire import messages as m
@@ -18,8 +18,8 @@ SPEC = m.ModelSpec(
 COMPUTED = Computed(0, 1.0, (0.1,), None, 0, 0, 0, ())
 
 
-def placed(servers: int, replicas: int) -> Routing:
-    routing = Routing(servers, 64, replicas)
+def placed(servers: int, replicas: int) -> RoutingTable:
+    routing = RoutingTable(servers, 64, replicas)
     for server in range(servers):
         routing.join(server, ADDRESS)
     routing.place(SPEC)
@@ -30,7 +30,7 @@ def placed(servers: int, replicas: int) -> Routing:
     return routing
 
 
-def follow(routing: Routing) -> None:
+def follow(routing: RoutingTable) -> None:
     """Let every server confirm the new routes."""
     for server in routing.servers:
         done = routing.placed(m.Placed(routing=routing.epoch, server=server))

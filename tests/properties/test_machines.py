@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict
@@ -141,12 +141,12 @@ def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) ->
 
 
 def test_seeds_are_missing_if_the_lead_ignores_the_routing_epoch(monkeypatch) -> None:
-    def seeded(routing: Routing, said: m.Seeded) -> None:
+    def seeded(routing: RoutingTable, said: m.Seeded) -> None:
         routing._seeded.add(said.server)
         routing._begun = routing._begun or routing._seeded >= routing._holders
 
-    monkeypatch.setattr(Routing, "seeded", seeded)
-    monkeypatch.setattr(Routing, "check", lambda self: None)
+    monkeypatch.setattr(RoutingTable, "seeded", seeded)
+    monkeypatch.setattr(RoutingTable, "check", lambda self: None)
     with pytest.raises(AssertionError, match="were not seeded|reads {'unseeded'}"):
         search(seeder_deaths=2, joins=4)
 

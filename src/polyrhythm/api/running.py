@@ -13,7 +13,7 @@ from polyrhythm.api.folders import next_run_dir, writing
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
-from polyrhythm.core.resuming import Found, Loss, Resuming
+from polyrhythm.core.resuming import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.joining import listening_fields
@@ -154,7 +154,7 @@ def _resumed(
     except StoreError as error:
         progress.say(f"the job cannot be resumed: {error}")
         return None
-    at = Found(found.number, found.manifest.round)
+    at = NewestCheckpoint(found.number, found.manifest.round)
     again, why = resuming.decide(loss, at, spec)
     progress.say(in_words(why))
     return None if again is None else continued(again, spec.store, found)

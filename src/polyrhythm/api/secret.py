@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrhythm.errors import UsageError
-from polyrhythm.io.jobindex import Index
+from polyrhythm.io.jobindex import JobIndex
 from polyrhythm.io.listening import nothing_listens
 from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
 from polyrhythm.wire.proof import Secret
@@ -34,7 +34,7 @@ def find_secret(host: str, port: int, file: Path | None) -> Known:
         return Known(read_secret(file))
     if text is not None:
         return Known(parse_secret(os.fsencode(text), f"${VARIABLE}"))
-    entry = Index(os.environ).find(host, port)
+    entry = JobIndex(os.environ).find(host, port)
     if entry is None and nothing_listens(host, port):
         raise UsageError(
             f"no job listens at {host}:{port}: it has ended, or the address is another one; 'polyrhythm"

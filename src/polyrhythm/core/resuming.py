@@ -33,7 +33,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NewestCheckpoint:
     """The newest complete checkpoint."""
 
     number: int
@@ -51,7 +51,9 @@ class Resuming:
         lost = loss.reason is None or loss.reason in _LOSSES
         return lost and self._job.on_loss == "resume"
 
-    def decide(self, loss: Loss, found: Found, job: JobSpec) -> tuple[JobSpec | None, Reason]:
+    def decide(
+        self, loss: Loss, found: NewestCheckpoint, job: JobSpec
+    ) -> tuple[JobSpec | None, Reason]:
         """The job to continue with from this checkpoint, or None if the job ends; and the
         reason."""
         self._in_vain = self._in_vain + 1 if found.number == self._last else 0

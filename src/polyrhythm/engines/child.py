@@ -29,7 +29,7 @@ from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
 from polyrhythm.io.forked import close_when_forked
-from polyrhythm.io.jobindex import Entry, Index
+from polyrhythm.io.jobindex import JobIndex, ListedJob
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
@@ -150,14 +150,14 @@ def _registered(request: ChildRequest, address: Address) -> AbstractContextManag
     Yields False if the index of jobs cannot be written."""
     if not request.leads or not request.secret_file:
         return nullcontext(True)
-    entry = Entry(
+    entry = ListedJob(
         host=address.host,
         port=address.port,
         job=request.job.job,
         secret_file=request.secret_file,
         path=request.job.path,
     )
-    return Index(os.environ).registered(entry)
+    return JobIndex(os.environ).registered(entry)
 
 
 def _serve_at(

@@ -21,7 +21,7 @@ from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Told
 from polyrhythm.engines.respawning import Respawning
-from polyrhythm.engines.stopping import Stopping
+from polyrhythm.engines.stopping import ProcessStop
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.observe.members import Members
 from polyrhythm.observe.reasons import in_words
@@ -77,7 +77,7 @@ class LocalJob:
         self._run = EngineRun()
         self._processes = Processes(self._handle, self._exited)
         self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
-        self._stopping = Stopping(self._processes, self._run)
+        self._stopping = ProcessStop(self._processes, self._run)
         self._logs = Logs(self._run_dir, self._processes)
         self._said_stopping = False
         self._starting = True

@@ -18,7 +18,7 @@ _HURRY_S = 1.0
 """Workers that have not ended after this time get another signal, and leave at once."""
 
 
-class Stopping:
+class ProcessStop:
     def __init__(self, processes: Processes, run: EngineRun) -> None:
         self._processes = processes
         self._run = run

@@ -17,7 +17,7 @@ from polyrhythm.estimators.conventions import (
     check_sample_weight,
     validate_data,
 )
-from polyrhythm.estimators.fitting import Fitted, Place, fit_points
+from polyrhythm.estimators.fitting import FitPlace, Fitted, fit_points
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.layout import Arrays
 
@@ -60,14 +60,14 @@ class Estimator(BaseEstimator):
         state = check_random_state(self.random_state)
         return np.random.default_rng(state.randint(2**31))
 
-    def _place(self) -> Place:
+    def _place(self) -> FitPlace:
         whole = isinstance(self.workers, Integral) and not isinstance(self.workers, bool)
         if self.workers is not None and not (whole and self.workers >= 1):
             raise ValueError(f"workers is {self.workers!r}: give a positive number, or None")
         if self.sync not in SYNCS:
             known = ", ".join(map(repr, SYNCS))
             raise ValueError(f"sync is {self.sync!r}: give one of {known}")
-        return Place(self.workers, self.sync, self.address)
+        return FitPlace(self.workers, self.sync, self.address)
 
     def _run(
         self,

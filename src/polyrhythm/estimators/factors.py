@@ -68,7 +68,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
         tags.input_tags.sparse = True
         return tags
 
-    def _algorithm(self, k: int, shape: tuple[int, int]) -> factors.NMF:
+    def _algorithm(self, k: int, shape: tuple[int, int]) -> factors.NMFAlgorithm:
         check_positive("max_iter", self.max_iter)
         check_positive("tol", self.tol, whole=False, least=0)
         check_positive("alpha_W", self.alpha_W, whole=False, least=0)
@@ -82,7 +82,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
         alpha_h = self.alpha_W if self.alpha_H == "same" else self.alpha_H
         check_positive("alpha_H", alpha_h, whole=False, least=0)
         of_w, of_h = features * self.alpha_W, samples * alpha_h
-        return factors.NMF(
+        return factors.NMFAlgorithm(
             k,
             l1=(of_w * self.l1_ratio, of_h * self.l1_ratio),
             l2=(of_w * (1.0 - self.l1_ratio), of_h * (1.0 - self.l1_ratio)),

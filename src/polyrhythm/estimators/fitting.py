@@ -42,7 +42,7 @@ _LONGEST_S = 1e7
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FitPlace:
     """Where a fit runs. `workers`: None for this process, otherwise the number of worker processes.
     `address`: the job that this process joins as a worker."""
 
@@ -73,7 +73,7 @@ def fit_points(
     algorithm: Algorithm,
     points: Batch,
     *,
-    place: Place,
+    place: FitPlace,
     rng: np.random.Generator,
     max_passes: int,
     parameter: Arrays | None = None,
@@ -85,7 +85,7 @@ def fit_points(
         if parameter is None:
             sample = sample_of(points, algorithm.sample_points, rng)
             parameter = algorithm.init_parameter(sample, rng)
-        fit = _Fit(algorithm, points, parameter, after_pass)
+        fit = _FitWorker(algorithm, points, parameter, after_pass)
         if place.address is not None:
             return _joined(fit, place)
         workers = place.workers or (usable_cores() if len(points) >= _FEW_POINTS else 1)
@@ -106,7 +106,7 @@ def _steps(points: int, workers: int, sync: str) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class _Fit:
+class _FitWorker:
     """What a worker of the job runs."""
 
     algorithm: Algorithm
@@ -140,7 +140,7 @@ class _Fit:
         )
 
 
-def _inline(fit: _Fit, workers: int, least: int, sync: str, max_passes: int) -> Fitted:
+def _inline(fit: _FitWorker, workers: int, least: int, sync: str, max_passes: int) -> Fitted:
     """In this process: one worker, or one per core if there are many points. numpy releases the lock
     of the interpreter while it computes."""
     results: dict[str, Fitted] = {}
@@ -173,7 +173,7 @@ def _own_interval() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _joined(fit: _Fit, place: Place) -> Fitted:
+def _joined(fit: _FitWorker, place: FitPlace) -> Fitted:
     """As a worker of the job at this address. Every worker of the job needs the same points."""
     from polyrhythm.api.connecting import connect
 
@@ -187,7 +187,7 @@ def _joined(fit: _Fit, place: Place) -> Fitted:
 
 
 def _processes(
-    fit: _Fit, workers: int, least: int, sync: str, max_passes: int, *, quiet: bool
+    fit: _FitWorker, workers: int, least: int, sync: str, max_passes: int, *, quiet: bool
 ) -> Fitted:
     """With worker processes on this machine. They map the points from a file."""
     from polyrhythm.api.training import train
@@ -199,10 +199,10 @@ def _processes(
 
         def main(worker: Worker) -> None:
             from polyrhythm.errors import UsageError
-            from polyrhythm.estimators.fitting import _Fit, _load, _save
+            from polyrhythm.estimators.fitting import _FitWorker, _load, _save
 
             try:
-                found = _Fit(algorithm, _load(kept), parameter, None, batch).on(worker)
+                found = _FitWorker(algorithm, _load(kept), parameter, None, batch).on(worker)
             except UsageError as error:
                 (folder / f"{worker.name}.error").write_text(str(error))
                 raise

@@ -9,7 +9,7 @@ from polyrhythm.estimators.base import check_positive, check_weights, warn_few_p
 from polyrhythm.estimators.conventions import check_is_fitted
 from polyrhythm.estimators.kmeans import Clusterer
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans as Algorithm
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm as Algorithm
 from polyrhythm.learn.pointwise.fuzzy import degrees
 
 

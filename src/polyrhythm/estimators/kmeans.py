@@ -17,7 +17,7 @@ from polyrhythm.estimators.conventions import (
 from polyrhythm.estimators.fitting import Fitted
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.kmeans import KMeans as Algorithm
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm as Algorithm
 from polyrhythm.learn.pointwise.kmeans import mean_variance
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.local import sample_of

@@ -25,7 +25,7 @@ from polyrhythm.estimators.conventions import (
 )
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.layout import Array, Arrays
-from polyrhythm.learn.pointwise.logistic import LogisticRegression as Algorithm
+from polyrhythm.learn.pointwise.logistic import LogisticRegressionAlgorithm as Algorithm
 
 
 class LogisticRegression(ClassifierMixin, Estimator):

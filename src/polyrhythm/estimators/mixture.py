@@ -20,7 +20,7 @@ from polyrhythm.learn.pointwise.kmeans import plus_plus
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.local import sample_of
 from polyrhythm.learn.pointwise.mixture import Density, root_of_precision, shares
-from polyrhythm.learn.pointwise.mixture import GaussianMixture as Algorithm
+from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm as Algorithm
 
 _ROUNDING = 1e-6
 _STARTS = ("kmeans", "k-means++", "random", "random_from_data")

@@ -22,7 +22,7 @@ from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.local import host_identity
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that listens on this host."""
 
     host: str
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     began: float = 0.0
 
 
-class Index:
+class JobIndex:
     def __init__(self, environ: Mapping[str, str]) -> None:
         state = Path(environ.get("XDG_STATE_HOME", ""))
         if not state.is_absolute():
@@ -50,7 +50,7 @@ class Index:
         """Entries are written to the first folder that can be used, and read from all."""
 
     @contextlib.contextmanager
-    def registered(self, entry: Entry) -> Iterator[bool]:
+    def registered(self, entry: ListedJob) -> Iterator[bool]:
         """Keep the job's entry in the index while the body of the `with` statement runs. Yields
         False if no folder can be used."""
         path = self._register(entry)
@@ -60,7 +60,7 @@ class Index:
             if path is not None:
                 path.unlink(missing_ok=True)
 
-    def _register(self, entry: Entry) -> Path | None:
+    def _register(self, entry: ListedJob) -> Path | None:
         boot, network = _this_host()
         entry = msgspec.structs.replace(
             entry,
@@ -79,7 +79,7 @@ class Index:
                 continue  # try the next folder
         return None
 
-    def find(self, host: str, port: int) -> Entry | None:
+    def find(self, host: str, port: int) -> ListedJob | None:
         """The job of this user that listens at this address of this host; None if there is none."""
         boot, network = _this_host()
         found = [
@@ -96,7 +96,7 @@ class Index:
             matching, key=lambda entry: (entry.network == network, entry.began), default=None
         )
 
-    def _prune(self, folder: Path, newer: Entry) -> None:
+    def _prune(self, folder: Path, newer: ListedJob) -> None:
         """Remove the entries of killed jobs of this host."""
         for path, entry in _entries(folder):
             if entry.boot == newer.boot and _was_killed(entry):
@@ -137,7 +137,7 @@ def _is_private(folder: Path) -> bool:
     return not (folder.lstat().st_mode & others or folder.parent.lstat().st_mode & writable)
 
 
-def _write(path: Path, entry: Entry) -> Path:
+def _write(path: Path, entry: ListedJob) -> Path:
     """Write the entry to another file first, so that readers see it whole or not at all."""
     part = path.with_suffix(f".{os.getpid()}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -147,15 +147,15 @@ def _write(path: Path, entry: Entry) -> Path:
     return path
 
 
-def _entries(folder: Path) -> Iterator[tuple[Path, Entry]]:
+def _entries(folder: Path) -> Iterator[tuple[Path, ListedJob]]:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(
             OSError, msgspec.DecodeError
         ):  # the file was removed meanwhile, or is damaged
-            yield path, msgspec.json.decode(path.read_bytes(), type=Entry)
+            yield path, msgspec.json.decode(path.read_bytes(), type=ListedJob)
 
 
-def _was_killed(entry: Entry) -> bool:
+def _was_killed(entry: ListedJob) -> bool:
     """Whether the process of this entry has ended. A process in another namespace cannot be checked
     and counts as running."""
     return entry.processes == _process_namespace() and not _runs(entry.pid)

@@ -16,7 +16,7 @@ from polyrhythm.learn.attachment import Attachment
 from polyrhythm.learn.closures import History, loss_of, needs_closure
 
 
-class Steps(Protocol):
+class TakesSteps(Protocol):
     """What takes the steps of all models of a worker."""
 
     @property
@@ -41,7 +41,11 @@ _scaler_calls = itertools.count()
 
 class AttachedOptimizer(torch.optim.Optimizer):
     def __init__(
-        self, inner: torch.optim.Optimizer, model: torch.nn.Module, steps: Steps, number: int = 0
+        self,
+        inner: torch.optim.Optimizer,
+        model: torch.nn.Module,
+        steps: TakesSteps,
+        number: int = 0,
     ) -> None:
         """`number`: that of the model among the models of the worker."""
         self.inner = inner

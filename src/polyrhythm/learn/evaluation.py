@@ -21,7 +21,7 @@ _DECIDING = (250_000_000, 9)
 _SHOWN = (1_000_000_000, 49)
 
 
-class Schedule(Protocol):
+class EvaluationSchedule(Protocol):
     """The times of the evaluations of one call in the user's loop."""
 
     def due(self, now_ns: int, passes: int) -> bool:
@@ -91,7 +91,7 @@ class EveryTime:
 
 def schedule_of(
     every: str | int | None, now_ns: int, first_pass: int, *, decides: bool
-) -> Schedule:
+) -> EvaluationSchedule:
     """The schedule that the argument `every` of `worker.evaluate` asks for."""
     if every is None:
         return Evaluations(now_ns, decides=decides)

@@ -20,7 +20,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Any, /) -> Any: ...
 
 
-class Kept:
+class KeptObjects:
     """The objects that the user's code keeps, by their names."""
 
     def __init__(self, node: WorkerNode) -> None:

@@ -143,7 +143,7 @@ def _default_order(loader: DataLoader[Any]) -> bool:
 # -- data sets with numbered points ------------------------------------------------------------
 
 
-class Columns(Dataset[Any]):
+class JoinedArrays(Dataset[Any]):
     """Tensors or arrays that are indexed together."""
 
     def __init__(self, columns: Iterable[Any]) -> None:
@@ -161,7 +161,7 @@ class Columns(Dataset[Any]):
 
 def _map_style(source: Any) -> Any:
     if isinstance(source, tuple | list):
-        return Columns(source)
+        return JoinedArrays(source)
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise UsageError(
             "worker.batches needs a map-style data set (with __len__ and __getitem__),"
@@ -210,7 +210,7 @@ def in_columns(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> bool:
 
 def tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
     """The tensors of a data set that consists of tensors; None for any other."""
-    if isinstance(dataset, Columns):
+    if isinstance(dataset, JoinedArrays):
         return dataset.columns
     return dataset.tensors if type(dataset) is TensorDataset else None
 

@@ -20,7 +20,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.describe import check_device, describe, merge
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.keeping import Kept
+from polyrhythm.learn.keeping import KeptObjects
 from polyrhythm.learn.shared_visits import SharedVisits
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.visits import Visits
@@ -46,7 +46,7 @@ class Models:
         self,
         node: WorkerNode,
         job: JobSpec,
-        kept: Kept,
+        kept: KeptObjects,
         pacer: Pacer | None,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from polyrhythm.core.metrics import OBJECTIVE
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.evaluation import PASS, Schedule, call_key, schedule_of
+from polyrhythm.learn.evaluation import PASS, EvaluationSchedule, call_key, schedule_of
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.metrics import checked
 from polyrhythm.learn.models import Models
@@ -17,7 +17,7 @@ from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import MOST_NUMBER, JobSpec
 
 
-class Passes(Protocol):
+class CountsPasses(Protocol):
     """How often a worker has visited its points."""
 
     @property
@@ -31,8 +31,10 @@ class Passes(Protocol):
         ...
 
 
-class Reporting:
-    def __init__(self, node: WorkerNode, job: JobSpec, passes: Passes, models: Models) -> None:
+class Reporter:
+    def __init__(
+        self, node: WorkerNode, job: JobSpec, passes: CountsPasses, models: Models
+    ) -> None:
         self._models = models
         self.writers = Writers(node.name)
         self._node = node
@@ -42,7 +44,7 @@ class Reporting:
         self._names: set[str] = set()
         self._left_out: set[str] = set()
         """The names of metrics about which this worker has warned because they were not finite."""
-        self._schedules: dict[tuple[object, ...], Schedule] = {}
+        self._schedules: dict[tuple[object, ...], EvaluationSchedule] = {}
 
     @property
     def exchange(self) -> Exchange | None:

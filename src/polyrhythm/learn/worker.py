@@ -20,7 +20,7 @@ from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.fingerprint import fingerprint_of
-from polyrhythm.learn.keeping import Kept, Stateful
+from polyrhythm.learn.keeping import KeptObjects, Stateful
 from polyrhythm.learn.loading import (
     Loading,
     count_of,
@@ -36,7 +36,7 @@ from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
-from polyrhythm.learn.reporting import Reporting
+from polyrhythm.learn.reporting import Reporter
 from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.learn.streams import stream
 from polyrhythm.learn.visits import VisitedPasses, Visits
@@ -61,10 +61,10 @@ class Worker:
         self._points: Points | None = None
         self._received = ReceivedPoints()
         """Points of other workers. They stay when the user's code begins another loop."""
-        self._kept = Kept(node)
+        self._kept = KeptObjects(node)
         self._models = Models(node, job, self._kept, self._pacer, self.say)
         self._passes = VisitedPasses(node.loop)
-        self._reporting = Reporting(node, job, self._passes, self._models)
+        self._reporting = Reporter(node, job, self._passes, self._models)
 
     @property
     def name(self) -> str:

@@ -7,9 +7,9 @@ from polyrhythm.core.lead.learning import Finding
 from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, ModelSteps
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.metrics import RunMetrics
-from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
+from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState
 from polyrhythm.observe.recent import RecentWork
-from polyrhythm.observe.worker import WorkerState
+from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages.reasons import FAILED, NOT_FINITE, Reason
 
 
@@ -42,7 +42,7 @@ class RunFacts:
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
     """Per server that the lead reported as silent, the time of the report."""
-    failovers: list[Failover] = field(default_factory=list)
+    failovers: list[ServerLoss] = field(default_factory=list)
     learning: int = 0
     """The number of replicas that servers are still fetching."""
     given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class RunFacts:
     way: JoinWay = field(default_factory=JoinWay)
     """How they join."""
     links: dict[str, str] = field(default_factory=dict)
-    workers: dict[int, WorkerState] = field(default_factory=dict)
+    workers: dict[int, ObservedWorker] = field(default_factory=dict)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Per server and worker, the id of its process and the name of its host."""
     members: int = 0
@@ -93,7 +93,7 @@ class RunFacts:
     # -- derived values ------------------------------------------------------------------------
 
     @property
-    def present(self) -> list[WorkerState]:
+    def present(self) -> list[ObservedWorker]:
         return [worker for worker in self.workers.values() if worker.present]
 
     @property

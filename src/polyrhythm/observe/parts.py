@@ -59,7 +59,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Failover:
+class ServerLoss:
     """The loss of a server: how it was noticed, which slices moved, and how long that took."""
 
     server: int

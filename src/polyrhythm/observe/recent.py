@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyrhythm.observe.worker import Fields, WorkerState
+from polyrhythm.observe.worker import Fields, ObservedWorker
 
 _RECENT_S = 10.0
 
@@ -17,7 +17,7 @@ class RecentWork:
     """The `rounds` lines of the last ten seconds: the time of each, and its fields per worker."""
 
     def take(
-        self, measured: dict[Any, Fields], at_s: float, workers: Mapping[int, WorkerState]
+        self, measured: dict[Any, Fields], at_s: float, workers: Mapping[int, ObservedWorker]
     ) -> None:
         """Take the fields per worker of a `rounds` line that was written at `at_s`, and update
         `workers`. The fields are not converted, because there may be thousands of workers in

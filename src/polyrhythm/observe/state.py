@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.facts import RunFacts
 from polyrhythm.observe.joining import JoinWay
-from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
-from polyrhythm.observe.worker import WorkerState
+from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState
+from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages.reasons import Reason
 
 _WAITING_HOLDS_S = 2.5
@@ -62,7 +62,7 @@ class RunState(RunFacts):
     def _server_lost(self, line: dict[str, Any]) -> None:
         self._server_left(line)
         self.silent.pop(line["server"], None)
-        self.failovers.append(Failover(line["server"], self.at_s, reason_of(line)))
+        self.failovers.append(ServerLoss(line["server"], self.at_s, reason_of(line)))
 
     def _rerouting(self, line: dict[str, Any]) -> None:
         for failover in self._unfinished():
@@ -74,7 +74,7 @@ class RunState(RunFacts):
         if line.get("slices"):
             self.slices = {int(name[1:]): count for name, count in line["slices"].items()}
 
-    def _unfinished(self) -> list[Failover]:
+    def _unfinished(self) -> list[ServerLoss]:
         return [failover for failover in self.failovers if failover.seconds is None]
 
     def _copied(self, line: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ class RunState(RunFacts):
         self.given_up.pop(line["name"], None)
         device = line.get("device", "")
         if known is None:
-            self.workers[worker] = WorkerState(
+            self.workers[worker] = ObservedWorker(
                 worker, line["name"], self.at_s, incarnation, device=device
             )
             self.members += 1

@@ -13,11 +13,11 @@ from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.moves import last_move, moves_in_words
-from polyrhythm.observe.parts import Failover
+from polyrhythm.observe.parts import ServerLoss
 from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.words import counted, listed, measure, percent, size
-from polyrhythm.observe.worker import WorkerState
+from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
@@ -97,7 +97,7 @@ def _pushed(state: RunState, job: JobSpec) -> int:
     return round(exact * _WIRE_SHARE.get(job.wire_dtype, 1.0))
 
 
-def _loss(failover: Failover) -> dict[str, Any]:
+def _loss(failover: ServerLoss) -> dict[str, Any]:
     return {
         "server": f"s{failover.server}",
         "at_s": failover.at_s,
@@ -111,7 +111,7 @@ def _per_s(count: int, seconds: float) -> float:
     return round(count / seconds, 3) if seconds else 0.0
 
 
-def _of_worker(worker: WorkerState, state: RunState) -> dict[str, Any]:
+def _of_worker(worker: ObservedWorker, state: RunState) -> dict[str, Any]:
     totals = worker.totals
     return {
         "device": worker.device or None,
@@ -129,7 +129,7 @@ def _of_worker(worker: WorkerState, state: RunState) -> dict[str, Any]:
     }
 
 
-def _trained_s(worker: WorkerState, state: RunState) -> float:
+def _trained_s(worker: ObservedWorker, state: RunState) -> float:
     """The seconds from the first round of this worker until it left, or until now."""
     began_s = max(worker.joined_s, state.opened_s or 0.0)
     worked_s = state.worked_s or 0.0

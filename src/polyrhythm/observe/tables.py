@@ -15,12 +15,12 @@ from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
 from polyrhythm.observe.moves import passes_in_words
-from polyrhythm.observe.parts import Failover
+from polyrhythm.observe.parts import ServerLoss
 from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import counted, duration, listed, measure, percent
-from polyrhythm.observe.worker import WorkerState
+from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
 
 _COLUMNS = (
@@ -118,7 +118,9 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
     return Constrain(Group(*rows), _LIVE_WIDTH)
 
 
-def workers_table(workers: Iterable[WorkerState], state: RunState, *, short: bool = False) -> Table:
+def workers_table(
+    workers: Iterable[ObservedWorker], state: RunState, *, short: bool = False
+) -> Table:
     """The table of workers. Speeds and shares of time are those of the last seconds; contributions
     are counted from the beginning. `short`: use short titles, and cut long names."""
     shown = list(workers)
@@ -151,7 +153,7 @@ def workers_table(workers: Iterable[WorkerState], state: RunState, *, short: boo
     return table
 
 
-def _gone(worker: WorkerState, state: RunState) -> str:
+def _gone(worker: ObservedWorker, state: RunState) -> str:
     if worker.left is None:
         return ""
     return f"left at {worker.left_s:.1f} s: {parting(worker.left, state.name_of)}"
@@ -228,7 +230,7 @@ def _models(state: RunState, *, running: bool) -> list[str]:
     return rows
 
 
-def _failover(failover: Failover) -> str:
+def _failover(failover: ServerLoss) -> str:
     noticed = noticed_by(failover.noticed)
     text = f"s{failover.server} was lost at {failover.at_s:.1f} s, noticed by {noticed}"
     if failover.promoted:

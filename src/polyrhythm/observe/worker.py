@@ -66,7 +66,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class WorkerState:
+class ObservedWorker:
     worker: int
     name: str
     joined_s: float

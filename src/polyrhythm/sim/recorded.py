@@ -21,7 +21,7 @@ from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.core.weights import BY_POINTS
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.worker import WorkerState
+from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.sim.scenario import JobTable, Scenario
 from polyrhythm.sim.tables import LinkTable, WorkersTable
@@ -84,7 +84,7 @@ def _pushed_nbytes(state: RunState) -> float:
 
 
 def _exchanges(
-    workers: list[WorkerState], rtt_s: float | None, *, together: bool, near: bool
+    workers: list[ObservedWorker], rtt_s: float | None, *, together: bool, near: bool
 ) -> tuple[list[float], list[float]]:
     """Per worker, the round-trip time and the time of transferring in one exchange, in seconds.
     `rtt_s`: the round-trip time, if rounds have measured it. `together`: workers waited for each
@@ -103,20 +103,20 @@ def _exchanges(
     return waits_s, transfers_s
 
 
-def _exchanged(worker: WorkerState) -> int:
+def _exchanged(worker: ObservedWorker) -> int:
     """How many exchanges a worker has reported. The first contribution after each join reports
     none."""
     return max(0, worker.totals.contributions - worker.joins)
 
 
-def _batches(workers: list[WorkerState], batch: int) -> int:
+def _batches(workers: list[ObservedWorker], batch: int) -> int:
     """How many batches each worker visited on average. It is used as the number of rounds, because
     a round may have several batches in the recorded run and one under the other policy."""
     points = sum(worker.totals.points for worker in workers)
     return points // (batch * len(workers))
 
 
-def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
+def _usual_points(workers: list[ObservedWorker], job: JobSpec) -> int:
     """The points of a step, for a journal without the batch size. It assumes that a contribution
     has `--local-steps` steps."""
     contributions = sum(worker.totals.contributions for worker in workers)
@@ -125,7 +125,7 @@ def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
 
 
 def _table(
-    worker: WorkerState, batch: int, wait_s: float, transfer_s: float, carried: float
+    worker: ObservedWorker, batch: int, wait_s: float, transfer_s: float, carried: float
 ) -> WorkersTable:
     """`carried`: how many bytes the busiest link carries per exchange, as the mean of its two
     directions. It is 0 if all links are within a host."""

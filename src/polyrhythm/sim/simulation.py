@@ -24,7 +24,7 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.happening import Happening
 from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
-from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.operator import OperatorProcess
 from polyrhythm.sim.scenario import Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
@@ -144,7 +144,7 @@ class Simulation:
             self._model,
             spec.table.points or self.scenario.job.points,
             self.scenario.job.batch,
-            Pace(spec.table, self._began_ns, self._rng),
+            SimulatedPace(spec.table, self._began_ns, self._rng),
             self.objective,
             self._clock,
             self._dial,

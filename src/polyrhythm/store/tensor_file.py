@@ -48,7 +48,7 @@ _NAMES = {f"torch.{dtype}": name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 
 
-class Place(msgspec.Struct, frozen=True):
+class IndexedTensor(msgspec.Struct, frozen=True):
     """A tensor in the index. The offsets are in bytes and count from the end of the index."""
 
     dtype: str
@@ -67,8 +67,8 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    places: dict[str, Place]
+class TensorIndex:
+    places: dict[str, IndexedTensor]
     digests: dict[str, str]
     nbytes: int
     """The length of the index in bytes. The bytes of the tensors begin there."""
@@ -87,14 +87,14 @@ def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
         tensors,
         key=lambda name: (memories[name].nbytes % _ALIGN > 0, -tensors[name].element_size()),
     )
-    index: dict[str, Place | dict[str, str]] = {
+    index: dict[str, IndexedTensor | dict[str, str]] = {
         _METADATA: {name: digest_of(memories[name]) for name in order}
     }
     end = 0
     for name in order:
         first, end = end, end + memories[name].nbytes
         tensor = tensors[name]
-        index[name] = Place(_NAMES[str(tensor.dtype)], tuple(tensor.shape), (first, end))
+        index[name] = IndexedTensor(_NAMES[str(tensor.dtype)], tuple(tensor.shape), (first, end))
     text = msgspec.json.encode(index)
     text += b" " * (-(_LENGTH_NBYTES + len(text)) % _ALIGN)
     head = len(text).to_bytes(_LENGTH_NBYTES, "little") + text
@@ -102,7 +102,7 @@ def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
     return Encoded(buffers, len(head) + end, digest_of(head))
 
 
-def read_index(store: Store, path: str, entry: FileEntry) -> Index:
+def read_index(store: Store, path: str, entry: FileEntry) -> TensorIndex:
     """Read and verify a file's index. Raise DamagedCheckpoint if the file's size or the digest of
     the index differs from the entry in the manifest."""
     if (there := store.nbytes_of(path)) != entry.nbytes:
@@ -122,21 +122,21 @@ def read_index(store: Store, path: str, entry: FileEntry) -> Index:
     return _decode_index(head, entry.nbytes, store.url_of(path))
 
 
-def _decode_index(head: memoryview, nbytes: int, where: str) -> Index:
+def _decode_index(head: memoryview, nbytes: int, where: str) -> TensorIndex:
     """Decode the index of a file with this size. `where`: the address of the file, for errors."""
     try:
         index = msgspec.json.decode(head[_LENGTH_NBYTES:], type=dict[str, msgspec.Raw])
         digests = msgspec.json.decode(index.pop(_METADATA, b"{}"), type=dict[str, str])
-        places = {name: msgspec.json.decode(raw, type=Place) for name, raw in index.items()}
+        places = {name: msgspec.json.decode(raw, type=IndexedTensor) for name, raw in index.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise DamagedCheckpoint(f"{where} is damaged: its index is unusable") from None
-    found = Index(places, digests, len(head))
+    found = TensorIndex(places, digests, len(head))
     if (fault := _fault(found, nbytes)) is not None:
         raise DamagedCheckpoint(f"{where} is damaged: {fault}")
     return found
 
 
-def verify_bytes(data: memoryview, where: str) -> Index:
+def verify_bytes(data: memoryview, where: str) -> TensorIndex:
     """Verify a whole file that is in memory, and return its index."""
     nbytes = _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")
     if not _LENGTH_NBYTES < nbytes <= len(data):
@@ -159,7 +159,7 @@ def index_digest(data: memoryview) -> str:
     return digest_of(data[: _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")])
 
 
-def _at(data: memoryview, index: Index, place: Place) -> memoryview:
+def _at(data: memoryview, index: TensorIndex, place: IndexedTensor) -> memoryview:
     first, end = place.data_offsets
     return data[index.nbytes + first : index.nbytes + end]
 
@@ -169,7 +169,7 @@ def stores(tensor: "torch.Tensor") -> bool:
     return str(tensor.dtype) in _NAMES
 
 
-def _fault(index: Index, nbytes: int) -> str | None:
+def _fault(index: TensorIndex, nbytes: int) -> str | None:
     """Describe how an index contradicts itself or the size of its file; None if it does not. The
     digest shows that the index is undamaged, but not that polyrhythm wrote it."""
     end = 0
@@ -188,7 +188,7 @@ def _fault(index: Index, nbytes: int) -> str | None:
 
 
 def read_tensors(
-    store: Store, path: str, index: Index, names: Iterable[str]
+    store: Store, path: str, index: TensorIndex, names: Iterable[str]
 ) -> "Iterator[tuple[str, torch.Tensor]]":
     """Read and verify these tensors. They are in read-only memory."""
     for name, memory in read_bytes(store, path, index, names):
@@ -196,7 +196,7 @@ def read_tensors(
 
 
 def read_bytes(
-    store: Store, path: str, index: Index, names: Iterable[str]
+    store: Store, path: str, index: TensorIndex, names: Iterable[str]
 ) -> Iterator[tuple[str, memoryview]]:
     """Read and verify the bytes of these tensors."""
     order = sorted(names, key=lambda name: index.places[name].data_offsets)
@@ -216,7 +216,7 @@ def read_bytes(
             yield name, part
 
 
-def _groups(names: Sequence[str], places: Mapping[str, Place]) -> Iterator[list[str]]:
+def _groups(names: Sequence[str], places: Mapping[str, IndexedTensor]) -> Iterator[list[str]]:
     group: list[str] = []
     nbytes = 0
     for name in names:
@@ -244,7 +244,7 @@ def _memory(tensor: "torch.Tensor") -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def _tensor(place: Place, memory: memoryview) -> "torch.Tensor":
+def _tensor(place: IndexedTensor, memory: memoryview) -> "torch.Tensor":
     import torch
 
     from polyrhythm.tensors.dtypes import tensor_over

@@ -5,7 +5,7 @@ import pytest
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress, RoundEquivalents
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.observe.reasons import in_words
@@ -15,7 +15,7 @@ from polyrhythm.wire.messages import JobSpec, Trailer
 class Job:
     def __init__(self, **job: object) -> None:
         spec = JobSpec(job="j", **job)
-        outbox = LeadOutbox(View(), Routing(1, 64))
+        outbox = LeadOutbox(View(), RoutingTable(1, 64))
         self.effects: list[Effect] = outbox.begin()
         self.progress = JobProgress(spec, Sharing(0, spec.epochs), outbox)
         self.round = -1

@@ -1,14 +1,14 @@
-"""`Routing.check` finds routes that break an invariant, also after it has found them in order."""
+"""`RoutingTable.check` finds routes that break an invariant, also after it has found them in order."""
 
 import pytest
 
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Address, Route
 
 
-def checked() -> Routing:
-    routing = Routing(servers=2, slice_nbytes=1024)
+def checked() -> RoutingTable:
+    routing = RoutingTable(servers=2, slice_nbytes=1024)
     routing.addresses = {server: Address("127.0.0.1", 7000 + server, "", "") for server in range(2)}
     routing.routes = (Route(0, (1,)), Route(1, (0,)))
     routing.check()

@@ -2,7 +2,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.lead.servers import Servers
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
@@ -20,7 +20,7 @@ class SeededServers:
 
     def __init__(self, servers: int, replicas: int = 0) -> None:
         job = m.JobSpec(job="j", servers=servers, replicas=replicas, heartbeat_s=BEAT_S)
-        self.routing = Routing(servers, 64, replicas)
+        self.routing = RoutingTable(servers, 64, replicas)
         self.outbox = LeadOutbox(View(), self.routing)
         self.servers = Servers(job, self.routing, Rounds(), self.outbox)
         for server in range(servers):

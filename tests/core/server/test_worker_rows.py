@@ -1,6 +1,6 @@
 """Contributions to a row wait until a fold names them; a row that a fold does not name is deleted."""
 
-from polyrhythm.core.server.worker_rows import MOST_WAITING, Waiting, WorkerRows
+from polyrhythm.core.server.worker_rows import MOST_WAITING, WaitingContributions, WorkerRows
 from polyrhythm.wire.messages import Row
 
 ANNA, BERT = (0, 1), (1, 4)
@@ -15,7 +15,7 @@ def rows() -> WorkerRows[int]:
 
 
 def test_a_contribution_waits_until_a_fold_names_it() -> None:
-    waiting: Waiting[int] = Waiting()
+    waiting: WaitingContributions[int] = WaitingContributions()
     waiting.hold(row(ANNA, 1), 10)
     assert waiting.take([row(ANNA, 0)]) == []
     assert waiting.take([row(ANNA, 1)]) == [(row(ANNA, 1), 10)]
@@ -23,7 +23,7 @@ def test_a_contribution_waits_until_a_fold_names_it() -> None:
 
 
 def test_a_fold_takes_contributions_in_the_order_of_workers_and_sequences() -> None:
-    waiting: Waiting[int] = Waiting()
+    waiting: WaitingContributions[int] = WaitingContributions()
     for whose, value in ((row(BERT, 1), 1), (row(ANNA, 2), 2), (row(ANNA, 1), 3)):
         waiting.hold(whose, value)
     taken = waiting.take([row(BERT, 1), row(ANNA, 2)])
@@ -31,7 +31,7 @@ def test_a_fold_takes_contributions_in_the_order_of_workers_and_sequences() -> N
 
 
 def test_contributions_to_a_deleted_row_are_dropped() -> None:
-    waiting: Waiting[int] = Waiting()
+    waiting: WaitingContributions[int] = WaitingContributions()
     waiting.hold(row(ANNA, 1), 10)
     waiting.hold(row((0, 9), 1), 20)
     assert waiting.take([row(BERT, 5)]) == []
@@ -59,7 +59,7 @@ def test_a_worker_that_rejoins_begins_with_an_empty_row() -> None:
 
 
 def test_a_worker_cannot_fill_the_memory_of_a_server() -> None:
-    waiting: Waiting[int] = Waiting()
+    waiting: WaitingContributions[int] = WaitingContributions()
     for sequence in range(1, 3 * MOST_WAITING):
         waiting.hold(row(ANNA, sequence), sequence)
     waiting.hold(row(BERT, 1), 7)

@@ -1,20 +1,20 @@
 import pytest
 
 from polyrhythm.core.effects import Resume, Send
-from polyrhythm.core.worker.modes import ArrivalMode, Mode, RoundsMode, choose_mode
+from polyrhythm.core.worker.modes import Mode, WorkerArrivalMode, WorkerRoundsMode, choose_mode
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.wire import messages as m
 
 
-def with_rounds(outbox: WorkerOutbox | None = None) -> RoundsMode:
-    mode = RoundsMode(outbox or WorkerOutbox())
+def with_rounds(outbox: WorkerOutbox | None = None) -> WorkerRoundsMode:
+    mode = WorkerRoundsMode(outbox or WorkerOutbox())
     mode.landing = Assembly((m.Route(0), m.Route(1)))
     return mode
 
 
-def on_arrival(outbox: WorkerOutbox | None = None, *, overlaps: bool = False) -> ArrivalMode:
-    mode = ArrivalMode(outbox or WorkerOutbox(), asks=not overlaps, overlaps=overlaps)
+def on_arrival(outbox: WorkerOutbox | None = None, *, overlaps: bool = False) -> WorkerArrivalMode:
+    mode = WorkerArrivalMode(outbox or WorkerOutbox(), asks=not overlaps, overlaps=overlaps)
     mode.landing = Assembly((m.Route(0), m.Route(1)))
     return mode
 
@@ -34,7 +34,12 @@ def pulls(effects: list) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize(
     ("sync", "mode"),
-    [("bsp", RoundsMode), ("psp", RoundsMode), ("ssp:2", ArrivalMode), ("asp", ArrivalMode)],
+    [
+        ("bsp", WorkerRoundsMode),
+        ("psp", WorkerRoundsMode),
+        ("ssp:2", WorkerArrivalMode),
+        ("asp", WorkerArrivalMode),
+    ],
 )
 def test_the_policy_determines_the_mode(sync: str, mode: type) -> None:
     assert type(choose_mode(m.JobSpec(job="", sync=sync), WorkerOutbox())) is mode

@@ -12,7 +12,7 @@ from polyrhythm import Worker
 from polyrhythm.data import RowGroups, open_points
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.nearest import labels_of
 from polyrhythm.learn.pointwise.runner import first_parameter, run_pointwise
 from polyrhythm.wire.messages import JobSpec
@@ -67,7 +67,7 @@ def test_workers_of_a_point_wise_job_parse_their_own_row_groups_also_after_a_cha
 
     def main(worker: Worker) -> None:
         table = open_points(path, label="label")
-        first = first_parameter(KMeans(4), table, 0)
+        first = first_parameter(KMeansAlgorithm(4), table, 0)
         table._kept.clear()  # type: ignore[attr-defined]
         table.parsed = 0  # type: ignore[attr-defined]
 
@@ -76,7 +76,9 @@ def test_workers_of_a_point_wise_job_parse_their_own_row_groups_also_after_a_cha
             if worker.name == "worker-1":
                 raise DataError("leaves")
 
-        run_pointwise(worker, KMeans(4, tol=0.0), table, parameter=first, after_pass=after_pass)
+        run_pointwise(
+            worker, KMeansAlgorithm(4, tol=0.0), table, parameter=first, after_pass=after_pass
+        )
 
     statistics = job(kind="statistics", sync="bspb", epochs=12, min_batch=100)
     with pytest.raises(DataError, match="leaves"):
@@ -120,7 +122,7 @@ def test_a_point_wise_job_goes_on_without_a_worker_that_cannot_read(path: Path) 
     def main(worker: Worker) -> None:
         name = "elsewhere.parquet" if worker.name == "worker-1" else path.name
         source = open_points(path.with_name(name), label="label")
-        found[worker.name] = run_pointwise(worker, KMeans(4), source)
+        found[worker.name] = run_pointwise(worker, KMeansAlgorithm(4), source)
 
     statistics = JobSpec(
         job="table",

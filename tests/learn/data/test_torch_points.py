@@ -12,7 +12,7 @@ from polyrhythm.data import DatasetSource
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.runner import run_pointwise
 from polyrhythm.wire.messages import JobSpec
@@ -47,7 +47,7 @@ def test_a_job_finds_what_a_loop_over_the_array_finds() -> None:
 
     def main(worker: Worker) -> None:
         source = DatasetSource(data[worker.name])
-        found[worker.name] = run_pointwise(worker, KMeans(3), source, parameter=first)
+        found[worker.name] = run_pointwise(worker, KMeansAlgorithm(3), source, parameter=first)
 
     job = JobSpec(
         job="t", kind="statistics", sync="bspb", workers=2, epochs=50, timer="off", heartbeat_s=20.0
@@ -55,7 +55,7 @@ def test_a_job_finds_what_a_loop_over_the_array_finds() -> None:
     run_inline(job, main, timeout_s=60)
     x = X.reshape(90, 6).numpy()
     rng = np.random.default_rng(0)
-    local = fit_local(KMeans(3), Batch(x), rng=rng, max_passes=50, parameter=first)
+    local = fit_local(KMeansAlgorithm(3), Batch(x), rng=rng, max_passes=50, parameter=first)
     assert np.allclose(found["worker-0"].parameter["centers"], local.parameter["centers"])
     read = data["worker-0"].read + data["worker-1"].read
     assert sorted(read) == list(range(90)), "each item is read by one worker, once"

@@ -8,8 +8,8 @@ import pytest
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans, degrees
-from polyrhythm.learn.pointwise.kmeans import KMeans, plus_plus
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm, degrees
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, plus_plus
 from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.nearest import distance_rows, labels_of, lowest, rank_of, scratch_of
 
@@ -27,7 +27,7 @@ def test_the_statistics_of_kmeans_are_the_sums_of_the_clusters(
     dtype: npt.DTypeLike, threads: int
 ) -> None:
     x = blobs(40_000).astype(dtype)
-    algorithm = KMeans(7, threads=threads)
+    algorithm = KMeansAlgorithm(7, threads=threads)
     rng = np.random.default_rng(0)
     parameter = algorithm.init_parameter(Batch(x[:500]), rng)
     memory = algorithm.memory(len(x))
@@ -52,7 +52,7 @@ def test_the_statistics_of_kmeans_are_the_sums_of_the_clusters(
 
 def test_points_that_stay_in_their_cluster_change_nothing() -> None:
     x = blobs()
-    algorithm = KMeans(4)
+    algorithm = KMeansAlgorithm(4)
     found = fit_local(algorithm, Batch(x), rng=np.random.default_rng(0), max_passes=100)
     assert found.terminated
     change = algorithm.update_points(Batch(x), found.parameter, found.memory)
@@ -68,7 +68,7 @@ def test_points_that_are_left_out_would_not_have_moved(
 ) -> None:
     x = (blobs(6_000, k=3) * scale).astype(dtype)
     x = np.concatenate([x, x[:50]])
-    skipping, visiting = KMeans(k), KMeans(k)
+    skipping, visiting = KMeansAlgorithm(k), KMeansAlgorithm(k)
     memory, other = skipping.memory(len(x)), visiting.memory(len(x))
     parameter = {"centers": x[:k].astype(np.float64), "variance": np.ones(())}
     total = skipping.layout(parameter).zeros()
@@ -98,7 +98,7 @@ def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> 
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(120, 2)) * 4.0
         centers = rng.normal(size=(5, 2)) * 4.0
-        algorithm = KMeans(5)
+        algorithm = KMeansAlgorithm(5)
         memory = algorithm.memory(len(x))
         before = memory["label"].copy()
         count = 60 if joining else len(x)
@@ -120,7 +120,7 @@ def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> 
 
 def test_a_look_at_few_points_does_not_copy_all_of_them() -> None:
     x = blobs(20_000)[:, 1:]
-    algorithm = KMeans(4)
+    algorithm = KMeansAlgorithm(4)
     memory = algorithm.memory(len(x))
     parameter = algorithm.init_parameter(Batch(x[:500]), np.random.default_rng(0))
     for _ in range(2):
@@ -139,7 +139,7 @@ def test_many_clusters_need_little_memory_in_a_visit() -> None:
     """The distances of 2,000 points to 10,000 centres have 80 MB, and a block may have 8,192 points."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2_000, 2)).astype(np.float32)
-    algorithm = KMeans(10_000)
+    algorithm = KMeansAlgorithm(10_000)
     memory = algorithm.memory(len(x))
     tracemalloc.start()
     try:
@@ -166,7 +166,7 @@ def test_new_points_and_counted_points_may_be_visited_together(
     weight: npt.NDArray[np.float64] | None,
 ) -> None:
     x = blobs()
-    algorithm = KMeans(4)
+    algorithm = KMeansAlgorithm(4)
     memory = algorithm.memory(len(x))
     parameter = {"centers": x[:4].copy(), "variance": np.ones(())}
     part = {name: array[200:400] for name, array in memory.items()}
@@ -188,14 +188,14 @@ def test_weights_count_as_repeated_points() -> None:
     times = np.random.default_rng(1).integers(1, 4, len(x))
     first = {"centers": x[:3].astype(np.float64), "variance": np.asarray(1.0)}
     weighed = fit_local(
-        KMeans(3),
+        KMeansAlgorithm(3),
         Batch(x, weight=times.astype(float)),
         rng=np.random.default_rng(0),
         max_passes=50,
         parameter=first,
     )
     repeated = fit_local(
-        KMeans(3),
+        KMeansAlgorithm(3),
         Batch(np.repeat(x, times, axis=0)),
         rng=np.random.default_rng(0),
         max_passes=50,
@@ -209,26 +209,28 @@ def test_a_cluster_without_points_divides_the_widest_one() -> None:
     far = np.full((1, x.shape[1]), 1e4)
     first = {"centers": np.concatenate([x[:1], far, far + 1.0]), "variance": np.asarray(1.0)}
     found = fit_local(
-        KMeans(3), Batch(x), rng=np.random.default_rng(0), max_passes=50, parameter=first
+        KMeansAlgorithm(3), Batch(x), rng=np.random.default_rng(0), max_passes=50, parameter=first
     )
     assert set(found.memory["label"]) == {0, 1, 2}
 
 
 def test_equal_points_with_more_clusters_than_values_end() -> None:
     x = np.repeat(np.array([[0.0, 1.0], [2.0, 3.0]]), 5, axis=0)
-    found = fit_local(KMeans(4), Batch(x), rng=np.random.default_rng(0), max_passes=50)
+    found = fit_local(KMeansAlgorithm(4), Batch(x), rng=np.random.default_rng(0), max_passes=50)
     assert found.terminated
     assert found.objectives[-1] == 0.0
 
 
 def test_as_many_clusters_as_points_leave_no_distance() -> None:
     x = blobs(9)
-    found = fit_local(KMeans(9), Batch(x), rng=np.random.default_rng(0), max_passes=50)
+    found = fit_local(KMeansAlgorithm(9), Batch(x), rng=np.random.default_rng(0), max_passes=50)
     assert found.objectives[-1] == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", [KMeans(5), FuzzyCMeans(5)])
-def test_more_clusters_than_points_are_refused(algorithm: KMeans | FuzzyCMeans) -> None:
+@pytest.mark.parametrize("algorithm", [KMeansAlgorithm(5), FuzzyCMeansAlgorithm(5)])
+def test_more_clusters_than_points_are_refused(
+    algorithm: KMeansAlgorithm | FuzzyCMeansAlgorithm,
+) -> None:
     with pytest.raises(UsageError, match="k is 5, and there are only 4 points"):
         algorithm.init_parameter(Batch(blobs(4)), np.random.default_rng(0))
 
@@ -266,7 +268,9 @@ def test_the_objective_of_fuzzy_c_means_falls_and_equals_brute_force(
     dtype: npt.DTypeLike,
 ) -> None:
     x = blobs(3_000).astype(dtype)
-    found = fit_local(FuzzyCMeans(4), Batch(x), rng=np.random.default_rng(0), max_passes=60)
+    found = fit_local(
+        FuzzyCMeansAlgorithm(4), Batch(x), rng=np.random.default_rng(0), max_passes=60
+    )
     assert found.terminated
     falls = np.diff(found.objectives)
     assert (falls <= 1e-5 * found.objectives[0]).all()
@@ -281,7 +285,7 @@ def test_kmeans_on_digits_is_as_good_as_scikit_learns() -> None:
     theirs = cluster.KMeans(10, init=x[:10], n_init=1, max_iter=300, tol=0.0).fit(x)
     first = {"centers": x[:10].copy(), "variance": np.asarray(1.0)}
     ours = fit_local(
-        KMeans(10, tol=0.0),
+        KMeansAlgorithm(10, tol=0.0),
         Batch(x),
         rng=np.random.default_rng(0),
         max_passes=300,

@@ -6,9 +6,9 @@ import pytest
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.factors import NMF
+from polyrhythm.learn.pointwise.factors import NMFAlgorithm
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.logistic import LogisticRegression
+from polyrhythm.learn.pointwise.logistic import LogisticRegressionAlgorithm
 
 Points = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ def labelled(classes: int, n: int = 400, d: int = 4) -> tuple[Points, npt.NDArra
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_gradient_is_the_derivative_of_the_loss(classes: int) -> None:
     x, y = labelled(classes)
-    algorithm = LogisticRegression(classes, penalty=0.1, threads=2)
+    algorithm = LogisticRegressionAlgorithm(classes, penalty=0.1, threads=2)
     place = np.random.default_rng(1).normal(size=(algorithm.rows, 5))
 
     def at(where: Points) -> tuple[float, Points]:
@@ -41,7 +41,7 @@ def test_the_gradient_is_the_derivative_of_the_loss(classes: int) -> None:
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_search_ends_where_the_gradient_vanishes(classes: int) -> None:
     x, y = labelled(classes)
-    algorithm = LogisticRegression(classes, penalty=0.01, tol=1e-6)
+    algorithm = LogisticRegressionAlgorithm(classes, penalty=0.01, tol=1e-6)
     found = fit_local(algorithm, Batch(x, y), rng=np.random.default_rng(0), max_passes=300)
     assert found.terminated
     assert np.abs(found.parameter["gradient"]).max() <= 1e-6
@@ -52,7 +52,7 @@ def test_the_search_ends_where_the_gradient_vanishes(classes: int) -> None:
 
 def test_a_search_that_continues_from_its_parameters_takes_the_same_steps() -> None:
     x, y = labelled(3)
-    algorithm = LogisticRegression(3, penalty=0.01)
+    algorithm = LogisticRegressionAlgorithm(3, penalty=0.01)
     rng = np.random.default_rng(0)
     whole = fit_local(algorithm, Batch(x, y), rng=rng, max_passes=12)
     half = fit_local(algorithm, Batch(x, y), rng=rng, max_passes=6)
@@ -63,7 +63,7 @@ def test_a_search_that_continues_from_its_parameters_takes_the_same_steps() -> N
 def test_points_without_labels_are_refused() -> None:
     with pytest.raises(UsageError, match="needs a label for each point"):
         fit_local(
-            LogisticRegression(2),
+            LogisticRegressionAlgorithm(2),
             Batch(np.ones((3, 2))),
             rng=np.random.default_rng(0),
             max_passes=1,
@@ -74,7 +74,7 @@ def test_points_without_labels_are_refused() -> None:
 def test_the_statistics_of_nmf_are_those_of_brute_force(observed_only: bool) -> None:
     sparse = pytest.importorskip("scipy.sparse")
     x = sparse.random(50, 12, 0.4, random_state=0, format="csr")
-    algorithm = NMF(3, observed_only=observed_only, l1=(0.01, 0.02), l2=(0.03, 0.04))
+    algorithm = NMFAlgorithm(3, observed_only=observed_only, l1=(0.01, 0.02), l2=(0.03, 0.04))
     parameter = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
     memory = algorithm.memory(50)
     layout = algorithm.layout(parameter)
@@ -102,7 +102,7 @@ def test_the_statistics_of_nmf_are_those_of_brute_force(observed_only: bool) -> 
 def test_ratings_that_are_not_sparse_cannot_be_observed_only() -> None:
     with pytest.raises(UsageError, match="give a scipy CSR matrix"):
         fit_local(
-            NMF(2, observed_only=True),
+            NMFAlgorithm(2, observed_only=True),
             Batch(np.ones((4, 3))),
             rng=np.random.default_rng(0),
             max_passes=1,

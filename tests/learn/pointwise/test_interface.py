@@ -7,7 +7,7 @@ import pytest
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory, has_memory
-from polyrhythm.learn.pointwise.layout import Arrays, Layout, Shape
+from polyrhythm.learn.pointwise.layout import ArrayLayout, Arrays, Shape
 from polyrhythm.learn.pointwise.local import fit_local
 
 
@@ -54,7 +54,7 @@ def test_the_sum_contains_every_point_once_with_and_without_memory(algorithm: Al
 
 def test_a_layout_gives_back_what_was_made_flat() -> None:
     arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.asarray(7.0), "c": np.arange(2.0)}
-    layout = Layout.of(arrays)
+    layout = ArrayLayout.of(arrays)
     assert layout.size == 9
     buffer = layout.flat(arrays)
     assert buffer.dtype == np.float64
@@ -75,7 +75,7 @@ def test_a_layout_gives_back_what_was_made_flat() -> None:
     ],
 )
 def test_statistics_of_a_wrong_name_shape_or_value_are_named(arrays: Arrays, message: str) -> None:
-    layout = Layout.of_shapes({"sum": (2,), "count": ()})
+    layout = ArrayLayout.of_shapes({"sum": (2,), "count": ()})
     with pytest.raises(UsageError, match=message):
         layout.flat(arrays)
 

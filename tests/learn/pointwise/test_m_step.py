@@ -4,13 +4,13 @@ import numpy as np
 
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.chunks import COUNTS
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.m_step import MStep
 
 
 def test_a_torn_version_changes_no_parameters() -> None:
     x = np.random.default_rng(0).normal(size=(50, 3))
-    algorithm = KMeans(4)
+    algorithm = KMeansAlgorithm(4)
     first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
     found = algorithm.layout(first).flat(
         algorithm.update_points(Batch(x), first, algorithm.memory(50))

@@ -10,7 +10,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.mixture import Density, GaussianMixture, shares
+from polyrhythm.learn.pointwise.mixture import Density, GaussianMixtureAlgorithm, shares
 
 Kind = Literal["diag", "full"]
 
@@ -37,7 +37,7 @@ def log_densities(x: npt.NDArray[np.float64], parameter: Arrays) -> npt.NDArray[
 @pytest.mark.parametrize("kind", ["diag", "full"])
 def test_densities_are_those_of_the_formula(kind: Kind) -> None:
     x = made()
-    parameter = GaussianMixture(3, covariance=kind).init_parameter(
+    parameter = GaussianMixtureAlgorithm(3, covariance=kind).init_parameter(
         Batch(x), np.random.default_rng(0)
     )
     density = Density(parameter, np.float64)
@@ -48,7 +48,7 @@ def test_densities_are_those_of_the_formula(kind: Kind) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_pass_is_one_step_of_expectation_maximisation(kind: Kind, dtype: npt.DTypeLike) -> None:
     x = made(9_000) + 20.0
-    algorithm = GaussianMixture(3, covariance=kind, threads=2)
+    algorithm = GaussianMixtureAlgorithm(3, covariance=kind, threads=2)
     old = algorithm.init_parameter(Batch(x[:300]), np.random.default_rng(0))
     new = algorithm.update_parameter(algorithm.update_points(Batch(x.astype(dtype)), old, {}), old)
     share, loglik = shares(log_densities(x, old))
@@ -69,7 +69,7 @@ def test_a_pass_is_one_step_of_expectation_maximisation(kind: Kind, dtype: npt.D
 @pytest.mark.parametrize("kind", ["diag", "full"])
 def test_the_likelihood_grows_with_every_pass(kind: Kind) -> None:
     found = fit_local(
-        GaussianMixture(3, covariance=kind, tol=1e-5),
+        GaussianMixtureAlgorithm(3, covariance=kind, tol=1e-5),
         Batch(made()),
         rng=np.random.default_rng(0),
         max_passes=200,
@@ -79,7 +79,7 @@ def test_the_likelihood_grows_with_every_pass(kind: Kind) -> None:
 
 
 def test_a_component_without_points_keeps_its_place() -> None:
-    algorithm = GaussianMixture(2)
+    algorithm = GaussianMixtureAlgorithm(2)
     old = algorithm.init_parameter(Batch(made()), np.random.default_rng(0))
     statistics = algorithm.layout(old).zeros()
     statistics["count"][0] = 4.0
@@ -93,7 +93,7 @@ def test_a_component_without_points_keeps_its_place() -> None:
 @pytest.mark.parametrize("kind", ["diag", "full"])
 def test_a_singular_covariance_is_one_clear_line(kind: Kind) -> None:
     x = np.repeat(np.arange(4.0)[:, None], 3, axis=1)
-    algorithm = GaussianMixture(2, covariance=kind, regularisation=0.0)
+    algorithm = GaussianMixtureAlgorithm(2, covariance=kind, regularisation=0.0)
     with pytest.raises(UsageError, match="a covariance is singular.*larger reg_covar"):
         fit_local(algorithm, Batch(x), rng=np.random.default_rng(0), max_passes=50)
 
@@ -101,7 +101,7 @@ def test_a_singular_covariance_is_one_clear_line(kind: Kind) -> None:
 def test_weights_count_as_repeated_points() -> None:
     x = made(200)
     times = np.random.default_rng(1).integers(1, 4, len(x))
-    algorithm = GaussianMixture(3)
+    algorithm = GaussianMixtureAlgorithm(3)
     old = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
     weighed = algorithm.update_points(Batch(x, weight=times.astype(float)), old, {})
     repeated = algorithm.update_points(Batch(np.repeat(x, times, axis=0)), old, {})
@@ -113,7 +113,7 @@ def test_weights_count_as_repeated_points() -> None:
 def test_the_result_is_scikit_learns_from_the_same_start(kind: Kind) -> None:
     mixture = pytest.importorskip("sklearn.mixture")
     x = made(2_000)
-    algorithm = GaussianMixture(3, covariance=kind, tol=1e-6)
+    algorithm = GaussianMixtureAlgorithm(3, covariance=kind, tol=1e-6)
     first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
     ours = fit_local(
         algorithm, Batch(x), rng=np.random.default_rng(0), max_passes=200, parameter=first
@@ -145,7 +145,7 @@ def test_float32_is_as_exact_as_float64_where_a_column_has_few_values(
     x = x.astype(np.float32).astype(np.float64)
     fits = [
         fit_local(
-            GaussianMixture(3, covariance=kind, tol=0.0),
+            GaussianMixtureAlgorithm(3, covariance=kind, tol=0.0),
             Batch(x.astype(dtype)),
             rng=np.random.default_rng(1),
             max_passes=30,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.model.stretch import Stretch
 from polyrhythm.sim.scenario import parse_scenario
 from polyrhythm.sim.tables import WorkersTable
@@ -19,8 +19,8 @@ def table(text: str) -> WorkersTable:
     return parse_scenario(f"[job]\nrounds = 1\n[[workers]]\n{text}", "x").workers[0]
 
 
-def pace(text: str, seed: int = 0) -> Pace:
-    return Pace(table(text), 0, Random(seed))
+def pace(text: str, seed: int = 0) -> SimulatedPace:
+    return SimulatedPace(table(text), 0, Random(seed))
 
 
 def test_a_step_takes_what_the_table_says() -> None:

@@ -17,7 +17,7 @@ import msgspec
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.metrics import parse_best
@@ -37,7 +37,7 @@ class _Due(msgspec.Struct):
 
 class KeepBest:
     def __init__(
-        self, job: m.JobSpec, routing: Routing, rounds: Rounds, outbox: LeadOutbox
+        self, job: m.JobSpec, routing: RoutingTable, rounds: Rounds, outbox: LeadOutbox
     ) -> None:
         self._metric, self._lowest = "", False
         if job.keep_best:

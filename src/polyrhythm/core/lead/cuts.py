@@ -19,7 +19,7 @@ import msgspec
 
 from polyrhythm.core.effects import CommitCut
 from polyrhythm.core.events import CutCommitted
-from polyrhythm.core.lead.keeping import Keeping
+from polyrhythm.core.lead.keeping import StateKeeping
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.outbox import TERM
 from polyrhythm.core.lead.parts import Parts
@@ -75,7 +75,7 @@ class Cuts:
         self._best = parts.best
         self._outbox = parts.outbox
         self._operators = parts.operators
-        self.keeping = Keeping(parts)
+        self.keeping = StateKeeping(parts)
         self._schedule = Schedule(parts.job.checkpoint_every)
         self._number = parts.job.checkpoints
         self._cut: _Cut | None = None

@@ -6,7 +6,7 @@ from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire import messages as m
@@ -17,7 +17,7 @@ class Folds:
         self,
         policy: sync.SyncPolicy,
         view: View,
-        routing: Routing,
+        routing: RoutingTable,
         removals: Removals,
         rounds: Rounds,
         outbox: LeadOutbox,

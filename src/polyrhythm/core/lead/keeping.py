@@ -29,7 +29,7 @@ class _Wanted(msgspec.Struct):
     whole: bool = False
 
 
-class Keeping:
+class StateKeeping:
     def __init__(self, parts: Parts) -> None:
         self._view = parts.view
         self._routing = parts.routing

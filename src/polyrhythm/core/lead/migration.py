@@ -37,7 +37,7 @@ class Delivery:
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedMoves:
     """Moves that have ended. `reason`: None if they are complete; otherwise why the chunks stay
     where they are. `free`: how many of the chunks moved without their points."""
 
@@ -82,7 +82,7 @@ class Migration:
         self._full: set[Holder] = set()
         """Members that have no memory for further points."""
         self.adoptions = Adoptions()
-        self._ended: dict[tuple[int, int, str], Ended] = {}
+        self._ended: dict[tuple[int, int, str], EndedMoves] = {}
 
     @property
     def copies(self) -> Mapping[Holder, Collection[int]]:
@@ -369,12 +369,12 @@ class Migration:
         free: int = 0,
     ) -> None:
         key = source[0], target[0], "" if reason is None else reason.code
-        ended = self._ended.setdefault(key, Ended(source[0], target[0], reason))
+        ended = self._ended.setdefault(key, EndedMoves(source[0], target[0], reason))
         ended.chunks += 1
         ended.points += plan.chunks[chunk].points
         ended.free += free
 
-    def ended(self) -> list[Ended]:
+    def ended(self) -> list[EndedMoves]:
         """The moves that have ended since the last call. Complete ones are reported when nothing
         moves any more."""
         due = [key for key, ended in self._ended.items() if ended.reason or not self.busy]

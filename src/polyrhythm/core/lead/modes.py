@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from polyrhythm.core.lead.by_rounds import ByRounds
 from polyrhythm.core.lead.contributions import Complete
 from polyrhythm.core.lead.members import Member
-from polyrhythm.core.lead.on_arrival import OnArrival
+from polyrhythm.core.lead.on_arrival import ByArrival
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.policy import PolicyEvent
@@ -98,4 +98,4 @@ class Mode(Protocol):
 
 
 def choose_mode(parts: Parts) -> Mode:
-    return ByRounds(parts) if parts.policy.traits.rounds else OnArrival(parts)
+    return ByRounds(parts) if parts.policy.traits.rounds else ByArrival(parts)

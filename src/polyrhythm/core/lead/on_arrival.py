@@ -20,7 +20,7 @@ from polyrhythm.wire.messages import WINDOW, Folded, Trailer
 _ON_ARRIVAL = Reason("on-arrival")
 
 
-class OnArrival:
+class ByArrival:
     """Implements `modes.Mode`."""
 
     withholds: ClassVar[bool] = True

@@ -9,7 +9,7 @@ from typing import Any
 
 from polyrhythm.core.effects import Drop, Note, Send
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.core.text import plain_reason
@@ -19,7 +19,7 @@ TERM = 1
 
 
 class LeadOutbox:
-    def __init__(self, view: View, routing: Routing) -> None:
+    def __init__(self, view: View, routing: RoutingTable) -> None:
         self._view = view
         self._routing = routing
         self.out: list[Effect] = []

@@ -17,7 +17,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import JobProgress
 from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
@@ -40,7 +40,7 @@ class Parts:
     view: View
     admission: Admission
     opening: Opening
-    routing: Routing
+    routing: RoutingTable
     contributions: Contributions
     steps: Steps
     rounds: Rounds
@@ -61,7 +61,7 @@ class Parts:
 def connect(job: JobSpec) -> Parts:
     policy, view, rounds = choose_policy(job), View(), Rounds()
     admission = Admission(job.job)
-    routing = Routing(job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume))
+    routing = RoutingTable(job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume))
     grace_s = job.start_timeout_s if job.respawn else 0.0
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
     rows = keeps_rows(job.kind)

@@ -45,7 +45,7 @@ class Change:
     """Per server, the number of slices of which it becomes the primary."""
 
 
-class Routing:
+class RoutingTable:
     def __init__(
         self, servers: int, slice_nbytes: int, replicas: int = 0, *, restores: bool = False
     ) -> None:

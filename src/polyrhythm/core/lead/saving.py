@@ -11,7 +11,7 @@ stored for a long time.*
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import CommitModel, CreateModel, DiscardModel
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
@@ -25,7 +25,7 @@ _COMMIT_NS = 600 * 10**9
 
 
 class Saving:
-    def __init__(self, routing: Routing, outbox: LeadOutbox, first: int = 1) -> None:
+    def __init__(self, routing: RoutingTable, outbox: LeadOutbox, first: int = 1) -> None:
         """`first`: the number of the first file. Numbers rise in steps of two, so that two objects
         of this class never use the same number."""
         self._routing = routing

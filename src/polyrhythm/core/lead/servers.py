@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from polyrhythm.core.effects import Bind, Drop, Send
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Change, Routing
+from polyrhythm.core.lead.routing import Change, RoutingTable
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import models_nbytes
@@ -28,7 +28,7 @@ is shorter than for a worker, because a server has finished its imports by then.
 
 class Servers:
     def __init__(
-        self, job: m.JobSpec, routing: Routing, rounds: Rounds, outbox: LeadOutbox
+        self, job: m.JobSpec, routing: RoutingTable, rounds: Rounds, outbox: LeadOutbox
     ) -> None:
         self._job = job
         self._routing = routing

@@ -7,7 +7,7 @@ from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.migration import Ended, Migration
+from polyrhythm.core.lead.migration import EndedMoves, Migration
 from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
@@ -342,7 +342,7 @@ class Sharing:
         changed |= migration.settle(plan)
         return self._leases(view, changed)
 
-    def ended_moves(self) -> list[Ended]:
+    def ended_moves(self) -> list[EndedMoves]:
         """The moves of points that have ended since the last call."""
         return [] if self._migration is None else self._migration.ended()
 

@@ -1,14 +1,14 @@
 """The order of the steps in a job with several models: the lead refuses a worker with another order
 (`core/step_order.py`)."""
 
-from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.step_order import StepOrder, described
 from polyrhythm.wire.messages import Abstained, Trailer
 
 
 class Steps:
-    def __init__(self, routing: Routing) -> None:
+    def __init__(self, routing: RoutingTable) -> None:
         self._routing = routing
         self._order: StepOrder | None = None
         self._last: dict[tuple[int, int], int] = {}

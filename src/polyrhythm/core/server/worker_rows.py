@@ -27,7 +27,7 @@ MOST_WAITING = 64
 acknowledgement; a faulty one must not fill the memory of a server."""
 
 
-class Waiting(Generic[Value]):
+class WaitingContributions(Generic[Value]):
     """The contributions to a slice that no fold has named yet."""
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class WorkerRows(Generic[Value]):
         """The rows, in the order of the workers."""
 
     def fold(self, live: Iterable[Row], named: Sequence[tuple[Row, Value]]) -> None:
-        """Add the contributions that a fold names (`Waiting.take`), and delete the rows that are not
-        live."""
+        """Add the contributions that a fold names (`WaitingContributions.take`), and delete the rows
+        that are not live."""
         for row, difference in named:
             key = key_of(row)
             known = key in self.rows

@@ -29,7 +29,7 @@ _SMALL_NBYTES = 2 * 2**20
 that the servers then need costs less than a message that ends the lease."""
 
 
-class RoundsMode(Pulls):
+class WorkerRoundsMode(Pulls):
     __slots__ = ("_pulling", "_released")
     rests_in = Phase.WAITING
     """The phase in which a worker that has visited all of its points waits."""
@@ -119,7 +119,7 @@ class RoundsMode(Pulls):
                 self._outbox.tell_server(server, m.Pull(**self._outbox.identity(), round=round_))
 
 
-class ArrivalMode(Pulls):
+class WorkerArrivalMode(Pulls):
     rests_in = Phase.RESTING
 
     def __init__(
@@ -228,15 +228,15 @@ class ArrivalMode(Pulls):
             self._outbox.tell_server(server, pull)
 
 
-Mode = RoundsMode | ArrivalMode
+Mode = WorkerRoundsMode | WorkerArrivalMode
 
 
 def choose_mode(job: m.JobSpec | None, outbox: WorkerOutbox, ticket: int = 0) -> Mode:
     """The mode of the job's policy; while the job is not known, the mode with rounds."""
     if job is None:
-        return RoundsMode(outbox, ticket)
+        return WorkerRoundsMode(outbox, ticket)
     traits = traits_of(job.sync)
     if traits.rounds:
-        return RoundsMode(outbox, ticket)
+        return WorkerRoundsMode(outbox, ticket)
     asks = traits.asks_before_steps
-    return ArrivalMode(outbox, ticket, asks=asks, overlaps=job.read_ahead and not asks)
+    return WorkerArrivalMode(outbox, ticket, asks=asks, overlaps=job.read_ahead and not asks)

@@ -24,7 +24,7 @@ class DataFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFolder:
     place: DataFolder
     folder: Path
     form: Form
@@ -51,7 +51,7 @@ def _cache(environ: Mapping[str, str]) -> Path:
     return base / "polyrhythm"
 
 
-def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
+def find(dataset: DataSet, where: Sequence[DataFolder]) -> FoundFolder | None:
     """Return the first folder that holds one of the set's forms. In each folder, the complete form
     is preferred."""
     for place in where:
@@ -60,7 +60,7 @@ def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
         folder = place.path / dataset.name
         for form in dataset.forms:
             if all((folder / file.name).is_file() for file in form.files):
-                return Found(place, folder, form)
+                return FoundFolder(place, folder, form)
     return None
 
 

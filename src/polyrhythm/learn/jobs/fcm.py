@@ -3,7 +3,7 @@
 
 from polyrhythm.learn.jobs.point_options import number, tolerance, whole
 from polyrhythm.learn.jobs.points import run, table_of
-from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeans
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "m", "tol"]}
@@ -12,4 +12,4 @@ DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "
 def main(worker: Worker) -> None:
     options = worker.options
     k, m = whole(options, "k", 8), number(options, "m", 2.0)
-    run(worker, FuzzyCMeans(k, m=m, tol=tolerance(options, 1e-4)), table_of(worker))
+    run(worker, FuzzyCMeansAlgorithm(k, m=m, tol=tolerance(options, 1e-4)), table_of(worker))

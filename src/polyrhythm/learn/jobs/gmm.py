@@ -3,7 +3,7 @@ model file has `weights`, `means` and `covariances`."""
 
 from polyrhythm.learn.jobs.point_options import tolerance, whole
 from polyrhythm.learn.jobs.points import run, table_of
-from polyrhythm.learn.pointwise.mixture import GaussianMixture
+from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "covariance", "tol"]}
@@ -11,7 +11,7 @@ DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "
 
 def main(worker: Worker) -> None:
     options = worker.options
-    algorithm = GaussianMixture(
+    algorithm = GaussianMixtureAlgorithm(
         whole(options, "k", 8),
         covariance="full" if options.get("covariance") == "full" else "diag",
         tol=tolerance(options, 1e-3),

@@ -2,7 +2,7 @@
 
 from polyrhythm.learn.jobs.point_options import tolerance, whole
 from polyrhythm.learn.jobs.points import run, table_of
-from polyrhythm.learn.pointwise.kmeans import KMeans
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "tol"]}
@@ -10,5 +10,5 @@ DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "
 
 def main(worker: Worker) -> None:
     options = worker.options
-    algorithm = KMeans(whole(options, "k", 8), tol=tolerance(options, 1e-4))
+    algorithm = KMeansAlgorithm(whole(options, "k", 8), tol=tolerance(options, 1e-4))
     run(worker, algorithm, table_of(worker))

@@ -8,7 +8,7 @@ from polyrhythm.learn.data.ratings import open_ratings
 from polyrhythm.learn.jobs.point_options import DATA, tolerance, whole
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.factors import NMF
+from polyrhythm.learn.pointwise.factors import NMFAlgorithm
 from polyrhythm.learn.pointwise.source import ArraySource, Source
 from polyrhythm.learn.worker import Worker
 
@@ -29,6 +29,6 @@ def main(worker: Worker) -> None:
     only = options.get("observed") == "yes"
     run(
         worker,
-        NMF(whole(options, "k", 8), observed_only=only, tol=tolerance(options, 1e-5)),
+        NMFAlgorithm(whole(options, "k", 8), observed_only=only, tol=tolerance(options, 1e-5)),
         source,
     )

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyrhythm.learn.pointwise.layout import Array, Arrays, Layout, Shape
+from polyrhythm.learn.pointwise.layout import Array, ArrayLayout, Arrays, Shape
 
 Memory = dict[str, npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_]
@@ -160,9 +160,9 @@ class Algorithm(ABC):
         algorithm cannot replace it."""
         return np.add(target, change, out=target)
 
-    def layout(self, parameter: Arrays) -> Layout:
+    def layout(self, parameter: Arrays) -> ArrayLayout:
         """How the statistics lie in the flat buffer."""
-        return Layout.of_shapes(self.statistics(parameter))
+        return ArrayLayout.of_shapes(self.statistics(parameter))
 
 
 def has_memory(algorithm: Algorithm) -> bool:

@@ -32,7 +32,7 @@ _SHARE, _LARGE_SHARE = 0.25, 0.5
 usually, and if nothing depends on the number."""
 
 
-class Chunk:
+class LeasedChunk:
     """One leased chunk."""
 
     def __init__(self, lease: ChunkLease, points: Batch, memory: Memory, block: int) -> None:
@@ -62,7 +62,7 @@ class Chunk:
         }
 
     @classmethod
-    def of_state(cls, lease: ChunkLease, state: dict[str, Any], memory: Memory) -> "Chunk":
+    def of_state(cls, lease: ChunkLease, state: dict[str, Any], memory: Memory) -> "LeasedChunk":
         """A chunk that another worker has sent, with the memory of its points."""
         chunk = cls(lease, batch_of(state["points"]), memory, state["block"])
         for at, last in zip(state["at"].tolist(), state["last"], strict=True):
@@ -146,7 +146,7 @@ class Chunks:
         chunks to other workers and receives them; None if none travel."""
         self._carrier = carrier
         self._received = ReceivedPoints()
-        self._locked: dict[int, Chunk] = {}
+        self._locked: dict[int, LeasedChunk] = {}
         """The chunks that are not visited, because they are being sent to other workers, or because
         this worker waits (`--migrate blocking`)."""
         if carrier is not None:
@@ -156,8 +156,8 @@ class Chunks:
         self._source = source
         self._block = block
         self._remembers = has_memory(algorithm)
-        self._chunks: dict[int, Chunk] = {}
-        self._todo: deque[Chunk] = deque()
+        self._chunks: dict[int, LeasedChunk] = {}
+        self._todo: deque[LeasedChunk] = deque()
         """The chunks that are left of this pass, in order, if they are known."""
         self.everything = 0
         """The number of points in the lease."""
@@ -213,15 +213,15 @@ class Chunks:
         state["subtotal"] = self.remembered.subtotal(send.chunk)
         return [(1, pack([state]))]
 
-    def _read(self, lease: ChunkLease) -> Chunk:
+    def _read(self, lease: ChunkLease) -> LeasedChunk:
         if lease.chunk in self._received:
             state = Samples(self._received.rows(lease.chunk, 0, 1))[0]
-            chunk = Chunk.of_state(lease, state, self._algorithm.adopt(state["memory"]))
+            chunk = LeasedChunk.of_state(lease, state, self._algorithm.adopt(state["memory"]))
             self.remembered.adopt(lease.chunk, state["subtotal"])
             return chunk
         points = self._source.read(lease.first, lease.last)
         memory = self._algorithm.memory(len(points)) if self._remembers else {}
-        return Chunk(lease, points, memory, min(self._block, lease.last - lease.first))
+        return LeasedChunk(lease, points, memory, min(self._block, lease.last - lease.first))
 
     def visit(
         self, count: int, parameter: Arrays, *, loose: bool = False
@@ -244,7 +244,7 @@ class Chunks:
             todo.popleft()
         return visited, tuple(progress)
 
-    def _in_order(self) -> deque[Chunk]:
+    def _in_order(self) -> deque[LeasedChunk]:
         """The chunks that are left of this pass; one that is partly visited comes first."""
         assert self._lease is not None
         this_pass, epochs = self.passes, self._lease.epochs

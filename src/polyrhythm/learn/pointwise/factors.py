@@ -24,7 +24,7 @@ _FIRST_SWEEPS = 5
 """How often the row of a point that is visited for the first time is improved."""
 
 
-class NMF(Algorithm):
+class NMFAlgorithm(Algorithm):
     """`k`: the number of components. `l1`, `l2`: for W and for H, the factors of the sum and of half
     the sum of squares in the objective. `first`: how the first H is made, "nndsvda" or "random".
     `tol`: the job ends when the objective falls by a smaller part of itself in a pass."""

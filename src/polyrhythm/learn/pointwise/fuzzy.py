@@ -16,7 +16,7 @@ from polyrhythm.learn.pointwise.kmeans import check_count, mean_variance, plus_p
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 
 
-class FuzzyCMeans(Algorithm):
+class FuzzyCMeansAlgorithm(Algorithm):
     """`m`: the fuzzifier, above 1; near 1 the result is that of KMeans. `tol`: as for KMeans."""
 
     name = "fcm"

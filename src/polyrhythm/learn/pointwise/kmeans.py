@@ -32,7 +32,7 @@ _MANY_MOVES = 0.1
 """If more points than this part move, centres will move far, and no bound would hold. So none is set."""
 
 
-class KMeans(Algorithm):
+class KMeansAlgorithm(Algorithm):
     """`tol`: the job ends when the centres move by at most this much (the sum of squares, in units
     of the mean variance of the features, as in scikit-learn)."""
 

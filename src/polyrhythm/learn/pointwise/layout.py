@@ -16,17 +16,17 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArrayLayout:
     """The names and shapes of arrays, in the order in which they lie in the buffer."""
 
     shapes: tuple[tuple[str, Shape], ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> "Layout":
+    def of(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> "ArrayLayout":
         return cls(tuple((name, array.shape) for name, array in arrays.items()))
 
     @classmethod
-    def of_shapes(cls, shapes: Mapping[str, Shape]) -> "Layout":
+    def of_shapes(cls, shapes: Mapping[str, Shape]) -> "ArrayLayout":
         return cls(tuple((name, tuple(shape)) for name, shape in shapes.items()))
 
     @property

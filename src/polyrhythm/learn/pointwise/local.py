@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory, has_memory
-from polyrhythm.learn.pointwise.layout import Arrays, Layout
+from polyrhythm.learn.pointwise.layout import ArrayLayout, Arrays
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ def fit_local(
     """Run an algorithm. `parameter`: the first parameters, if not those of `init_parameter`."""
     if parameter is None:
         parameter = algorithm.init_parameter(sample_of(points, algorithm.sample_points, rng), rng)
-    parameters, layout = Layout.of(parameter), algorithm.layout(parameter)
+    parameters, layout = ArrayLayout.of(parameter), algorithm.layout(parameter)
     found = LocalFit(parameter, algorithm.memory(len(points)), 0, terminated=False)
     remembers = has_memory(algorithm)
     total = np.zeros(layout.size)

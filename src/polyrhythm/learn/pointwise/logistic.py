@@ -25,7 +25,7 @@ _SUFFICIENT = 1e-4
 _SHORTEST = 1e-10
 
 
-class LogisticRegression(Algorithm):
+class LogisticRegressionAlgorithm(Algorithm):
     """`classes`: how many classes there are; labels are 0 to classes - 1. With two classes there is
     one row of coefficients. `penalty` times half the sum of squared coefficients is added to the mean
     loss. `tol`: the job ends when no element of the gradient is larger. `steps`: how many steps are

@@ -18,7 +18,7 @@ import torch
 
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Check
 from polyrhythm.learn.pointwise.chunks import COUNTS
-from polyrhythm.learn.pointwise.layout import Array, Arrays, Layout
+from polyrhythm.learn.pointwise.layout import Array, ArrayLayout, Arrays
 from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, StateName, TensorSpec
 
 _STATISTICS = "statistics"
@@ -48,7 +48,7 @@ class MStep:
         self._algorithm = algorithm
         self._points = points
         self._resumed = resumed
-        self._layout = Layout.of(first)
+        self._layout = ArrayLayout.of(first)
         self._statistics = algorithm.layout(first)
         own = self._layout.flat(first, what="the first parameters")
         self.parameter = self._layout.views(own)

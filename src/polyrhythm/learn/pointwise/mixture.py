@@ -14,14 +14,14 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
 from polyrhythm.learn.pointwise.fuzzy import add_up
-from polyrhythm.learn.pointwise.kmeans import KMeans, check_count
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, check_count
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 from polyrhythm.learn.pointwise.local import fit_local
 
 Covariance = Literal["diag", "full"]
 
 
-class GaussianMixture(Algorithm):
+class GaussianMixtureAlgorithm(Algorithm):
     """`covariance`: "diag" or "full". `regularisation` is added to every variance. `tol`: the job
     ends when the mean log-likelihood of a point grows by less."""
 
@@ -47,7 +47,7 @@ class GaussianMixture(Algorithm):
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         """Divide the sample by KMeans, and compute the parameters of these parts."""
         check_count(self.k, len(sample))
-        found = fit_local(KMeans(self.k), sample, rng=rng, max_passes=20)
+        found = fit_local(KMeansAlgorithm(self.k), sample, rng=rng, max_passes=20)
         offset: Array = np.asarray(sample.x, np.float64).mean(0)
         label = found.memory["label"]
         share = (label == np.arange(self.k)[:, None]).astype(np.float64)

@@ -72,7 +72,7 @@ def scratch_of(k: int, rows: int, dtype: npt.DTypeLike) -> Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MovedRows:
     """The result of `Nearest.moved`. Its arrays are those of the scratch: the next block replaces
     them."""
 
@@ -100,7 +100,7 @@ class Nearest:
         self._factor = np.ascontiguousarray(-2.0 * centers, dtype)
         self._bias = (centers * centers).sum(1).astype(dtype)[:, None]
 
-    def moved(self, x: npt.NDArray[Any], old: Labels | None, scratch: Scratch) -> Found:
+    def moved(self, x: npt.NDArray[Any], old: Labels | None, scratch: Scratch) -> MovedRows:
         """Find the rows whose nearest centre is not that of `old` (None: all rows). A search for the
         lowest distance of every row costs as much as the distances do. So only the distance to the
         old centre is compared with the lowest one, and the search is left to the rows that differ."""
@@ -108,7 +108,7 @@ class Nearest:
         best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
         row, at = scratch.row[:count], scratch.at[:count]
         if old is None:
-            return Found(row, lowest(distance, best, scratch.rank), best, distance, at)
+            return MovedRows(row, lowest(distance, best, scratch.rank), best, distance, at)
         np.multiply(old, count, out=at)
         at += row
         flat = distance.reshape(-1)
@@ -119,7 +119,7 @@ class Nearest:
         else:
             label = lowest(np.take(distance, moved, axis=1), best[moved], scratch.rank)
         at[moved] = label * np.intp(count) + moved
-        return Found(moved, label, best, distance, at)
+        return MovedRows(moved, label, best, distance, at)
 
     def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
         """The nearest centre of each row; of equally near ones the first."""

@@ -12,7 +12,7 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.push_form import INT8, may_be_quantised
-from polyrhythm.core.server.worker_rows import Waiting
+from polyrhythm.core.server.worker_rows import WaitingContributions
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
@@ -39,7 +39,7 @@ class PrimarySlice:
     kept: list[tuple[Incoming, Contribution]] = field(default_factory=list)
     """In a deterministic job: the contributions of the open round. The fold adds them in the order
     of the workers."""
-    waiting: Waiting[torch.Tensor] = field(default_factory=Waiting)
+    waiting: WaitingContributions[torch.Tensor] = field(default_factory=WaitingContributions)
     """Kind statistics: the contributions that no fold has named yet."""
 
     @property

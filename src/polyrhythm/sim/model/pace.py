@@ -14,7 +14,7 @@ _LEAST = 0.1
 """The shortest time of a step with noise, as a share of its usual time."""
 
 
-class Pace:
+class SimulatedPace:
     __slots__ = ("_began_ns", "_rng", "_table", "handling_ns", "slowness")
 
     def __init__(self, table: WorkersTable, began_ns: int, rng: Random) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polyrhythm.core.server.worker_rows import Key, Waiting, WorkerRows, key_of
+from polyrhythm.core.server.worker_rows import Key, WaitingContributions, WorkerRows, key_of
 from polyrhythm.sim.model.statistics import CarriedContribution, Difference, Statistics, plus
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given
 from polyrhythm.sim.server.store_modes import SimRoundsSliceStore
@@ -41,7 +41,7 @@ class SimRowsSliceStore(SimRoundsSliceStore):
         """Per slice that this server holds, the rows of its last version."""
         self.live: dict[int, tuple[Row, ...]] = {}
         """Per slice, the rows that the fold of its last version has named."""
-        self._waiting: dict[int, Waiting[SimRow]] = {}
+        self._waiting: dict[int, WaitingContributions[SimRow]] = {}
         super().__init__(*args, **options)
 
     def _keep_books(self, kept: Mapping[int, Route]) -> None:
@@ -51,13 +51,15 @@ class SimRowsSliceStore(SimRoundsSliceStore):
         for slice_ in [slice_ for slice_ in self.rows if slice_ not in kept]:
             del self.rows[slice_]
             self.live.pop(slice_, None)
-        self._waiting = {slice_: self._waiting.get(slice_) or Waiting() for slice_ in self.slices}
+        self._waiting = {
+            slice_: self._waiting.get(slice_) or WaitingContributions() for slice_ in self.slices
+        }
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Any:
         before = set(self.slices)
         event = super().reroute(routes, routing)
         for slice_ in self.slices.keys() - before:
-            self._waiting[slice_] = Waiting()
+            self._waiting[slice_] = WaitingContributions()
         return event
 
     def _added_slice(self, message: Contribution) -> None:

@@ -11,7 +11,7 @@ from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.sim.model.computing import Computing
 from polyrhythm.sim.model.objective import Objective
-from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.model.statistics import Difference
 from polyrhythm.sim.model.timesheet import SimTimesheet
 from polyrhythm.sim.process import Process
@@ -81,7 +81,7 @@ class LoopState:
         model: m.ModelSpec,
         points: int | None,
         batch: int,
-        pace: Pace,
+        pace: SimulatedPace,
         objective: Objective | None,
         *,
         shares: bool = False,

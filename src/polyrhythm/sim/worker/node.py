@@ -22,7 +22,7 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.kept_state import SimKeptState
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
-from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Hosted, SingleProcess
@@ -70,7 +70,7 @@ class WorkerProcess(SingleProcess):
         model: m.ModelSpec,
         points: int | None,
         batch: int,
-        pace: Pace,
+        pace: SimulatedPace,
         objective: Objective | None,
         clock: Clock,
         dial: Callable[["WorkerProcess", int, m.Address | None], Channel | None],

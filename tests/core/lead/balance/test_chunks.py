@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.lead.balance.chunks import Held, choose
+from polyrhythm.core.lead.balance.chunks import HeldChunk, choose
 from polyrhythm.core.lead.balance.gifts import gifts as gifts_of
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.sync.migration import migration_of
@@ -10,11 +10,11 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec
 
 HELD = [
-    Held(0, 10, 3, 0, visited=7),
-    Held(1, 10, 3, 0, visited=9),
-    Held(2, 10, 2, 4, visited=10),
-    Held(3, 10, 2, 0, visited=2),
-    Held(4, 10, 2, 0, visited=3),
+    HeldChunk(0, 10, 3, 0, visited=7),
+    HeldChunk(1, 10, 3, 0, visited=9),
+    HeldChunk(2, 10, 2, 4, visited=10),
+    HeldChunk(3, 10, 2, 0, visited=2),
+    HeldChunk(4, 10, 2, 0, visited=3),
 ]
 """In pass 2, chunks 0 and 1 are visited, in this order, and chunk 2 is being visited."""
 

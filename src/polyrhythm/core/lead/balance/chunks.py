@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldChunk:
     """A chunk of the worker. `visited`: grows with every contribution with points of a chunk."""
 
     index: int
@@ -22,7 +22,9 @@ class Held:
     """Whether a worker that may get the chunk has a copy of its points."""
 
 
-def choose(held: Sequence[Held], amount: float, last_pass: int | None, *, ends: bool) -> list[int]:
+def choose(
+    held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
+) -> list[int]:
     """The chunks with about `amount` points. `last_pass`: the number of passes of the job; None if
     there is none. `ends`: the amount is one of visits that are left."""
     this_pass = min((chunk.passes for chunk in held), default=0)

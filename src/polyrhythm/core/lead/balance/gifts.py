@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from polyrhythm.core.lead.balance.chunks import Held, choose
+from polyrhythm.core.lead.balance.chunks import HeldChunk, choose
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
 
@@ -33,7 +33,7 @@ def gifts(
             may = {t for t in received if plan.may_move(index, source, t, sent=not near[t])}
             if may:
                 numbers = (index, chunk.points, chunk.passes, chunk.cursor, chunk.visited)
-                held.append(Held(*numbers, any(near[t] for t in may)))
+                held.append(HeldChunk(*numbers, any(near[t] for t in may)))
                 ways[index] = {t: not near[t] for t in may}
         for index in choose(held, amount, last, ends=ends):
             far = ways[index]
