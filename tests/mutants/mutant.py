@@ -86,18 +86,43 @@ def _link_contents(original: Path, folder: Path) -> None:
 
 def mutated_sources(mutant: Mutant, package: Path) -> dict[Path, str]:
     """The new source of every module that the mutant changes."""
-    trees: dict[Path, ast.Module] = {}
+    statements: dict[Statement, ast.Module] = {}
     for change in mutant.changes:
-        path = _find(change.code, package)
-        _apply(change, trees.setdefault(path, ast.parse(path.read_text())), mutant.name)
-    return {path: ast.unparse(ast.fix_missing_locations(tree)) for path, tree in trees.items()}
+        place = find(change.code, package)
+        tree = statements.get(place) or statements.setdefault(place, place.parse())
+        _apply(change, tree, mutant.name)
+    sources: dict[Path, list[str]] = {}
+    for place in sorted(statements, key=lambda place: place.first, reverse=True):
+        lines = sources.setdefault(place.path, place.path.read_text().split("\n"))
+        lines[place.first - 1 : place.last] = ast.unparse(statements[place]).split("\n")
+    return {path: "\n".join(lines) for path, lines in sources.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of a module. To parse, write or compile only this statement takes a fraction of the
+    time of the module."""
+
+    path: Path
+    first: int
+    """The number of its first line."""
+    last: int
+
+    def parse(self) -> ast.Module:
+        lines = self.path.read_text().split("\n")[self.first - 1 : self.last]
+        return ast.parse("\n" * (self.first - 1) + "\n".join(lines))
 
 
 def _apply(change: Change, tree: ast.Module, name: str) -> None:
-    (definition,) = _definitions(tree, change.code.partition(":")[2])
+    (definition,) = _definitions(tree, _name_of(change))
     found = _replace(definition, change)
     if found != 1:
         raise Outdated(f"{name}: {change.code} holds {change.old!r} {found} times, not once")
+    ast.fix_missing_locations(definition)
+
+
+def _name_of(change: Change) -> str:
+    return change.code.partition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +138,26 @@ class Patch:
 def patches(mutant: Mutant, package: Path) -> list[Patch] | None:
     """The new code of every function that the mutant changes. Returns None if it changes anything
     else, such as a constant or the default of a parameter."""
-    trees: dict[Path, ast.Module] = {}
-    changed: list[tuple[Path, tuple[str, ...]]] = []
+    statements: dict[Statement, ast.Module] = {}
+    changed: list[tuple[Statement, tuple[str, ...]]] = []
     for change in mutant.changes:
-        path = _find(change.code, package)
-        tree = trees.setdefault(path, ast.parse(path.read_text()))
-        (definition,) = _definitions(tree, change.code.partition(":")[2])
+        place = find(change.code, package)
+        tree = statements.get(place) or statements.setdefault(place, place.parse())
+        (definition,) = _definitions(tree, _name_of(change))
         if not isinstance(definition, ast.FunctionDef):
             return None
         before = _head(definition)
         _apply(change, tree, mutant.name)
         if _head(definition) != before:
             return None
-        changed.append((path, tuple(change.code.partition(":")[2].split("."))))
-    compiled = {
-        path: compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
-        for path, tree in trees.items()
-    }
+        changed.append((place, tuple(_name_of(change).split("."))))
     found = []
-    for path, names in changed:
-        code = _code_of(compiled[path], names)
+    for place, names in changed:
+        tree = ast.Module([*_imports(place.path), *statements[place].body], [])
+        code = _code_of(compile(tree, str(place.path), "exec", dont_inherit=True), names)
         if code is None:
             return None
-        inside = path.relative_to(package.parent).with_suffix("").parts
+        inside = place.path.relative_to(package.parent).with_suffix("").parts
         module = ".".join(inside[:-1] if inside[-1] == "__init__" else inside)
         found.append(Patch(module, names, code))
     return found
@@ -166,16 +188,40 @@ def apply_patch(patch: Patch) -> None:
     found.__code__ = patch.code
 
 
-def _find(code: str, package: Path) -> Path:
+def find(code: str, package: Path) -> Statement:
+    """The statement with this definition."""
     layer, _, name = code.partition(":")
-    found = [
-        path
-        for path in sorted((package / layer).rglob("*.py"))
-        for _ in _definitions(_parse(path), name)
-    ]
+    found = _statements(package / layer).get(name, [])
     if len(found) != 1:
         raise Outdated(f"{code} is defined {len(found)} times, not once")
     return found[0]
+
+
+@functools.cache
+def _statements(layer: Path) -> dict[str, list[Statement]]:
+    """The statements of each definition in a layer, by its name."""
+    statements: dict[str, list[Statement]] = {}
+    for path in sorted(layer.rglob("*.py")):
+        for node in _parse(path).body:
+            first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+            for name in _names(node):
+                statement = Statement(path, first, node.end_lineno or first)
+                statements.setdefault(name, []).append(statement)
+    return statements
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """The names that this statement defines."""
+    if isinstance(node, _Definition) and (name := _name(node)) is not None:
+        yield name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{name}.{inner}" for each in node.body for inner in _names(each))
+
+
+@functools.cache
+def _imports(path: Path) -> list[ast.stmt]:
+    """The imports of a module. The compiler writes other code for a call of an imported name."""
+    return [node for node in _parse(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 @functools.cache
