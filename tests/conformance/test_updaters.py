@@ -11,7 +11,8 @@ import torch
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.optimizers import ELEMENTWISE, can_fuse
-from polyrhythm.tensors.updaters import Addition, Held, Mean, Optimizer, Updater
+from polyrhythm.tensors.updater import Updater
+from polyrhythm.tensors.updaters import Addition, Held, Mean, Optimizer
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 LENGTHS = (7, 64, 3)

@@ -13,7 +13,7 @@ from polyrhythm.runtime.server.store_modes import choose_slice_store
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import KINDS
-from polyrhythm.tensors.updaters import Stateless, Updater
+from polyrhythm.tensors.updater import Stateless, Updater
 from polyrhythm.wire.messages import (
     Contribution,
     JobSpec,

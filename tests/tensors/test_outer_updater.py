@@ -14,7 +14,7 @@ from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.tensors.optimizers import check_optimizer
-from polyrhythm.tensors.updaters import Updater
+from polyrhythm.tensors.updater import Updater
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, TensorSpec
 
 LENGTHS = (7, 64, 3)

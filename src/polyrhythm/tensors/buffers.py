@@ -15,12 +15,10 @@ import torch
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.held import Held, State
+from polyrhythm.tensors.held import Parts as Parts
 from polyrhythm.tensors.rows import Incoming
+from polyrhythm.tensors.updater import without_rows
 from polyrhythm.wire.messages import SliceStep
-
-Parts = tuple[int, ...] | None
-"""The numbers of the parts of a slice that a contribution contains, one after the other. None: it
-contains the whole slice."""
 
 
 def parts_length(slice_: Slice, parts: tuple[int, ...]) -> int | None:
@@ -54,8 +52,10 @@ class Buffers:
 
     takes_parts: ClassVar[bool] = True
     takes_rows: ClassVar[bool] = False
+    by_name: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
     most_tensors: ClassVar[int] = 0
+    enter = without_rows
 
     def add(self, held: Held, incoming: Incoming, weight: float, parts: Parts = None) -> None:
         assert isinstance(incoming, torch.Tensor)

@@ -7,6 +7,9 @@ import torch
 from polyrhythm.core.placement.slices import Slice
 
 State = dict[str, torch.Tensor]
+Parts = tuple[int, ...] | None
+"""The numbers of the parts of a slice that a contribution contains, one after the other. None: it
+contains the whole slice."""
 
 
 @dataclass(slots=True, eq=False)

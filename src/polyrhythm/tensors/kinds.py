@@ -24,7 +24,8 @@ from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import SPARSE_ADAM, can_fuse
 from polyrhythm.tensors.sparse_adam import SparseAdam
 from polyrhythm.tensors.statistics import Latest, RowSums
-from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum, Updater
+from polyrhythm.tensors.updater import Updater
+from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
 

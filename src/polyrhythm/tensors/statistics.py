@@ -7,7 +7,7 @@ worker remembers the points that are in them.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import ClassVar, Self
 
 import torch
 
@@ -15,24 +15,16 @@ from polyrhythm.core.server.worker_rows import WorkerRows
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.held import Held, State
 from polyrhythm.tensors.rows import Incoming
-from polyrhythm.tensors.updaters import Stateless
+from polyrhythm.tensors.updater import Named, Stateless
 from polyrhythm.wire.messages import Row, SliceStep
 
-Named = tuple[Row, torch.Tensor]
-"""A contribution that a fold names, and its part of a slice."""
 _ROW = "row"
-
-
-@runtime_checkable
-class KeepsRows(Protocol):
-    """An updater that folds the contributions that a fold names, one by one."""
-
-    def enter(self, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
-        """The next fold names these contributions, and `live` are all rows of its version."""
 
 
 class _ByName(Stateless):
     """An updater that takes a contribution only when a fold names it (`enter`)."""
+
+    by_name: ClassVar[bool] = True
 
     def add(
         self,

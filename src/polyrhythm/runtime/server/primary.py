@@ -19,10 +19,11 @@ from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, ex
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
 from polyrhythm.tensors.buffers import Parts, parts_length
 from polyrhythm.tensors.dtypes import held_dtype, tensor_over, wire_dtype
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import model_of, updaters_for
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows
-from polyrhythm.tensors.updaters import Held, Updater
+from polyrhythm.tensors.updater import Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
 
 

@@ -15,11 +15,11 @@ from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.push_form import quantised_nbytes
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.dtypes import DTYPES, HALVES, held_dtype, tensor_over, wire_dtype
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows, rows_nbytes
-from polyrhythm.tensors.statistics import KeepsRows
-from polyrhythm.tensors.updaters import Held, Updater
+from polyrhythm.tensors.updater import Updater
 from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
 
 PARAMETERS = "parameters"
@@ -35,9 +35,6 @@ class _Kept:
     updater: Updater
     dtype: torch.dtype
     wire: torch.dtype
-    rows: KeepsRows | None
-    """The updater, if it keeps rows. To look for the methods of a protocol takes long, so this is
-    found once."""
 
 
 def export_state(held: Held, updater: Updater) -> SliceState:
@@ -95,8 +92,7 @@ class ReplicaMemory:
         zeros = torch.zeros(slice_.length, dtype=dtype)
         held = Held(slice_, zeros, torch.zeros(slice_.length, dtype=dtype))
         ((updater, _),) = updaters_for(self._layout, self._job, self._spec, [held]).values()
-        rows = updater if isinstance(updater, KeepsRows) else None
-        return _Kept(held, updater, dtype, wire_dtype(space, self._job.wire_dtype), rows)
+        return _Kept(held, updater, dtype, wire_dtype(space, self._job.wire_dtype))
 
     def wire(self, slice_: int) -> torch.dtype:
         return self._kept[slice_].wire
@@ -110,7 +106,7 @@ class ReplicaMemory:
         """The size of a step's payload in bytes. A contribution has the dtype of the wire, an
         aggregate that of the slice's parameters."""
         kept = self._kept[message.slice]
-        if kept.rows is not None:
+        if kept.updater.by_name:
             return len(message.differences) * kept.held.slice.length * kept.dtype.itemsize
         if message.quantised:
             return quantised_nbytes(self._layout, kept.held.slice)
@@ -148,8 +144,8 @@ class ReplicaMemory:
         """Make the step that the primary made: fold its aggregate, or one contribution."""
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
-        if kept.rows is not None:
-            _step_rows(message, data, kept, kept.rows)
+        if updater.by_name:
+            _step_rows(message, data, kept, updater)
             return
         if data is None and message.indices == 0 and message.step.weight:
             data = memoryview(b"")  # the contribution has no rows of this slice
@@ -174,7 +170,7 @@ class ReplicaMemory:
         updater.fold([held], [held.parameters], [message.step])
 
 
-def _step_rows(message: Copy, data: memoryview | None, kept: _Kept, updater: KeepsRows) -> None:
+def _step_rows(message: Copy, data: memoryview | None, kept: _Kept, updater: Updater) -> None:
     """Kind statistics: add the contributions in the payload to their rows."""
     held, named = kept.held, []
     if data is not None:

@@ -16,7 +16,7 @@ from polyrhythm.io.segments import Piece, piece_for_many
 from polyrhythm.runtime.server.primary import Primary
 from polyrhythm.runtime.server.replica_memory import SliceState
 from polyrhythm.tensors.dtypes import DTYPES
-from polyrhythm.tensors.statistics import Named
+from polyrhythm.tensors.updater import Named
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,

@@ -6,7 +6,7 @@ import torch
 
 from polyrhythm.runtime.server.primary import PrimarySlice
 from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
-from polyrhythm.tensors.statistics import KeepsRows, Named
+from polyrhythm.tensors.updater import Named
 from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import Contribution, Row
 
@@ -29,7 +29,6 @@ class RowsPrimary(RoundsPrimary):
         """A fold names these rows: give the contributions that it contains to the updater. Returns
         them, without those that leave the slice as it is."""
         part = self._parts[held.slice.id]
-        assert isinstance(part.updater, KeepsRows)
         named = [(row, value) for row, value in part.waiting.take(rows) if len(value)]
         part.updater.enter(held, rows, named)
         if named and self._is_buffers(held.slice):

@@ -17,7 +17,6 @@ from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
 from polyrhythm.runtime.server.rows_primary import RowsPrimary
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.rows import ABSENT, Incoming
-from polyrhythm.tensors.statistics import KeepsRows
 from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import Contribution, JobSpec, Row, SliceStep
 
@@ -187,7 +186,7 @@ class RowsOnArrivalSliceStore(WithoutRows, OnArrivalSliceStore):
     def _add_slice(
         self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
     ) -> None:
-        assert isinstance(incoming, torch.Tensor) and isinstance(part.updater, KeepsRows)
+        assert isinstance(incoming, torch.Tensor)
         primary = self.primary
         if message.pulled >= 0:
             primary.latest.release(message.worker, message.pulled)
