@@ -11,6 +11,7 @@ and *every slice* means the slice on its primary and on every replica.
 """
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,9 @@ _SERVERS_CHANGED = ("server-joined", "server-lost")
 _RESTORED_S = 1.0
 """The time after which lost copies must be restored: about ten times as long as copying takes
 here."""
+_CALM_S = 1.3
+"""How long a run with failing servers continues after its last event: a server that joins with this
+event must have its copies before the end."""
 Block = Counter[tuple[int, int]]
 """The number that was added to each element."""
 
@@ -227,6 +231,8 @@ def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> st
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
     sync, _, patience = sync.partition(" abandon ")
+    # others continue while a slow worker reads; where all wait for it, the run would only be longer
+    slow_link = "5Mbit" if sync.startswith(("asp", "psp", "ssp")) else "20Mbit"
     text = f"""
         [job]
         sync = "{sync}"
@@ -240,7 +246,7 @@ def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> st
         batch = {rng.choice([5, 8, 16])}
         servers = {rng.randint(1, 3)}
         model = "200kB"
-        slice = "{rng.choice(["20kB", "60kB"])}"
+        slice = "{rng.choice(["40kB", "60kB"])}"
         heartbeat = "50ms"
         limit = "{limit}"
         [link]
@@ -256,7 +262,7 @@ def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> st
         step = "{rng.choice(["3ms", "30ms"])}"
         step_pareto = 2.0
         join = "{rng.choice([0, 120])}ms"
-        link = {{ delay = "2ms", bandwidth = "{rng.choice(["5Mbit", "200Mbit"])}" }}
+        link = {{ delay = "2ms", bandwidth = "{rng.choice([slow_link, "200Mbit"])}" }}
     """
     for _ in range(rng.randint(2, 5)):
         worker = rng.randint(1, workers - 1)
@@ -288,13 +294,14 @@ def storm(sync: str, seed: int, kind: str = "local") -> str:
     rng = random.Random(f"servers {sync} {seed}")
     replicas = rng.choice([1, 1, 2])
     servers = replicas + rng.randint(2, 3)
+    timer, longest_s = rng.choice(["off", "300ms"]), rng.choice([2, 4])
     text = f"""
         [job]
         sync = "{sync}"
         kind = "{kind}"
         interval = "40ms"
-        timer = "{rng.choice(["off", "300ms"])}"
-        max_time = "{rng.choice([2, 4])}s"
+        timer = "{timer}"
+        max_time = "MAX_TIME"
         points = 4000
         batch = 8
         servers = {servers}
@@ -323,7 +330,13 @@ def storm(sync: str, seed: int, kind: str = "local") -> str:
         if rng.random() < 0.5:
             text += _worker_fault(rng, at_ms + rng.uniform(-10, 40))
         at_ms = restored_ms + rng.uniform(400, 700)
-    return text
+    last_s = max(at_s for at_s in _times_s(text) if at_s < longest_s)
+    return text.replace("MAX_TIME", f"{min(longest_s, last_s + _CALM_S):.3f}s")
+
+
+def _times_s(text: str) -> list[float]:
+    """The times of the events of a scenario."""
+    return [float(at_ms) / 1e3 for at_ms in re.findall(r'at = "([\d.]+)ms"', text)]
 
 
 def _server_fault(rng: random.Random, at_ms: float, server: int) -> tuple[str, float]:

@@ -73,6 +73,8 @@ class RoutingTable:
         self._restores = restores
         self._sound: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
         """The routes and servers that `check` has found in order."""
+        self._settled: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
+        """The routes and servers for which `promote` has found nothing to change."""
         self._layout: Layout | None = None
         self._gathered = False
         self._begun = False
@@ -277,10 +279,14 @@ class RoutingTable:
     def promote(self, now_ns: int) -> bool:
         """Change to the target routes if all learners have caught up. Returns True if slices change
         their primary, or copies are dropped."""
-        if self.change is not None or self.learning or len(self.addresses) <= 1:
+        routes, servers = self._settled
+        if self.change is not None or (routes is self.routes and servers == self.addresses.keys()):
+            return False  # this is asked after every round, and the answer is seldom another one
+        if self.learning or len(self.addresses) <= 1:
             return False
         routes = steps.promote(self.routes, self._goal(), self.epoch + 1)
         if routes == self.routes:
+            self._settled = (self.routes, frozenset(self.addresses))
             return False
         self._change(routes, now_ns)
         return True

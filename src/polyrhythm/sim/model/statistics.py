@@ -25,13 +25,22 @@ def minus(one: Statistics, other: Statistics) -> Statistics:
     return one[0] - other[0], one[1] - other[1]
 
 
+class PointNumbers(dict[int, float]):
+    """The numbers of the points of a worker at one of its contributions. They are never changed, and
+    equal only to themselves. So they can be the key of a cache."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What a contribution adds to its row, and the memory of all points of its worker after it: the
     number of each point."""
 
     change: Statistics
-    memory: Mapping[int, float]
+    memory: PointNumbers
 
 
 class CarriedContribution(Contribution, frozen=True, kw_only=True):
@@ -121,5 +130,7 @@ class SimMemory:
 
     def collect(self) -> Difference:
         self._contributions += 1
-        memory = {point: n for numbers in self._numbers.values() for point, n in numbers.items()}
+        memory = PointNumbers()
+        for numbers in self._numbers.values():
+            memory.update(numbers)
         return Difference(self._remembered.collect(), memory)

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyrhythm.core.server.worker_rows import Key, WaitingContributions, WorkerRows, key_of
-from polyrhythm.sim.model.statistics import CarriedContribution, Difference, Statistics, plus
+from polyrhythm.sim.model.statistics import (
+    CarriedContribution,
+    Difference,
+    PointNumbers,
+    Statistics,
+    plus,
+)
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given
 from polyrhythm.sim.server.store_modes import SimRoundsSliceStore
 from polyrhythm.wire.messages import Contribution, Route, Row, SliceStep
@@ -19,7 +25,7 @@ from polyrhythm.wire.messages import Contribution, Route, Row, SliceStep
 class SimRow:
     total: Statistics
     sequence: int
-    memory: Mapping[int, float]
+    memory: PointNumbers
 
 
 def _row(row: SimRow, difference: SimRow) -> SimRow:
