@@ -54,11 +54,12 @@ def _trains_until_stopped(args: Sequence[object]) -> bool:
     return all(goal >= _FAR for goal in goals)
 
 
-def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
+def wait_until(
+    done: Callable[[], Any], what: str, deadline_s: float = 60.0, pause_s: float = 0.005
+) -> Any:
     """Call `done` until it returns a true value, and return this value. Fail the test if that takes
-    too long."""
+    too long. `pause_s`: the first pause; a longer one suits a call that takes processor time."""
     until_s = time.monotonic() + deadline_s
-    pause_s = 0.005
     while True:
         found = done()
         if found:
@@ -66,7 +67,7 @@ def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> 
         if time.monotonic() > until_s:
             raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
         time.sleep(pause_s)
-        pause_s = min(1.1 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = max(pause_s, min(1.1 * pause_s, _LONGEST_PAUSE_S))
 
 
 def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:

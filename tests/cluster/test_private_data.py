@@ -67,7 +67,7 @@ def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(tmp_p
 
 def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path) -> None:
     """It is killed in its first pass. The visits that counted are not repeated."""
-    epochs = 60
+    epochs = 12
     with train(tmp_path, "--epochs", epochs, "--respawn", "--set", "wait=1") as command:
         kill_while_held(command)
         assert command.wait(90) in (0, 3)

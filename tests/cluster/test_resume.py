@@ -19,13 +19,13 @@ from polyrhythm.store.checkpoints import Checkpoint, load, read_record, verify
 from polyrhythm.store.listing import listing
 from polyrhythm.store.objects import open_store
 from tests.cluster.job_workers import Book
-from tests.cluster.jobs.counted_visits import POINTS
 from tests.cluster.ledger_job import ONCE
 from tests.cluster.processes import Command, call, wait_until
 from tests.commands.start import run
 
 JOBS = Path(__file__).parent / "jobs"
-EPOCHS = 3
+EPOCHS, POINTS = 3, 240
+VISITS = (JOBS / "counted_visits.py", "--updater", "addition", "--set", f"points={POINTS}")
 
 
 def resume(cwd: Path, *args: object, name: str = "resumed") -> dict[str, Any]:
@@ -70,19 +70,19 @@ def visited(record: Record) -> int:
 def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
     tmp_path: Path, optimizer: str, exactly: bool
 ) -> None:
-    """The job continues on two servers in place of three. After 50 rounds of bsp in all, the
+    """The job continues on two servers in place of three. After 30 rounds of bsp in all, the
     parameters differ by at most 1e-5. With --deterministic they are equal bit for bit."""
-    job = (JOBS / "convex.py", "--rounds", 50, "--workers", 3, "--set", f"optimizer={optimizer}")
+    job = (JOBS / "convex.py", "--rounds", 30, "--workers", 3, "--set", f"optimizer={optimizer}")
     job += ("--deterministic",) if exactly else ()
     whole = call("train", *job, "--servers", 3, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    regular = ("--checkpoint-every", "5rounds", "--min-step", "20ms")
+    regular = ("--checkpoint-every", "2rounds", "--min-step", "40ms")
     with Command(*job, "--servers", 3, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)
-    assert newest(command.run_dir)[1].round < 50
+    assert newest(command.run_dir)[1].round < 30
     result = resume(tmp_path, "--servers", 2)
-    assert result["rounds"] == 50
+    assert result["rounds"] == 30
     before = load_file(tmp_path / "runs" / "whole" / "model.safetensors")
     after = load_file(tmp_path / "runs" / "resumed" / "model.safetensors")
     assert before.keys() == after.keys()
@@ -97,8 +97,8 @@ def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers
     tmp_path: Path, sync: str
 ) -> None:
     local = ("--set", "local=1", "--kind", "local") if sync in ("psp", "fsp") else ()
-    job = (JOBS / "counted_visits.py", "--sync", sync, "--updater", "addition", *local)
-    goal = ("--epochs", EPOCHS, "--workers", 4, "--servers", 2, "--min-step", "20ms")
+    job = (*VISITS, "--sync", sync, *local)
+    goal = ("--epochs", EPOCHS, "--workers", 4, "--servers", 2, "--min-step", "60ms")
     with Command(*job, *goal, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)
@@ -117,9 +117,9 @@ def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers
 
 
 def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -> None:
-    job = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS, "--workers", 3)
+    job = (*VISITS, "--epochs", EPOCHS, "--workers", 3)
     with Command(
-        *job, "--servers", 2, "--min-step", "20ms", "--checkpoint-every", "2rounds", cwd=tmp_path
+        *job, "--servers", 2, "--min-step", "60ms", "--checkpoint-every", "2rounds", cwd=tmp_path
     ) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)
@@ -140,8 +140,8 @@ def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -
 def test_a_resumed_job_with_replicas_keeps_all_of_its_servers(tmp_path: Path) -> None:
     """The incarnations of servers continue after a resume. A server must not take the link to the
     lead for a link to an earlier incarnation of the lead's server, and dial that server again."""
-    job = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS, "--workers", 2)
-    regular = ("--servers", 3, "--replicas", 1, "--min-step", "20ms")
+    job = (*VISITS, "--epochs", EPOCHS, "--workers", 2)
+    regular = ("--servers", 3, "--replicas", 1, "--min-step", "60ms")
     with Command(*job, *regular, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         kill_whole(command)
@@ -159,20 +159,20 @@ def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text(text)
     done = call(
-        *("train", job, "--updater", "addition", "--epochs", 1, "--name", "run", "--quiet"),
+        *("train", job, *VISITS[1:], "--epochs", 1, "--name", "run", "--quiet"),
         *("--workers", 1, "--servers", 1, "--checkpoint-every", "5rounds"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    job.write_text(text.replace("torch.arange(POINTS)]", "torch.arange(POINTS - 1)]"))
+    job.write_text(text.replace("torch.arange(count)]", "torch.arange(count - 1)]"))
     again = call_resume("--epochs", 2, "--quiet", cwd=tmp_path)
     assert again.returncode != 0
-    assert "has 599 points, the checkpoint's has 600" in again.stderr
+    assert "has 239 points, the checkpoint's has 240" in again.stderr
 
 
 def test_a_job_resumes_under_another_policy_of_its_kind(tmp_path: Path) -> None:
-    job = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS, "--workers", 2)
-    regular = ("--servers", 2, "--min-step", "20ms", "--checkpoint-every", "2rounds")
+    job = (*VISITS, "--epochs", EPOCHS, "--workers", 2)
+    regular = ("--servers", 2, "--min-step", "60ms", "--checkpoint-every", "2rounds")
     with Command(*job, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import JOBS, kill_whole, newest, resume
 
-ROUNDS = 60
+ROUNDS = 40
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sparse-adam"])
@@ -24,7 +24,7 @@ def test_a_killed_job_with_rows_ends_with_the_bits_of_an_uninterrupted_one(
     whole = call("train", *job, "--servers", 2, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert "made dense" not in whole.stderr
-    regular = ("--checkpoint-every", "6rounds", "--min-step", "20ms")
+    regular = ("--checkpoint-every", "4rounds", "--min-step", "30ms")
     with Command(*job, "--servers", 2, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)

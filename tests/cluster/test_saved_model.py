@@ -41,7 +41,7 @@ def main(worker):
     torch.manual_seed(worker.seed)
     model = Model()
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.001))
-    inputs = torch.randn(400, 16)
+    inputs = torch.randn(160, 16)
     targets = inputs.sum(1, keepdim=True)
     for step, (x, y) in enumerate(worker.batches((inputs, targets), batch_size=8)):
         loss = nn.functional.mse_loss(model(x), y)
@@ -51,7 +51,7 @@ def main(worker):
             raise RuntimeError("it is broken")
         if step == 5:
             open(f"began-{worker.name}", "w").close()
-        while step == 20 and worker.options.get("gate") and not os.path.exists("go"):
+        while step == 8 and worker.options.get("gate") and not os.path.exists("go"):
             time.sleep(0.01)
     open(f"over-{worker.name}", "w").close()
     while worker.options.get("after") and not os.path.exists("go"):
@@ -242,7 +242,7 @@ def test_the_model_is_saved_when_the_folder_of_the_run_was_deleted(tmp_path: Pat
 def test_the_saved_model_has_the_accuracy_that_the_summary_printed(
     tmp_path: Path, flags: tuple[object, ...]
 ) -> None:
-    args = ("train", "digits", *SIZES, "--epochs", 2, "--name", "run", "--json", *flags)
+    args = ("train", "digits", *SIZES, "--epochs", 1, "--name", "run", "--json", *flags)
     done = call(*args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

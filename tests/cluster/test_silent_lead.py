@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ def why(folder: Path) -> dict[str, Any]:
     asked = call("why", "run", "--json", cwd=folder)
     assert asked.returncode == 0, asked.stderr
     return json.loads(asked.stdout)  # type: ignore[no-any-return]
+
+
+def until(done: Callable[[], Any], what: str) -> Any:
+    """Wait for an answer of `why`, which is a command of its own."""
+    return wait_until(done, what, pause_s=0.3)
 
 
 def unless_silent(asked: dict[str, Any]) -> dict[str, Any] | None:
@@ -44,7 +50,7 @@ def test_a_stopped_lead_is_reported_and_its_return_is_reported(
         assert "the lead" not in command.stderr(), "a lead that beats is not suspected"
         lead = command.servers()[0]
         os.kill(lead, signal.SIGSTOP)
-        wait_until(lambda: len(why(tmp_path)["held"]) == 3, "both workers and s1 suspect it")
+        until(lambda: len(why(tmp_path)["held"]) == 3, "both workers and s1 suspect it")
         explained = why(tmp_path)
         assert explained["is"] == "running"
         assert explained["what"].startswith("the lead, in server s0, has sent nothing for ")
@@ -54,7 +60,7 @@ def test_a_stopped_lead_is_reported_and_its_return_is_reported(
         wait_until(lambda: "the lead has sent nothing for" in command.stderr(), "it is shown")
         os.kill(lead, signal.SIGCONT)
         wait_until(lambda: "the lead was heard from again after" in command.stderr(), "it is shown")
-        wait_until(lambda: "the lead" not in why(tmp_path)["what"], "why knows it")
+        until(lambda: "the lead" not in why(tmp_path)["what"], "why knows it")
         job_workers.until_progress(10)
         (tmp_path / "go").touch()
         assert command.wait(60) == 0, command.stderr()
@@ -70,8 +76,8 @@ def test_every_process_ends_in_order_if_the_lead_does_not_return(tmp_path: Path,
         guest = command.join(JOB, "--name", "guest")
         begin(command, workers=3)
         os.kill(command.servers()[0], signal.SIGSTOP)
-        wait_until(lambda: "the lead" in why(tmp_path)["what"], "it is suspected")
-        asked = wait_until(lambda: unless_silent(why(tmp_path)), "the lead is given up")
+        until(lambda: "the lead" in why(tmp_path)["what"], "it is suspected")
+        asked = until(lambda: unless_silent(why(tmp_path)), "the lead is given up")
         assert asked["is"] == "failed", "why names the lead as long as the run is on"
         assert command.wait(60) == 1, command.stderr()
         said = command.stderr()

@@ -42,7 +42,7 @@ def test_a_reader_that_stops_in_the_middle_of_a_pull_gets_one_version(
 ) -> None:
     flags = ["--sync", sync, "--timer", "1s", "--link", link, "--set", f"slices={slices}"]
     flags += ["--updater", "addition", "--workers", 3, "--servers", 2, "--slow", "2=2x"]
-    flags += ["--min-step", "100ms"]  # a job without pauses keeps both cores busy
+    flags += ["--min-step", "300ms"]  # every step copies and checks the whole model
     with Command(JOB, *flags, "--target-accuracy", 1.0, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
         job_workers.until(lambda: len(job_workers.books) == 3, "all three train")

@@ -1,5 +1,5 @@
 """A job whose parameters count visits: element p is the number of counted contributions that
-contain point p."""
+contain point p. `--set points=N`: the number of points."""
 
 from pathlib import Path
 
@@ -9,12 +9,13 @@ POINTS, BATCH, SLICES = 600, 10, 4
 
 
 def main(worker):
-    blocks = [torch.nn.Parameter(torch.zeros(POINTS)) for _ in range(SLICES)]
+    count = int(worker.options.get("points", POINTS))
+    blocks = [torch.nn.Parameter(torch.zeros(count)) for _ in range(SLICES)]
     groups = [{"params": [block]} for block in blocks]
     optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
     local = worker.options.get("local")
-    for (numbers,) in worker.batches([torch.arange(POINTS)], BATCH):
-        visited = torch.zeros(POINTS)
+    for (numbers,) in worker.batches([torch.arange(count)], BATCH):
+        visited = torch.zeros(count)
         visited[numbers] = -1.0 if local else 1.0  # a local step goes against the gradient
         for block in blocks:
             block.grad = visited

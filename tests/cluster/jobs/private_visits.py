@@ -36,7 +36,7 @@ def main(worker):
         if not first:
             Path("back").touch()
         if "wait" in worker.options and not Path("back").exists():
-            time.sleep(0.05)
+            time.sleep(0.2)
         counts.grad = torch.zeros(WORKERS, MOST)
         counts.grad[number, numbers] = -1.0 if local else 1.0
         optimizer.step(points=len(numbers))
