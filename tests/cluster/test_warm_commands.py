@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from tests.commands.start import WarmCommand, WarmForkServers, run, start, warm_
 from tests.commands.warm_server import MARK
 
 PACKAGE = Path(polyrhythm.__file__).parent
+READS = {"environ", "getenv"}
 
 DESCRIBED = """
 import gc, json, os, resource, signal, sys, threading
@@ -58,8 +60,9 @@ def main(worker):
     model = torch.nn.Linear(2, 1)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
     if worker.name == "worker-0":
-        with open("described.json", "w") as file:
+        with open("described.new", "w") as file:
             json.dump(described(), file)
+        os.rename("described.new", "described.json")
     while not worker.stopped:
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step(points=1)
@@ -67,6 +70,36 @@ def main(worker):
 WAYS = pytest.mark.parametrize(
     "way", [{}, {"spares": 1}, {"fresh": True}], ids=["forked", "with a spare", "executed"]
 )
+FLAGS = ("--rounds", 1_000_000, "--workers", 2, "--servers", 1)
+
+
+def train(folder: Path, **way: Any) -> Command:
+    """Start a job whose first worker describes itself. The variable is set after the warm server was
+    started."""
+    folder.mkdir()
+    (folder / "job.py").write_text(DESCRIBED)
+    start("--version", stdout=subprocess.DEVNULL).wait(60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYRHYTHM_TEST_VARIABLE", "late")
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+        return Command("job.py", *FLAGS, cwd=folder, **way)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A job whose command is executed, because that takes seconds of processor time. The last test
+    with it kills it."""
+    with train(tmp_path_factory.mktemp("job") / "executed", fresh=True) as command:
+        yield command
+
+
+@contextlib.contextmanager
+def job(folder: Path, way: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Command]:
+    if "fresh" in way:
+        yield request.getfixturevalue("executed")
+        return
+    with train(folder / "job", **way) as command:
+        yield command
 
 
 @pytest.mark.parametrize(
@@ -81,33 +114,32 @@ def test_output_and_status_are_the_same(tmp_path: Path, args: tuple[object, ...]
     )
 
 
-def described(folder: Path, *, fresh: bool) -> dict[str, Any]:
-    folder.mkdir()
-    (folder / "job.py").write_text(DESCRIBED)
-    with Command("job.py", "--rounds", 2, "--workers", 1, cwd=folder, fresh=fresh) as command:
-        assert command.wait(60) == 0, command.stderr()
-    return json.loads((folder / "described.json").read_text())
+def described(command: Command) -> dict[str, Any]:
+    path = command.cwd / "described.json"
+
+    def found() -> bool:
+        command.assert_alive()
+        return path.exists()
+
+    wait_until(found, "a worker describes itself")
+    return json.loads(path.read_text())
 
 
-def test_a_worker_has_the_same_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is set after the warm server was started. Two effects of importing torch are not
-    compared: an environment variable that it sets and, on some processors, open descriptors of
-    /sys."""
-    start("--version", stdout=subprocess.DEVNULL).wait(60)
-    monkeypatch.setenv("POLYRHYTHM_TEST_VARIABLE", "late")
-    forked, executed = (
-        described(tmp_path / name, fresh=name == "executed") for name in ("forked", "executed")
-    )
-    check_same(forked, executed, tmp_path)
+def test_a_worker_has_the_same_environment(tmp_path: Path, executed: Command) -> None:
+    """Two effects of importing torch are not compared: an environment variable that it sets and, on
+    some processors, open descriptors of /sys."""
+    with train(tmp_path / "forked") as command:
+        forked = described(command)
+    check_same(forked, described(executed), tmp_path, executed.cwd.parent)
 
 
-def check_same(forked: dict[str, Any], executed: dict[str, Any], tmp_path: Path) -> None:
+def check_same(forked: dict[str, Any], executed: dict[str, Any], *parents: Path) -> None:
     for found in (forked, executed):
         assert found["environment"].pop("POLYRHYTHM_TEST_VARIABLE") == "late"
         found["environment"].pop(MARK, None)
         found["environment"].pop("TORCHINDUCTOR_CACHE_DIR", None)
         folder = Path(found.pop("folder"))
-        assert folder.parent == tmp_path
+        assert folder.parent in parents
         found["path"].remove(str(folder))
         found["path"].remove(str(folder))
     assert forked == executed
@@ -141,21 +173,6 @@ def test_a_worker_of_a_job_in_a_test_process_has_the_same_environment(
     check_same(*found, tmp_path)
 
 
-@WAYS
-def test_a_killed_command_reports_it_and_ends_its_processes(
-    tmp_path: Path, long_job: Path, way: dict[str, Any]
-) -> None:
-    flags = ("--rounds", 1_000_000, "--workers", 2, "--servers", 1)
-    with Command(long_job, *flags, cwd=tmp_path, **way) as command:
-        command.await_round(1)
-        pid = command.process.pid
-        assert os.getsid(pid) == os.getpgid(pid) == pid
-        assert command.pids()[0] == pid and len(command.pids()) == 5
-        os.kill(pid, signal.SIGKILL)
-        assert command.wait(20) == -signal.SIGKILL
-        wait_until(lambda: not command.pids(), "no process is left")
-
-
 def opened_by(pid: int) -> set[str]:
     """Return the sockets, pipes and files that a process has open."""
     targets = set()
@@ -167,22 +184,36 @@ def opened_by(pid: int) -> set[str]:
 
 @WAYS
 def test_a_command_has_only_the_descriptors_that_it_was_given(
-    tmp_path: Path, long_job: Path, way: dict[str, Any]
+    tmp_path: Path, way: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     """The command has none of the test's descriptors. It opens only what every command opens: its
     journal and sockets."""
-    flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
     before = opened_by(os.getpid()) | opened_by(warm_server().pid)
-    with Command(long_job, *flags, cwd=tmp_path, **way) as command:
+    with job(tmp_path, way, request) as command:
         command.address()
         folder = Path(f"/proc/{command.process.pid}/fd")
         opened = {int(entry.name): os.readlink(entry) for entry in folder.iterdir()}
-    assert opened[1] == str(tmp_path / "stdout.txt") and opened[2] == str(tmp_path / "stderr.txt")
+        streams = [str(command.cwd / name) for name in ("stdout.txt", "stderr.txt")]
+    assert [opened[1], opened[2]] == streams
     others = {target for fd, target in opened.items() if fd > 2}
     assert not others & before, "descriptors of the test or of the warm server"
     kinds = {target.partition(":")[0] for target in others}
     journals = {target for target in kinds if target.endswith("/journal.jsonl")}
     assert kinds - journals == {"anon_inode", "socket"}, opened
+
+
+@WAYS
+def test_a_killed_command_reports_it_and_ends_its_processes(
+    tmp_path: Path, way: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    with job(tmp_path, way, request) as command:
+        command.await_round(1)
+        pid = command.process.pid
+        assert os.getsid(pid) == os.getpgid(pid) == pid
+        assert command.pids()[0] == pid and len(command.pids()) == 5
+        os.kill(pid, signal.SIGKILL)
+        assert command.wait(20) == -signal.SIGKILL
+        wait_until(lambda: not command.pids(), "no process is left")
 
 
 def test_a_variable_that_is_read_when_a_process_loads_makes_a_command_start_afresh(
@@ -199,10 +230,11 @@ def test_no_module_reads_the_environment_when_it_is_imported() -> None:
     """The warm server imports the modules before a command's environment is known."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        if not any(name in text for name in READS):
+            continue
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        body = [
-            node for node in ast.parse(path.read_text()).body if not isinstance(node, functions)
-        ]
+        body = [node for node in ast.parse(text).body if not isinstance(node, functions)]
         for statement in body:
             inner = [node for node in ast.walk(statement) if isinstance(node, functions)]
             within = {id(node) for function in inner for node in ast.walk(function)}
@@ -211,7 +243,7 @@ def test_no_module_reads_the_environment_when_it_is_imported() -> None:
                 for node in ast.walk(statement)
                 if isinstance(node, ast.Attribute) and id(node) not in within
             }
-            if names & {"environ", "getenv"}:
+            if names & READS:
                 found.append(
                     ".".join(("polyrhythm", *path.relative_to(PACKAGE).with_suffix("").parts))
                 )
