@@ -26,11 +26,12 @@ Points = npt.NDArray[np.float64]
 ALL = [KMeans(3), FuzzyCMeans(3), GaussianMixture(2), GaussianMixture(2, covariance_type="diag")]
 
 CHECKED = [
-    KMeans(3, max_iter=10),
-    FuzzyCMeans(3, max_iter=10),
-    *ALL[2:],
-    LogisticRegression(max_iter=10),
-    NMF(2, max_iter=10),
+    KMeans(3, max_iter=3),
+    FuzzyCMeans(3, max_iter=3),
+    GaussianMixture(2, max_iter=3),
+    GaussianMixture(2, covariance_type="diag", max_iter=3),
+    LogisticRegression(max_iter=3),
+    NMF(2, max_iter=3),
 ]
 
 

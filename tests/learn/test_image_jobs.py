@@ -33,7 +33,7 @@ def run(job: str, data_dir: Path, told: dict[str, str] | None = None, **spec: An
 
 @pytest.mark.parametrize(
     ("job", "name", "passes"),
-    [("mnist-lr", "mnist", 40), ("mnist-cnn", "mnist", 8)],
+    [("mnist-lr", "mnist", 20), ("mnist-cnn", "mnist", 3)],
 )
 def test_a_job_learns_separable_images(job: str, name: str, passes: int, tmp_path: Path) -> None:
     make_mnist(tmp_path / name, train=600, test=100)

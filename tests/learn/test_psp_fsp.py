@@ -3,6 +3,7 @@ workers see equal parameters after it, and the models reach the optimum."""
 
 import threading
 from collections import defaultdict
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ import torch
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
+from polyrhythm.engines import inline
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.worker import Worker
+from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, TensorSpec, Trailer
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, Target, TensorSpec, Trailer
 
 TRUTH = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
 
@@ -38,7 +41,7 @@ class Fit:
     def main(self, worker: Worker) -> None:
         torch.manual_seed(worker.seed)
         model = torch.nn.Linear(4, 1, bias=False)
-        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05))
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.15))
         data = points()
         if self.probe:
             worker.probe(data, lambda batch: ((model(batch[0]) - batch[1]) ** 2).mean())
@@ -50,8 +53,11 @@ class Fit:
             optimizer.step(objective=loss)
             with self._lock:
                 self.losses.append(loss.item())
+            self.after_step(worker)
         with self._lock:
             self.final.append(model.weight.detach().clone())
+
+    def after_step(self, worker: Worker) -> None: ...
 
 
 def run(fit: Fit, **job: object) -> InlineRun:
@@ -66,12 +72,12 @@ def close(weight: torch.Tensor, tolerance: float) -> bool:
 
 def test_psp_learns_while_workers_train_through_the_barrier() -> None:
     fit = Fit()
-    done = run(fit, sync="psp", kind="local", rounds=70)
+    done = run(fit, sync="psp", kind="local", rounds=25)
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.1) for weight in fit.final)
 
 
-@pytest.mark.parametrize("goal", [{"epochs": 20}, {"rounds": 40}])
+@pytest.mark.parametrize("goal", [{"epochs": 6}, {"rounds": 12}])
 def test_under_psp_all_workers_end_with_the_averaged_model(goal: dict[str, int]) -> None:
     """At the end, the workers drop the steps that they made since their last contribution."""
     fit = Fit()
@@ -84,7 +90,7 @@ def test_under_psp_all_workers_end_with_the_averaged_model(goal: dict[str, int])
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_fsp_learns_with_rounds_that_end_by_the_clock(kind: str, coordination: str) -> None:
     fit = Fit()
-    done = run(fit, sync="fsp", kind=kind, interval="5ms", coordination=coordination, rounds=90)
+    done = run(fit, sync="fsp", kind=kind, interval="5ms", coordination=coordination, rounds=30)
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.3) for weight in fit.final)
     assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
@@ -98,11 +104,28 @@ def test_all_workers_see_equal_parameters_at_every_round_of_fsp() -> None:
         assert all(torch.equal(weight, weights[0]) for weight in weights), version
 
 
-def test_the_interval_is_found_with_the_probe_sample() -> None:
-    fit = Fit(probe=True)
-    done = run(fit, sync="fsp", interval="auto", rounds=250)
-    told = [line["reason"] for line in done.journal if line["what"] == "policy"]
+def test_the_interval_is_found_with_the_probe_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends when the interval is found."""
+    journals: list[MemoryJournal] = []
+
+    def journal() -> MemoryJournal:
+        journals.append(MemoryJournal())
+        return journals[-1]
+
+    class Until(Fit):
+        def after_step(self, worker: Worker) -> None:
+            if "interval-chosen" in reasons(journals[0].lines):
+                worker.report(accuracy=1.0)
+
+    monkeypatch.setattr(inline, "MemoryJournal", journal)
+    target = Target("accuracy", 1.0, True)
+    done = run(Until(probe=True), sync="fsp", interval="auto", rounds=250, targets=(target,))
+    told = reasons(done.journal)
     assert "interval-chosen" in told[told.index("interval-measuring") :]
+
+
+def reasons(journal: list[dict[str, Any]]) -> list[str]:
+    return [line["reason"] for line in list(journal) if line["what"] == "policy"]
 
 
 def test_a_point_that_takes_long_is_abandoned_visited_again_and_counted_once() -> None:
@@ -188,7 +211,7 @@ def test_a_worker_that_rejoins_counts_its_changes_from_the_version_it_rejoined_w
 @pytest.mark.parametrize("sync", ["bspb", "bspv"])
 def test_bspb_and_bspv_reach_the_optimum(sync: str) -> None:
     fit = Fit()
-    done = run(fit, sync=sync, rounds=40)
+    done = run(fit, sync=sync, rounds=15)
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.3) for weight in fit.final)
     assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
@@ -196,7 +219,7 @@ def test_bspb_and_bspv_reach_the_optimum(sync: str) -> None:
     assert ("batch-measuring" in told) == (sync == "bspv")
     (last,) = [line for line in done.journal if line["what"] == "rounds"][-1:]
     if sync == "bspb":
-        assert last["passes"] == 40, "a round is a pass"
+        assert last["passes"] == 15, "a round is a pass"
 
 
 class Shared:
