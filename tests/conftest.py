@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.commands.forked_tests import CollectedProcess, fork_test_processes
+from tests.commands.forking import pytest_unconfigure, pytest_xdist_setupnodes  # noqa: F401
 from tests.commands.start import WarmForkServers
 from tests.order import ordered
 from tools.s3_server import BUCKET, S3Server, binary, running
@@ -41,21 +41,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # imports and the collection of tests make little garbage
-
-
-_collected: list[CollectedProcess] = []
-
-
-@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
-def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Fork the test processes from one process that has collected the tests."""
-    if len(specs) > 1:
-        _collected.append(fork_test_processes(config.invocation_params.args))
-
-
-def pytest_unconfigure() -> None:
-    while _collected:
-        _collected.pop().close()
 
 
 @pytest.hookimpl(trylast=True)

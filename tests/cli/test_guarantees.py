@@ -9,12 +9,13 @@ k. Otherwise the marker gives them.
 import json
 import re
 import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.commands.start import start_script
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -22,7 +23,9 @@ TESTS = ROOT / "tests"
 MARKER = "pytest.mark.guarantee"
 COLUMNS = ["id", "fault", "guarantee", "policies", "k", "shown by"]
 COLLECT = """
-import json, re, sys, pytest
+import json, os, re, sys, pytest
+
+sys.path.insert(0, os.getcwd())
 
 class Collector:
     def pytest_collection_finish(self, session):
@@ -80,12 +83,14 @@ def stated() -> dict[str, Shown]:
     return rows
 
 
-def marked() -> dict[str, Shown]:
+def marked(folder: Path) -> dict[str, Shown]:
     files = [path for path in sorted(TESTS.rglob("test_*.py")) if MARKER in path.read_text()]
-    command = [sys.executable, "-c", COLLECT, *map(str, files)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    script, pipe = folder / "collect.py", subprocess.PIPE
+    script.write_text(COLLECT)
+    process = start_script(script, *map(str, files), cwd=ROOT, stdout=pipe, stderr=pipe)
+    out, errors = process.communicate(timeout=250)
+    assert process.returncode == 0, str(out)[-2000:] + str(errors)[-2000:]
+    (line,) = (line for line in str(out).splitlines() if line.startswith("FOUND "))
     rows: dict[str, Shown] = defaultdict(Shown)
     for found in json.loads(line.removeprefix("FOUND ")):
         row = rows[found["row"]]
@@ -98,10 +103,10 @@ def marked() -> dict[str, Shown]:
 
 
 @pytest.mark.timeout(300)
-def test_every_row_is_asserted_by_the_tests_that_carry_its_marker() -> None:
+def test_every_row_is_asserted_by_the_tests_that_carry_its_marker(tmp_path: Path) -> None:
     """The tests of a row cover exactly the policies and the k that the row states. Every marker
     names an existing row."""
-    rows, tests = stated(), marked()
+    rows, tests = stated(), marked(tmp_path)
     assert rows.keys() == tests.keys()
     for name, row in rows.items():
         assert row == tests[name], name

@@ -3,7 +3,6 @@ uses."""
 
 import resource
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.observe.runs import write_process
 from polyrhythm.store.objects import open_store
 from polyrhythm.wire.messages import JobSpec
+from tests.commands.start import start, warm_server
 from tests.store.samples import write_checkpoint
 
 Call = Callable[..., Result]
@@ -122,15 +122,16 @@ def test_a_disk_that_is_full_for_torchs_format_is_one_line(write_run: Write) -> 
     """The copy of the model fits on the disk, but torch's file of it, which is larger, does not."""
     path = write_run("mine", [])
     save_file({"weight": torch.zeros(1500)}, path / "model.safetensors")
-    done = subprocess.run(
-        [Path(sys.executable).with_name("polyrhythm"), "export", "mine", "out.pt"],
-        cwd=path.parents[1],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6500, 6500)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("polyrhythm: cannot write out.pt: ")
-    assert len(done.stderr.splitlines()) == 1, done.stderr
+    pipe = subprocess.PIPE
+    warm_server()  # it is to be started without the limit
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6500, before[1]))  # a command gets the same limits
+    try:
+        process = start("export", "mine", "out.pt", cwd=path.parents[1], stdout=pipe, stderr=pipe)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert str(errors).startswith("polyrhythm: cannot write out.pt: ")
+    assert len(str(errors).splitlines()) == 1, errors
     assert not list(path.parents[1].glob("*.pt"))

@@ -41,8 +41,9 @@ def main(worker):
     model = torch.nn.Linear(8, 4)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
     while not worker.stopped:
-        while worker.version >= 300 and not os.path.exists("go"):
-            time.sleep(0.01)
+        while worker.version >= 60 and not os.path.exists("go"):
+            time.sleep(0.02)
+        time.sleep(0.02)
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
 """
@@ -58,7 +59,7 @@ class Target(NamedTuple):
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Command]:
     (tmp_path / "gated.py").write_text(GATED)
-    flags = ["--workers", 2, "--servers", 2, "--rounds", 400, "--sync", "asp", "--json"]
+    flags = ["--workers", 2, "--servers", 2, "--rounds", 80, "--sync", "asp", "--json"]
     with Command("gated.py", *flags, cwd=tmp_path, trace=False) as command:
         command.await_round(0)
         yield command

@@ -123,7 +123,7 @@ JOB = """
 sync = "{sync}"
 kind = "{kind}"
 epochs = 2
-points = 2000
+points = 1000
 batch = 10
 servers = 3
 replicas = 2
@@ -154,7 +154,7 @@ def test_other_workers_take_the_load_of_a_disconnected_one(sync: str) -> None:
     other workers can take the load of the disconnected worker and carry on" """
     run = job(sync, WORKERS)
     assert not run.end.failed
-    assert run.result["passes"] == 2 and run.result["points"] == 2 * 2000
+    assert run.result["passes"] == 2 and run.result["points"] == 2 * 1000
 
 
 @pytest.mark.guarantee("servers-killed", k=(2,))
@@ -165,7 +165,7 @@ def test_training_goes_on_with_one_worker_and_one_server(sync: str) -> None:
     server must be the one with the lead."""
     run = job(sync, WORKERS, SERVERS)
     assert not run.end.failed
-    assert run.result["passes"] == 2 and run.result["points"] == 2 * 2000
+    assert run.result["passes"] == 2 and run.result["points"] == 2 * 1000
     assert {line["server"] for line in run.noted("server-lost")} == {1, 2}
     contents = run.contents()
     assert contents and all(found == contents[0] for found in contents), "one ledger in every slice"

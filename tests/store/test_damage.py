@@ -1,8 +1,6 @@
 """A damaged checkpoint is never loaded. The checkpoint before it is loaded instead, with a
 message."""
 
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_slices, 
 from polyrhythm.store.listing import listing, prune
 from polyrhythm.store.manifest import FORMAT, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import Store, open_store
+from tests.commands.start import start_script
 from tests.store.samples import check_slices, layout_for, write_checkpoint
 
 FILES = ("manifest", "record", "first slices", "last slices")
@@ -204,6 +203,7 @@ def test_other_bytes_are_no_manifest(data: bytes) -> None:
 WRITES = ("slices 0", "slices 1", "slices 2", "record", "manifest")
 WRITERS = """
 import os, signal, sys
+sys.path.insert(0, os.getcwd())
 from polyrhythm.store.objects import Store, open_store
 from tests.store.samples import write_checkpoint
 
@@ -236,8 +236,10 @@ for last in range(1, 6):
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stores whose writer was killed during its second checkpoint, each at another write."""
     folder = tmp_path_factory.mktemp("killed")
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", WRITERS, str(folder)], timeout=100, check=True, cwd=root)
+    script, root = folder / "writers.py", Path(__file__).parents[2]
+    script.write_text(WRITERS)
+    writers = start_script(script, str(folder), cwd=root)
+    assert writers.wait(100) == 0
     return folder
 
 

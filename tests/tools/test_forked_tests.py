@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.commands.forked_tests import CollectedProcess, ForkedPopen
 
 ROOT = Path(__file__).parents[2]
-CONFTEST = "from tests.conftest import pytest_unconfigure, pytest_xdist_setupnodes\n"
+CONFTEST = "from tests.commands.forking import pytest_unconfigure, pytest_xdist_setupnodes\n"
 TESTS = """
 import os, pathlib, sys
 import pytest
@@ -26,6 +26,7 @@ def test_the_tests_are_imported_once_and_run_in_forked_processes(tmp_path: Path)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_some.py").write_text(TESTS)
     options = ["-n", "2", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
+    options += ["-p", "no:hypothesispytest"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, options), str(tmp_path)],
         cwd=ROOT,
@@ -45,7 +46,9 @@ def test_the_tests_are_imported_once_and_run_in_forked_processes(tmp_path: Path)
 
 def test_a_test_process_reads_its_program_and_can_be_killed(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("raise ValueError\n")
-    collected = CollectedProcess(["-c", str(ROOT / "pyproject.toml"), str(tmp_path)])
+    collected = CollectedProcess(
+        ["-p", "no:hypothesispytest", "-c", str(ROOT / "pyproject.toml"), str(tmp_path)]
+    )
     one, other = ForkedPopen(collected), ForkedPopen(collected)
     for process in (one, other):
         program = "import os, sys\nprint(os.getpid(), __name__)\nsys.stdin.read()"

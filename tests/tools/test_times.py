@@ -39,6 +39,8 @@ def test_the_processor_time_of_a_child_counts_and_waiting_does_not(tmp_path: Pat
         "tests.times",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
         "-n",
         "0",
         "-c",
