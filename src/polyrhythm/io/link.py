@@ -38,6 +38,10 @@ class Link(Protocol):
     the memory as soon as `done` is called; it must wait until the peer's messages allow it."""
 
     @property
+    def host_here(self) -> str:
+        """The IP address of this end of the link; empty if the link stays within this host."""
+
+    @property
     def pollable(self) -> "PollableLink | None":
         """This link, if a poller can read it; None if it needs a reading thread of its own."""
 

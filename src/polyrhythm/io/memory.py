@@ -18,6 +18,7 @@ _Item = tuple[Message, memoryview | None] | None
 class MemoryLink:
     kind = "memory"
     by_reference = True
+    host_here = ""
     pollable = None
 
     def __init__(

@@ -90,8 +90,7 @@ class StreamLink:
 
     @property
     def host_here(self) -> str:
-        """The IP address of this end of the link."""
-        return str(self._sock.getsockname()[0])
+        return str(self._sock.getsockname()[0]) if self.kind == "tcp" else ""
 
     def agree(self, digest: Digest, limits: Limits) -> None:
         self._digest, self._hello = digest, False

@@ -29,7 +29,6 @@ from polyrhythm.core.worker.deliveries import (
 from polyrhythm.errors import LinkError, PolyrhythmError
 from polyrhythm.io.available import available_nbytes
 from polyrhythm.io.link import Link
-from polyrhythm.io.stream import StreamLink
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
 from polyrhythm.runtime.net.boundary import fault_of
@@ -161,8 +160,7 @@ class PointsCarrier:
         """Begin to receive points of other workers. `lead`: the address of the lead, and the link to
         it."""
         address, link = lead
-        remote = isinstance(link, StreamLink) and link.kind == "tcp"
-        host = link.host_here if isinstance(link, StreamLink) and remote else address.host
+        host = (link.host_here if link is not None else "") or address.host
         if not isinstance(dialer, SocketDialer):  # all workers are threads of this process
             host, dialer = _LOOPBACK, SocketDialer("auto")
         security = (options.digest, options.secret)
