@@ -10,8 +10,10 @@ import json
 import re
 import subprocess
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,33 +25,14 @@ TESTS = ROOT / "tests"
 MARKER = "pytest.mark.guarantee"
 COLUMNS = ["id", "fault", "guarantee", "policies", "k", "shown by"]
 COLLECT = """
-import json, os, re, sys, pytest
+import json, os, sys, pytest
 
 sys.path.insert(0, os.getcwd())
+from tests.cli.test_guarantees import markers
 
 class Collector:
     def pytest_collection_finish(self, session):
-        found = []
-        for item in session.items:
-            given = getattr(item, "callspec", None)
-            params = dict(given.params) if given else {}
-            torture = any(
-                "POLYRHYTHM_TORTURE" in mark.kwargs.get("reason", "")
-                for mark in item.iter_markers("skipif")
-            )
-            for mark in item.iter_markers("guarantee"):
-                policies = [params["sync"]] if "sync" in params else mark.kwargs["policies"]
-                k = [params["replicas"]] if "replicas" in params else mark.kwargs["k"]
-                found.append(
-                    {
-                        "row": mark.args[0],
-                        "policies": [re.split("[: ]", policy)[0] for policy in policies],
-                        "k": list(k),
-                        "torture": torture,
-                        "test": item.nodeid.partition("[")[0],
-                    }
-                )
-        print("FOUND " + json.dumps(found))
+        print("FOUND " + json.dumps(markers(session.items)))
 
 args = [*sys.argv[1:], "--collect-only", "-qq", "-n", "0", "-p", "no:cacheprovider", "-m", "guarantee"]
 sys.exit(pytest.main(args, [Collector()]))
@@ -83,7 +66,33 @@ def stated() -> dict[str, Shown]:
     return rows
 
 
-def marked(folder: Path) -> dict[str, Shown]:
+def markers(items: Sequence[pytest.Item]) -> list[dict[str, Any]]:
+    """What each marker of these tests says."""
+    found = []
+    for item in items:
+        given = getattr(item, "callspec", None)
+        params = dict(given.params) if given else {}
+        torture = any(
+            "POLYRHYTHM_TORTURE" in mark.kwargs.get("reason", "")
+            for mark in item.iter_markers("skipif")
+        )
+        for mark in item.iter_markers("guarantee"):
+            policies = [params["sync"]] if "sync" in params else mark.kwargs["policies"]
+            k = [params["replicas"]] if "replicas" in params else mark.kwargs["k"]
+            found.append(
+                {
+                    "row": mark.args[0],
+                    "policies": [re.split("[: ]", policy)[0] for policy in policies],
+                    "k": list(k),
+                    "torture": torture,
+                    "test": item.nodeid.partition("[")[0],
+                }
+            )
+    return found
+
+
+def collected(folder: Path) -> list[dict[str, Any]]:
+    """Collect the marked tests in a process of its own."""
     files = [path for path in sorted(TESTS.rglob("test_*.py")) if MARKER in path.read_text()]
     script, pipe = folder / "collect.py", subprocess.PIPE
     script.write_text(COLLECT)
@@ -91,8 +100,13 @@ def marked(folder: Path) -> dict[str, Shown]:
     out, errors = process.communicate(timeout=250)
     assert process.returncode == 0, str(out)[-2000:] + str(errors)[-2000:]
     (line,) = (line for line in str(out).splitlines() if line.startswith("FOUND "))
+    return json.loads(line.removeprefix("FOUND "))
+
+
+def marked(session: pytest.Session, folder: Path) -> dict[str, Shown]:
+    """What the tests of each row cover. A test run with all tests has collected them already."""
     rows: dict[str, Shown] = defaultdict(Shown)
-    for found in json.loads(line.removeprefix("FOUND ")):
+    for found in markers(session.items) if all_tests(session.config) else collected(folder):
         row = rows[found["row"]]
         (row.tortured if found["torture"] else row.policies).update(found["policies"])
         row.k.update(found["k"])
@@ -102,11 +116,20 @@ def marked(folder: Path) -> dict[str, Shown]:
     return dict(rows)
 
 
+def all_tests(config: pytest.Config) -> bool:
+    """Whether this test run has no selection of tests."""
+    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return whole and not any(config.getoption(name, None) for name in chosen)
+
+
 @pytest.mark.timeout(300)
-def test_every_row_is_asserted_by_the_tests_that_carry_its_marker(tmp_path: Path) -> None:
+def test_every_row_is_asserted_by_the_tests_that_carry_its_marker(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """The tests of a row cover exactly the policies and the k that the row states. Every marker
     names an existing row."""
-    rows, tests = stated(), marked(tmp_path)
+    rows, tests = stated(), marked(request.session, tmp_path)
     assert rows.keys() == tests.keys()
     for name, row in rows.items():
         assert row == tests[name], name
