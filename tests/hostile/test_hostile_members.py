@@ -21,9 +21,12 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead import admission, counting, machine
 from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
-from polyrhythm.engines.inline import run_inline
-from polyrhythm.errors import UsageError
+from polyrhythm.engines.inline import Hub, run_inline
+from polyrhythm.errors import LinkError, UsageError
+from polyrhythm.io.memory import memory_pair
 from polyrhythm.learn.worker import Worker
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.tensors.optimizers import check_optimizer, describe_optimizer
 from polyrhythm.wire import messages as m
 from tests.core.stage import Stage, sent
@@ -193,6 +196,24 @@ def test_an_optimizer_that_cannot_be_built_is_refused(spec: m.OptimizerSpec) -> 
 def test_honest_optimizers_are_accepted(name: str) -> None:
     optimizer = getattr(torch.optim, name)([torch.nn.Parameter(torch.zeros(2))])
     check_optimizer(decoded(_attach(describe_optimizer(optimizer))).spec.optimizer)
+
+
+def test_every_other_model_than_the_accepted_one_is_checked() -> None:
+    hub = Hub()
+    node = ServerNode(
+        0, m.JobSpec(job="j"), hub.address(0), lead=True, options=NodeOptions(), shared=False
+    )
+    link, _ = memory_pair("w0", "lead")
+    good = _attach(m.OptimizerSpec("SGD", ({"lr": 0.1},)))
+    bad = _attach(m.OptimizerSpec("SGD", ({"lr": -1.0},)))
+    try:
+        for _ in range(2):
+            assert node._take_for_lead(link, decoded(good), None)
+            for _ in range(2):
+                with pytest.raises(LinkError, match="Invalid learning rate"):
+                    node._take_for_lead(link, decoded(bad), None)
+    finally:
+        node.close()
 
 
 def _attach(optimizer: m.OptimizerSpec) -> m.Attach:

@@ -1,6 +1,7 @@
 """How many cores this process may use: fewer than the machine has if the process is bound to some
 of them, or if a control group limits it, as in a container."""
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,15 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
     """The number of usable cores, rounded down: a quota of 2.5 cores counts as 2, because the
-    system would stop a third thread in the middle of its work."""
+    system would stop a third thread in the middle of its work. The quotas are read once."""
     bound = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if bound is None else len(bound(0))
-    return max(1, int(min([cores, *_quotas(membership, groups)])))
+    return max(1, int(min([cores, *_all_quotas(membership, groups)])))
+
+
+@functools.cache
+def _all_quotas(membership: Path, groups: Path) -> tuple[float, ...]:
+    return tuple(_quotas(membership, groups))
 
 
 def _quotas(membership: Path, groups: Path) -> Iterator[float]:

@@ -81,6 +81,7 @@ class ServerNode:
         self._journal = journal
         self._leads = lead
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
+        self._checked: m.ModelSpec | None = None  # the last model that `_check_model` accepted
         self._peers = Peers()
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
@@ -233,7 +234,9 @@ class ServerNode:
         if isinstance(message, m.Alive):
             self._beats.confirm(link, message)
         elif isinstance(message, m.Attach) and self._optimizes:
-            _check_model(message, self._job)
+            if message.spec != self._checked:
+                _check_model(message, self._job)
+                self._checked = message.spec
         elif isinstance(message, m.OperatorRequest):
             self._driver.put(LEAD, ev.OperatorRequested(link.peer, message))
             return False
