@@ -48,7 +48,7 @@ def test_nothing_is_lost_when_a_primary_or_replica_dies_at_a_crash_point(
         for number, point in enumerate(points):
             job_workers.begin("server", job_servers.crash(1 + number % OTHERS, point, file))
             job_workers.until_calm()
-            job_workers.until_progress(10)
+            job_workers.until_progress(5)
         finish(job_workers)
 
 
@@ -66,13 +66,13 @@ def test_nothing_is_lost_when_a_learner_dies_at_a_crash_point(
             server = 1 + number % OTHERS
             job_workers.begin("server", job_servers.kill_and_crash(server, point, file))
             job_workers.until_calm()
-            job_workers.until_progress(10)
+            job_workers.until_progress(5)
         finish(job_workers)
 
 
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int) -> Command:
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(tmp_path / "crash-at"))
-    more = ["--workers", 2, "--servers", 1 + OTHERS, "--replicas", 1]
+    more = ["--workers", 2, "--servers", 1 + OTHERS, "--replicas", 1, "--min-step", "250ms"]
     return Command(JOB, *flags(sync, columns), *more, cwd=tmp_path)
 
 

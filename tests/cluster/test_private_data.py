@@ -12,7 +12,7 @@ from tests.cluster.jobs.private_visits import WORKERS, points_of
 from tests.cluster.processes import Command, call, wait_until
 
 JOB = Path(__file__).parent / "jobs" / "private_visits.py"
-EPOCHS = 5
+EPOCHS = 3
 FLAGS = (JOB, "--data-private", "--updater", "addition", "--workers", WORKERS, "--servers", 2)
 
 

@@ -18,7 +18,7 @@ from tests.cluster.processes import Command, call, last_word, wait_until
 from tests.cluster.test_endings import SOON_S, assert_nothing_left, sockets_of
 
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
-FLAGS = ("--workers", 2, "--timer", "1s", "--min-step", "50ms")
+FLAGS = ("--workers", 2, "--timer", "1s", "--min-step", "100ms")
 
 
 def start(

@@ -41,7 +41,7 @@ class Site:
 
     def __init__(self, cwd: Path, servers: int, local: int, *flags: object) -> None:
         counts = ("--servers", servers, "--local-servers", local, "--workers", 2)
-        how = ("--timer", "1s", "--min-step", "50ms", "--set", f"columns={FEW}")
+        how = ("--timer", "1s", "--min-step", "100ms", "--set", f"columns={FEW}")
         goal = ("--target-accuracy", 1.0, *folded_with(ADDITION))
         self.command = Command(LEDGER, *counts, *how, *goal, *flags, cwd=cwd)
         self.job_workers = JobWorkers(self.command, random.Random(0))

@@ -64,7 +64,7 @@ def test_every_point_is_in_the_sum_at_most_once(
     print(f"faults: {' '.join(faults)}")
     sync = SYNCS[seed % len(SYNCS)]
     more = ["--sync", sync, "--timer", "1s", "--interval", "60ms", "--respawn"]
-    more += ["--target-accuracy", 1.0, "--workers", 3, "--servers", 3, "--min-step", "40ms"]
+    more += ["--target-accuracy", 1.0, "--workers", 3, "--servers", 3, "--min-step", "100ms"]
     more += ["--replicas", 1] if servers else []
     with Command(JOB, *KIND, *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)

@@ -26,7 +26,7 @@ from polyrhythm.wire.messages.reasons import refused
 from tests.cluster.handshakes import HOST, Peer, frame, reason_in, secret_of
 from tests.cluster.processes import Command, wait_until
 
-ROUNDS = 250
+ROUNDS = 80
 GATED = """
 import os, time
 import torch
@@ -39,11 +39,11 @@ def main(worker):
     model = torch.nn.Linear(8, 4)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
     while not worker.stopped:
-        while worker.version == 200 and not os.path.exists("go"):
+        while worker.version == 60 and not os.path.exists("go"):
             time.sleep(0.01)
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
-        time.sleep(0.02)
+        time.sleep(0.06)
 """
 """A job that trains while peers are refused, and ends only when the test allows it."""
 

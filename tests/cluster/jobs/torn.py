@@ -32,8 +32,11 @@ class Trap(threading.Thread):
 
     def run(self):
         while True:
+            if not self.path.exists():
+                time.sleep(0.02)
+                continue
             before = self.before
-            if before is not None and self.path.exists():
+            if before is not None:
                 changed = [now != then for now, then in zip(self.read(), before, strict=True)]
                 if changed[0] != changed[1] and self.before is before:
                     self.path.rename(self.path.with_suffix(".trapped"))
