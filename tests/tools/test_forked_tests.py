@@ -26,7 +26,8 @@ def test_the_tests_are_imported_once_and_run_in_forked_processes(tmp_path: Path)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_some.py").write_text(TESTS)
     options = ["-n", "2", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
-    options += ["-p", "no:hypothesispytest"]
+    # otherwise pytest looks at all that is in /tmp
+    options += ["-p", "no:hypothesispytest", "--confcutdir", tmp_path]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, options), str(tmp_path)],
         cwd=ROOT,
@@ -46,8 +47,9 @@ def test_the_tests_are_imported_once_and_run_in_forked_processes(tmp_path: Path)
 
 def test_a_test_process_reads_its_program_and_can_be_killed(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("raise ValueError\n")
+    options = ["-p", "no:hypothesispytest", "--confcutdir", tmp_path]
     collected = CollectedProcess(
-        ["-p", "no:hypothesispytest", "-c", str(ROOT / "pyproject.toml"), str(tmp_path)]
+        [*map(str, options), "-c", str(ROOT / "pyproject.toml"), str(tmp_path)]
     )
     one, other = ForkedPopen(collected), ForkedPopen(collected)
     for process in (one, other):

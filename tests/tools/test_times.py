@@ -41,6 +41,8 @@ def test_the_processor_time_of_a_child_counts_and_waiting_does_not(tmp_path: Pat
         "no:cacheprovider",
         "-p",
         "no:hypothesispytest",
+        "--confcutdir",  # otherwise pytest looks at all that is in /tmp
+        tmp_path,
         "-n",
         "0",
         "-c",
