@@ -23,6 +23,7 @@ _REFUSED_INTS = (-2, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1)
 _FLOATS = (0.0, 1.0, 0.5, 2.0, 1e-300, 1e-9, 64.0, 1e15, 1e100, -1e100, -1.0, 1e4)
 _REFUSED_FLOATS = (float("nan"), float("inf"), float("-inf"), 1e308, -1e308, 1e101)
 _TEXTS = ("", "w", "worker-0", "float32", "int4", "[/]", "\x1b[2J", "é\u202e", "x" * 90)
+_MANY = list(range(3_000))
 _LONG_TEXTS = ("x" * 1_001, "\x00" * 3_000, "名" * 20_000)
 
 
@@ -31,6 +32,9 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Any, bool]]:
     """Return the type of each field, and whether the field is required."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {f.name: (hints[f.name], f.required) for f in msgspec.structs.fields(kind)}
+
+
+_origin, _args = cache(get_origin), cache(get_args)
 
 
 class Inputs:
@@ -51,20 +55,20 @@ class Inputs:
         return kind(**made)
 
     def value(self, hint: Any, depth: int = 0) -> Any:
-        rng, origin = self.rng, get_origin(hint)
+        rng, origin = self.rng, _origin(hint)
         if origin is Annotated:
-            return self.value(get_args(hint)[0], depth)
+            return self.value(_args(hint)[0], depth)
         if origin in (typing.Union, types.UnionType):
-            return self.value(rng.choice(get_args(hint)), depth)
+            return self.value(rng.choice(_args(hint)), depth)
         if origin is tuple:
-            items = get_args(hint)
+            items = _args(hint)
             if items[-1] is not Ellipsis:
                 return tuple(self.value(item, depth + 1) for item in items)
             return tuple(self.value(items[0], depth + 1) for _ in range(rng.choice((0, 1, 2, 5))))
         if origin is list:
-            return [self.value(get_args(hint)[0], depth + 1) for _ in range(rng.choice((0, 2)))]
+            return [self.value(_args(hint)[0], depth + 1) for _ in range(rng.choice((0, 2)))]
         if origin is dict:
-            key, item = get_args(hint)
+            key, item = _args(hint)
             some = range(rng.choice((0, 1, 3)))
             return {self.value(key): self.value(item, depth + 1) for _ in some}
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -133,7 +137,7 @@ class Inputs:
                 rng.randbytes(40),
                 [[[[]]]] * 3,
                 {"a": {"b": [1, 2, {}]}},
-                list(range(3_000)),
+                _MANY,
             )
         )
 

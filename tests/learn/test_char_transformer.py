@@ -54,7 +54,7 @@ def test_local_steps_and_an_outer_optimizer_learn_a_sentence_by_heart(
 ) -> None:
     monkeypatch.setattr(ct, "read", lambda: SAYING * 240)
     job = JobSpec(
-        **{"job": "c", "workers": 2, "servers": 2, "epochs": 14, "heartbeat_s": 20.0},
+        **{"job": "c", "workers": 2, "servers": 2, "epochs": 5, "heartbeat_s": 20.0},
         **{"kind": "local", "local_steps": 5, "outer": "nesterov:lr=0.7,momentum=0.9"},
         options={"batch": "4", "rate": "0.005"},
     )

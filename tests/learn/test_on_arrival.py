@@ -58,17 +58,17 @@ def train(finals: dict[str, nn.Module], rate: float, **job: Any) -> InlineRun:
 @pytest.mark.parametrize("sync", SYNCS)
 def test_the_loss_falls_and_all_end_with_the_same_parameters(sync: str, kind: str) -> None:
     finals: dict[str, nn.Module] = {}
-    run = train(finals, 0.2, sync=sync, kind=kind, workers=3, servers=2, epochs=6)
+    run = train(finals, 0.2, sync=sync, kind=kind, workers=3, servers=2, epochs=3)
     check_finals(finals, 3)
     lines = [line for line in run.journal if line["what"] == "rounds"]
-    assert sum(line["points"] for line in lines) == 6 * POINTS
-    assert lines[-1]["passes"] == 6
+    assert sum(line["points"] for line in lines) == 3 * POINTS
+    assert lines[-1]["passes"] == 3
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_training_with_bfloat16_on_the_wire(sync: str) -> None:
     finals: dict[str, nn.Module] = {}
-    train(finals, 0.2, sync=sync, workers=2, servers=2, epochs=5, wire_dtype="bf16")
+    train(finals, 0.2, sync=sync, workers=2, servers=2, epochs=3, wire_dtype="bf16")
     check_finals(finals, 2)
 
 

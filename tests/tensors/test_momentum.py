@@ -149,7 +149,7 @@ def test_a_steady_gradient_moves_as_far_in_p_steps_as_in_one_round(
 ) -> None:
     """Over many rounds, a constant gradient must move the parameters as far under asp as under bsp:
     neither momentum nor weight decay may count twice."""
-    members, rounds = 4, 200
+    members, rounds = 4, 100
     options = {key: value for key, value in options.items() if key != "weight_decay"}
     gradient = torch.linspace(0.5, 1.0, LENGTH)
     alone, together = Server(name, options, start()), Server(name, options, start())
