@@ -130,6 +130,7 @@ def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path) -> None:
     """The fault of "found" shows only in a child process of its test. A test that hangs fails by
     its own timeout."""
