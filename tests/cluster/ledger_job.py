@@ -24,6 +24,9 @@ frames are small."""
 _STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 150, "other": 250}
 """The shortest duration of a worker's step. With 5 ms, a job keeps both cores busy while a test
 waits."""
+_BETWEEN_FAULTS = (5, 30) if TORTURED else (3, 12)
+"""The number of contributions that are acknowledged after a fault before the next one begins: at least
+the first number, and less than the second one."""
 ONCE = 8192 if TORTURED else 2048
 """A number of columns with which no element gets two contributions: enough for more than a minute
 of contributions."""
@@ -83,7 +86,7 @@ def endure(
         begin_fault(fault)
         if rng.random() < 0.5:
             job_workers.until_calm()
-        job_workers.until_progress(rng.randrange(5, 30))
+        job_workers.until_progress(rng.randrange(*_BETWEEN_FAULTS))
 
 
 def finish(job_workers: JobWorkers, optimizer: str = ADDITION) -> None:

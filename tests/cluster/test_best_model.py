@@ -19,7 +19,7 @@ def main(worker):
     torch.manual_seed(worker.seed)
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.001))
-    inputs = torch.randn(2000, 16)
+    inputs = torch.randn(800, 16)
     targets = inputs.sum(1, keepdim=True)
     accuracies = {4: 0.2, 8: 0.9, 12: 0.3, 16: 0.7}
     for step, (x, y) in enumerate(worker.batches((inputs, targets), batch_size=8)):
@@ -46,17 +46,25 @@ def train(cwd: Path, *flags: object) -> dict[str, object]:
     return dict(best)
 
 
-@pytest.mark.parametrize("flags", [(), ("--link", "tcp")], ids=["local", "tcp"])
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """The folder of a job with links of shared memory, and what its result says about the best
+    model."""
+    folder = tmp_path_factory.mktemp("local")
+    return folder, train(folder)
+
+
+@pytest.mark.parametrize("link", ["local", "tcp"])
 def test_with_rounds_the_version_that_was_evaluated_is_kept(
-    tmp_path: Path, flags: tuple[object, ...]
+    tmp_path: Path, link: str, local: tuple[Path, dict[str, object]]
 ) -> None:
-    best = train(tmp_path, *flags)
-    kept = load_file(tmp_path / "runs" / "run" / "model-best.safetensors")
-    evaluated = torch.load(tmp_path / "reported-0.9.pt")
+    folder, best = local if link == "local" else (tmp_path, train(tmp_path, "--link", "tcp"))
+    kept = load_file(folder / "runs" / "run" / "model-best.safetensors")
+    evaluated = torch.load(folder / "reported-0.9.pt")
     assert best["exact"] is True and best["round"] == int(evaluated.pop("version"))
     assert kept.keys() == evaluated.keys()
     assert all(torch.equal(kept[name], evaluated[name]) for name in kept)
-    last = load_file(tmp_path / "runs" / "run" / "model.safetensors")
+    last = load_file(folder / "runs" / "run" / "model.safetensors")
     assert not torch.equal(kept["0.weight"], last["0.weight"])
 
 
@@ -68,11 +76,14 @@ def test_otherwise_a_later_version_is_kept(tmp_path: Path, flags: tuple[object, 
     assert kept.keys() == last.keys()
 
 
-def test_the_best_model_of_a_run_is_exported(tmp_path: Path) -> None:
-    train(tmp_path)
-    assert call("export", "run", "best.pt", "--best", cwd=tmp_path).returncode == 0
-    kept = load_file(tmp_path / "runs" / "run" / "model-best.safetensors")
-    exported = torch.load(tmp_path / "best.pt")
+def test_the_best_model_of_a_run_is_exported(
+    tmp_path: Path, local: tuple[Path, dict[str, object]]
+) -> None:
+    folder, _ = local
+    path = tmp_path / "best.pt"
+    assert call("export", "run", path, "--best", cwd=folder).returncode == 0
+    kept = load_file(folder / "runs" / "run" / "model-best.safetensors")
+    exported = torch.load(path)
     assert all(torch.equal(exported[name], kept[name]) for name in kept)
 
 

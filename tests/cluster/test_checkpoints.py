@@ -19,7 +19,8 @@ from tests.cluster.test_resume import JOBS, kill_whole, newest, resume, visited
 from tests.commands.start import run
 
 EPOCHS = 2
-VISITS = (JOBS / "counted_visits.py", "--updater", "addition", "--min-step", "30ms")
+VISITS = (JOBS / "counted_visits.py", "--updater", "addition", "--min-step", "60ms")
+VISITS += ("--set", "batch=20")
 STEPS = (
     "s1 took Cut",
     "s1 copied TakeCut",
@@ -88,7 +89,7 @@ def test_a_job_killed_at_any_step_of_writing_resumes(
     assert not file.exists(), "the step was not reached"
     _, record = newest(command.run_dir)
     monkeypatch.delenv("POLYRHYTHM_CRASH_AT")
-    result = resume(tmp_path)
+    result = resume(tmp_path, "--workers", 1, "--checkpoint-every", "1000rounds")
     assert visited(record) + result["points"] == EPOCHS * POINTS
     for block in torch.load(tmp_path / "worker-0.final.pt"):
         assert (block == EPOCHS).all()

@@ -11,7 +11,7 @@ from tests.cluster.processes import Command, call
 
 JOB = Path(__file__).parent / "jobs" / "masked.py"
 MASK_NBYTES = 256 * 256 * 4
-ROUNDS = 200
+ROUNDS = 60
 
 
 def said(folder: Path, name: str) -> dict[str, Any]:

@@ -30,8 +30,6 @@ def main(worker):
             x = 41
             {HERE}
 """
-SLOW_START = pytest.mark.timeout(300)
-"""For tests of commands that are executed in place of a fork, which import torch."""
 INLINE = ("train", "job.py", "--engine", "inline", "--workers", 1, "--servers", 1, "--name", "run")
 
 
@@ -44,13 +42,12 @@ def journal(folder: Path) -> list[str]:
     return [json.loads(line)["what"] for line in lines]
 
 
-@SLOW_START
 def test_a_breakpoint_of_an_inline_job_has_the_terminal(tmp_path: Path) -> None:
     """The worker stands in the debugger for longer than a silent worker may be silent, and longer
     than a round waits. It is not evicted, and nothing is written over the prompt."""
     write_job(tmp_path, "breakpoint()")
     args = (*INLINE, "--rounds", 30, "--timer", "1s")
-    with Terminal(*args, cwd=tmp_path, fresh=True) as terminal:
+    with Terminal(*args, cwd=tmp_path) as terminal:
         terminal.wait_for(lambda: "(Pdb) " in terminal.raw, "the prompt")
         terminal.type("p x + 1\n")
         terminal.wait_for_text("42")
@@ -67,7 +64,6 @@ def test_a_breakpoint_of_an_inline_job_has_the_terminal(tmp_path: Path) -> None:
     assert "the job reached its goal: 30 rounds" in terminal.raw
 
 
-@SLOW_START
 def test_leaving_the_debugger_ends_the_job(tmp_path: Path) -> None:
     write_job(tmp_path, "breakpoint()")
     with Terminal(*INLINE, "--rounds", 30, cwd=tmp_path) as terminal:

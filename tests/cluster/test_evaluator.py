@@ -27,7 +27,7 @@ def main(worker):
         worker.evaluate(accuracy=lambda: 0.95 if Path("go").exists() else 0.5)
     worker.report(last=1.0)
 '''
-FLAGS = ("--workers", 3, "--servers", 2, "--threads", 1, "--json", "--min-step", "2ms")
+FLAGS = ("--workers", 3, "--servers", 2, "--threads", 1, "--json", "--min-step", "20ms")
 GOALS = ("--target-accuracy", 0.9, "--keep-best", "accuracy", "--max-seconds", 300)
 
 

@@ -27,7 +27,7 @@ def main(worker):
     model = torch.nn.Linear(8, 4)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
     while not worker.stopped:
-        while worker.version == 100 and not os.path.exists("go"):
+        while worker.version == 20 and not os.path.exists("go"):
             open(f"gate-{worker.name}", "w").close()
             time.sleep(0.01)
         model(torch.ones(2, 8)).sum().backward()
@@ -44,8 +44,8 @@ def descriptors_of(pid: int) -> int:
 
 
 def await_gate(folder: Path) -> None:
-    """Wait until both workers wait at round 100. By then the job has all its links."""
-    wait_until(lambda: len(list(folder.glob("gate-*"))) == 2, "round 100")
+    """Wait until both workers wait at round 20. By then the job has all its links."""
+    wait_until(lambda: len(list(folder.glob("gate-*"))) == 2, "round 20")
 
 
 def flood(port: int, count: int) -> list[socket.socket]:
@@ -72,7 +72,7 @@ def many_descriptors() -> None:
 def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server: int) -> None:
     """A member joins in the middle of the flood."""
     (tmp_path / "job.py").write_text(JOB)
-    flags = ["--workers", 2, "--servers", 2, "--rounds", 200, "--timer", "off", "--json"]
+    flags = ["--workers", 2, "--servers", 2, "--rounds", 40, "--timer", "off", "--json"]
     with Command("job.py", *flags, cwd=tmp_path) as command:
         await_gate(tmp_path)
         pid = command.servers()[server]
@@ -111,7 +111,7 @@ def test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_
     """The limit is `ulimit -n 64`; every server gets 100 silent connections, and one server
     dies."""
     (tmp_path / "job.py").write_text(JOB)
-    flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 200, "--timer", "off"]
+    flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 40, "--timer", "off"]
     with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
         await_gate(tmp_path)
         servers = command.servers()
@@ -130,7 +130,7 @@ def test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_
             finally:
                 for sock in socks:
                     sock.close()
-        assert [line["rounds"] for line in command.journal("ended")] == [200]
+        assert [line["rounds"] for line in command.journal("ended")] == [40]
 
 
 class limited:  # noqa: N801

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.processes import call
 from tests.cluster.test_bad_input import TALKATIVE
 
-SIZE = 128 * 1024
+SIZE = 64 * 1024
 SCENARIO = """
 [job]
 rounds = 3

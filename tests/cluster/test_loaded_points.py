@@ -72,7 +72,7 @@ def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
     """One worker is killed and another leaves in order, each with batches that are loaded and not
     visited; a third one joins. Leases change every time."""
     epochs = 6
-    staged = ["--workers", 3, "--min-step", "120ms", "--timer", "off", "--on-error", "go-on"]
+    staged = ["--workers", 3, "--min-step", "240ms", "--timer", "off", "--on-error", "go-on"]
     with Command(*flags(sync, "gradient", 2, epochs), *staged, cwd=tmp_path) as command:
         command.await_round(4)
         loaders = {pid: found for pid in command.workers() if (found := children_of(command, pid))}

@@ -1,5 +1,5 @@
 """A job whose parameters count visits: element p is the number of counted contributions that
-contain point p. `--set points=N`: the number of points."""
+contain point p. `--set points=N`: the number of points. `--set batch=N`: the points of a batch."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ def main(worker):
     groups = [{"params": [block]} for block in blocks]
     optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
     local = worker.options.get("local")
-    for (numbers,) in worker.batches([torch.arange(count)], BATCH):
+    batch = int(worker.options.get("batch", BATCH))
+    for (numbers,) in worker.batches([torch.arange(count)], batch):
         visited = torch.zeros(count)
         visited[numbers] = -1.0 if local else 1.0  # a local step goes against the gradient
         for block in blocks:

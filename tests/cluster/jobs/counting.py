@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from polyrhythm import Worker
 
-POINTS = 301
+POINTS = 151
 BATCH = 8
 
 

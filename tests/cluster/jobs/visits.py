@@ -1,4 +1,4 @@
-"""A job over 1,203 points that trains slowly until the file `go` exists, and records its visits."""
+"""A job over 603 points that trains slowly until the file `go` exists, and records its visits."""
 
 import os
 import time
@@ -6,7 +6,12 @@ from pathlib import Path
 
 import torch
 
-POINTS = 1203
+POINTS = 603
+_UNTIL_GO_S = 0.3
+"""The duration of a step until the file `go` exists."""
+_STEPS_UNTIL_GO = 100
+"""A worker that has made more steps than this waits for the file. Three workers have 363 steps in
+three passes, so that the job has not reached its goal then."""
 
 
 def main(worker):
@@ -17,9 +22,9 @@ def main(worker):
     number = 0
     with open(f"{worker.name}.book", "a", buffering=1) as book:
         for (points,) in worker.batches((torch.ones(POINTS, 8),), batch_size=5):
-            time.sleep(0 if os.path.exists("go") else 0.1)
-            while number > 180 and not os.path.exists("go"):
-                time.sleep(0.01)
+            time.sleep(0 if os.path.exists("go") else _UNTIL_GO_S)
+            while number > _STEPS_UNTIL_GO and not os.path.exists("go"):
+                time.sleep(0.1)
             model(points).sum().backward()
             optimizer.step()
             book.write(f"acknowledged {number}\n")
