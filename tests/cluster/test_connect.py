@@ -301,16 +301,19 @@ def test_a_second_launcher_with_the_same_ranks_gets_other_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
-    script = "import sys, polyrhythm as pr; pr.connect(sys.argv[1]); sys.stdin.read()"
+    script = tmp_path / "other.py"
+    script.write_text(
+        "import sys, time, polyrhythm as pr; pr.connect(sys.argv[1]); time.sleep(600)"
+    )
     with served(tmp_path, workers=2) as job:
-        other = subprocess.Popen([sys.executable, "-c", script, job.address], stdin=subprocess.PIPE)
+        other = start_script(script, job.address, cwd=tmp_path)
         try:
             wait_until(lambda: journal(job, "joined"), "the first has joined", LONG_S)
             with pr.connect(job.address) as worker:
                 assert worker.name.startswith("rank-0-")
         finally:
             other.kill()
-            other.communicate()
+            other.wait()
 
 
 # -- operating a served job ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ SIZES = ("--workers", 2, "--servers", 2, "--threads", 1, "--json")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the run `first` of digits."""
     cwd = tmp_path_factory.mktemp("trained")
-    done = call("train", "digits", *SIZES, "--epochs", 8, "--name", "first", cwd=cwd)
+    done = call("train", "digits", *SIZES, "--epochs", 2, "--name", "first", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return cwd
 
