@@ -1,5 +1,6 @@
 """Received points are served in batches beside the worker's own, and dropped when a lease says so."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from polyrhythm.errors import LinkError
-from polyrhythm.learn.migration.layout import Packed, pack, pack_columns
+from polyrhythm.learn.loading import rows_of
+from polyrhythm.learn.migration.layout import Column, Packed, pack, pack_columns
 from polyrhythm.learn.migration.received import Fetcher, ReceivedPoints
 from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart
@@ -77,7 +79,9 @@ def test_chunks_that_no_lease_needs_are_dropped_unless_they_came_later() -> None
     assert 7 not in received
 
 
-def fetcher(received: ReceivedPoints, *, columns: bool) -> Fetcher:
+def fetcher(
+    received: ReceivedPoints, *, columns: bool, arrays: Sequence[Column] | None = None
+) -> Fetcher:
     """Points 0 to 9 are the worker's own: their values are their numbers. Others cannot be read."""
 
     def native(indices: Indices) -> Any:
@@ -89,7 +93,7 @@ def fetcher(received: ReceivedPoints, *, columns: bool) -> Fetcher:
         assert index < 10
         return float(index)
 
-    return Fetcher(received, native, sample, list, 10, columns=columns)
+    return Fetcher(received, native, sample, list, 10, columns=columns, arrays=arrays)
 
 
 def test_received_points_are_served_beside_own_points() -> None:
@@ -104,11 +108,16 @@ def test_received_points_are_served_beside_own_points() -> None:
     assert fetch(np.array([3])) == [3.0]
 
 
-def test_received_columns_are_served_beside_own_columns() -> None:
+OWN = (np.arange(10, dtype=np.float32), np.arange(10))
+"""The worker's own points as arrays."""
+
+
+@pytest.mark.parametrize("arrays", [None, OWN], ids=["read", "in-memory"])
+def test_received_columns_are_served_beside_own_columns(arrays: Sequence[Column] | None) -> None:
     received = ReceivedPoints()
     packed = pack_columns((torch.tensor([50.5, 51.5]), torch.tensor([50, 51])))
     received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
-    fetch = fetcher(received, columns=True)
+    fetch = fetcher(received, columns=True, arrays=arrays)
     fetch.take([(7, np.array([50, 51]))])
     alternating = [1, 51, 2, 50, 3, 51, 4, 50, 5, 51, 6, 50]
     for indices, x, among in [
@@ -120,6 +129,46 @@ def test_received_columns_are_served_beside_own_columns() -> None:
     ]:
         check(fetch(np.array(indices)), indices, x)
         check(fetch(np.array(indices), among), indices, x)
+
+
+def test_rows_of_several_columns_are_put_together_from_arrays() -> None:
+    """A batch shares no memory with the data set or with the received points."""
+    received = ReceivedPoints()
+    own = torch.arange(20.0).reshape(10, 2)
+    packed = pack_columns((torch.tensor([[50.0, 50.5], [51.0, 51.5]]),))
+    received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
+    fetch = Fetcher(
+        received, rows_of((own,)), own.__getitem__, list, 10, columns=True, arrays=[own.numpy()]
+    )
+    fetch.take([(7, np.array([3, 4]))])
+    for _ in range(2):
+        (found,) = fetch(np.array([4, 3, 9]), [7, 8])
+        assert found.tolist() == [[51.0, 51.5], [50.0, 50.5], [18.0, 19.0]]
+        found[:] = 0.0
+        (alone,) = fetch(np.array([4]), [7])
+        assert alone.tolist() == [[51.0, 51.5]]
+        alone[:] = 0.0
+    assert own.tolist() == torch.arange(20.0).reshape(10, 2).tolist()
+
+
+def test_received_columns_of_another_type_are_served_too() -> None:
+    """The workers' own data sets may differ. numpy then chooses a type for the batch."""
+    received = ReceivedPoints()
+    packed = pack_columns((torch.tensor([50.5, 51.5], dtype=torch.float64), torch.tensor([50, 51])))
+    received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
+    fetch = fetcher(received, columns=True, arrays=OWN)
+    fetch.take([(7, np.array([50, 51]))])
+    assert fetch(np.array([51, 2]), [6, 7])[0].tolist() == [51.5, 2.0]
+
+
+def test_a_point_that_is_neither_own_nor_received_is_not_replaced_by_another() -> None:
+    received = ReceivedPoints()
+    packed = pack_columns((torch.tensor([50.5, 51.5]), torch.tensor([50, 51])))
+    received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
+    fetch = fetcher(received, columns=True, arrays=OWN)
+    fetch.take([(7, np.array([50, 51]))])
+    with pytest.raises(IndexError):
+        fetch(np.array([51, 40]), [6, 7])
 
 
 def check(batch: Any, indices: list[int], x: list[float]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, default_collate
 
-from polyrhythm.learn.loading import Loading, fetcher, in_columns
+from polyrhythm.learn.loading import Loading, arrays_of, fetcher, in_columns
 from polyrhythm.learn.migration.layout import Packed, Ragged, pack, pack_columns
 from polyrhythm.learn.migration.received import Fetcher, ReceivedPoints
 from polyrhythm.learn.points import Points
@@ -36,6 +36,7 @@ class MovingPoints:
             loading.collate_fn or default_collate,
             len(loading.dataset),
             columns=self._columns,
+            arrays=arrays_of(loading.dataset) if self._columns else None,
         )
         carrier.read, carrier.add = self._read, self._received.add
 

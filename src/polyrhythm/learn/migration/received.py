@@ -6,7 +6,7 @@ read only when all its points are there.*
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,15 @@ import numpy as np
 import torch
 
 from polyrhythm.errors import LinkError
-from polyrhythm.learn.migration.layout import Column, Packed, Samples, column_of, tensor_of, unpack
+from polyrhythm.learn.migration.layout import (
+    COLUMNS,
+    Column,
+    Packed,
+    Samples,
+    column_of,
+    tensor_of,
+    unpack,
+)
 from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart, ColumnSpec
 
@@ -134,7 +142,9 @@ class Fetcher:
         own: int,
         *,
         columns: bool,
+        arrays: Sequence[Column] | None = None,
     ) -> None:
+        """`arrays`: the columns of the worker's own data set, if these are arrays in memory."""
         self._received = received
         self._native, self._sample, self._collate = native, sample, collate
         self._own = own
@@ -142,6 +152,11 @@ class Fetcher:
         self._chunk = np.empty(0, np.int64)
         """Per point, the chunk of the lease with which it was received, or -1."""
         self._position = np.empty(0, np.int64)
+        """Per point of a received chunk, its place there; per own point, its own number."""
+        self._arrays = arrays
+        self._tables: dict[int, Sequence[Column]] | None = None
+        """Per chunk of `_chunk`, the arrays that contain its points, if all of them are of the same
+        type: then a batch is put together without a copy of its parts."""
         self.served: frozenset[int] = frozenset()
         """The chunks of the lease that were received."""
 
@@ -154,17 +169,39 @@ class Fetcher:
         self.served = frozenset(served)
         last = max((int(points.max()) for points in served.values()), default=-1)
         count = max(self._own, last + 1)
-        self._chunk, self._position = np.full(count, -1), np.zeros(count, np.int64)
+        self._chunk, self._position = np.full(count, -1), np.arange(count)
         for number, points in served.items():
             self._chunk[points] = number
             self._position[points] = np.arange(len(points))
+        self._tables = self._alike()
         return True
+
+    def _alike(self) -> dict[int, Sequence[Column]] | None:
+        """The arrays of the worker's own points and of each received chunk; None if they are not
+        alike, or if the own ones are not known."""
+        own = self._arrays
+        if own is None:
+            return None
+        tables: dict[int, Sequence[Column]] = {-1: own}
+        wanted = [(array.dtype, array.shape[1:]) for array in own]
+        for number in self.served:
+            part, _ = self._received.at(number, 0)
+            tensors = all(spec.kind == "tensor" for spec in part.specs)
+            found = [(column.dtype, column.shape[1:]) for column in part.columns]
+            if part.structure != COLUMNS or not tensors or found != wanted:
+                return None
+            tables[number] = part.columns
+        return tables
 
     def __call__(self, indices: Indices, among: Collection[int] | None = None) -> Any:
         """The batch of these points. `among`: the chunks to which they belong; None if that is not
         known."""
         if not self.served or (among is not None and self.served.isdisjoint(among)):
             return self._native(indices)
+        if self._tables is not None:
+            return self._taken(
+                self._tables, indices, together=among is not None and len(among) == 1
+            )
         if among is not None and len(among) == 1 and self._columns:
             return self._together(indices, self._chunk[indices[:1]], [0, len(indices)])
         chunks = self._chunk[indices]
@@ -181,6 +218,37 @@ class Fetcher:
                 for index, chunk in zip(indices.tolist(), chunks.tolist(), strict=True)
             ]
         )
+
+    def _taken(
+        self, tables: Mapping[int, Sequence[Column]], indices: Indices, *, together: bool
+    ) -> tuple[torch.Tensor, ...]:
+        """The columns of these points, from arrays that are alike. `together`: all points belong to
+        one chunk."""
+        at, count = self._position.take(indices), len(indices)
+        if together:
+            columns = tables[int(self._chunk[indices[0]])]
+            return tuple([torch.from_numpy(column.take(at, 0)) for column in columns])
+        chunks = self._chunk.take(indices)
+        edges = _edges(chunks)
+        if len(edges) > _MOST_EDGES:
+            order = np.argsort(chunks, kind="stable")
+            back = np.empty(count, np.int64)
+            back[order] = np.arange(count)
+            edges = _edges(chunks := chunks.take(order))
+            at = at.take(order)
+        else:
+            back = None
+        ranges = [
+            (tables[int(chunks[first])], first, last, at[first:last])
+            for first, last in pairwise(edges)
+        ]
+        found = []
+        for number, like in enumerate(tables[-1]):
+            column = np.empty((count, *like.shape[1:]), like.dtype)
+            for table, first, last, rows in ranges:
+                table[number].take(rows, 0, column[first:last])
+            found.append(torch.from_numpy(column if back is None else column.take(back, 0)))
+        return tuple(found)
 
     def _together(
         self, indices: Indices, chunks: Indices, edges: Sequence[int]
