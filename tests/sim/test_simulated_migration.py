@@ -113,6 +113,15 @@ def test_every_pass_visits_every_point_once(seed: int, monkeypatch: pytest.Monke
     run = Run(text, seed=seed)
     assert not run.end.failed, run.end.reason
     visits.check()
+    check_moves(run)
+
+
+def check_moves(run: Run) -> None:
+    """At the end, every chunk that was to move has moved or has stayed."""
+    begun = sum(line["moved"] for line in run.lines("chunks"))
+    assert begun == sum(
+        line["chunks"] for what in ("points-moved", "points-kept") for line in run.lines(what)
+    )
 
 
 def job_with(migrate: str, goal: str, events: str = "", **changes: str) -> str:
@@ -123,6 +132,17 @@ def job_with(migrate: str, goal: str, events: str = "", **changes: str) -> str:
         assert old in text
         text = text.replace(old, new)
     return text + events
+
+
+def test_moves_that_the_end_of_the_job_interrupts_are_not_counted() -> None:
+    """The job is stopped a moment after its first points have begun to move, before a lease arrives."""
+    text = job_with("full", 'max_time = "20s"')
+    first = Run(text).lines("chunks")[0]
+    short = Run(f'{text}[[events]]\nat = "{first["at_s"] + 0.0005:.6f}s"\nwhat = "end"\n')
+    (begun,) = short.lines("chunks")
+    found = summarise(short.journal.lines)
+    moved = sum(line["chunks"] for line in short.lines("points-moved"))
+    assert kept(short) == {"move-job-ends"} and found["moved_chunks"] == moved < begun["moved"]
 
 
 def event(at_s: float, what: str, worker: str, more: str = "") -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.ended_moves import JOB_ENDS
 from polyrhythm.core.lead.migration import WINDOW_CHUNKS, Migration
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import Address, ChunkProgress
@@ -111,12 +112,12 @@ def test_chunks_in_flight_stay_where_they_are_if_the_target_is_removed() -> None
     flying = job.begin(6)
     job.confirm()
     job.plan.release([FAST])
-    job.migration.forget([FAST])
+    job.migration.forget(job.plan, [FAST])
     job.settle()
     assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
-    (ended,) = job.migration.ended()
+    (ended,) = job.migration.ended(job.plan)
     assert ended.reason is not None and ended.reason.code == "move-member-left"
-    assert (ended.chunks, ended.points) == (WINDOW_CHUNKS, 10 * WINDOW_CHUNKS)
+    assert (ended.chunks, ended.points) == (6, 60), "those that wait are counted too"
 
 
 def test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arrived() -> None:
@@ -124,7 +125,7 @@ def test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arri
     flying = job.begin(4)
     job.deliver(flying[0])
     job.plan.release([SLOW])
-    job.migration.forget([SLOW])
+    job.migration.forget(job.plan, [SLOW])
     job.settle()
     assert job.plan.chunks[flying[0]].holder == FAST
     assert all(job.plan.chunks[chunk].holder is None for chunk in flying[1:])
@@ -141,7 +142,7 @@ def test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored() -> No
     job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
     job.confirm()
     assert job.plan.chunks[chunk].holder == SLOW
-    assert [ended.reason for ended in job.migration.ended()] == [anew]
+    assert [ended.reason for ended in job.migration.ended(job.plan)] == [anew]
     assert job.begin(1) == [chunk]
     job.confirm()
     job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
@@ -155,7 +156,7 @@ def test_a_target_without_memory_gets_nothing_more() -> None:
     job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
     job.settle()
     assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
-    (ended,) = job.migration.ended()
+    (ended,) = job.migration.ended(job.plan)
     assert ended.reason is not None and ended.reason.fields["targets"] == [FAST[0]]
     assert ended.chunks == 6
     assert job.migration.targets([FAST, THIRD]) == [THIRD]
@@ -177,14 +178,16 @@ def test_a_chunk_comes_back_without_its_points() -> None:
     lease = job.migration.lease(job.plan, SLOW)
     assert list(lease.copies) == moved
     assert not set(moved) & {chunk.chunk for chunk in lease.chunks}, "copies are not visited"
-    job.migration.ended()
+    job.migration.ended(job.plan)
     job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
     job.migration.slide(job.plan)
     assert not job.sends(FAST)
-    assert job.migration.busy and job.migration.ended() == [], "its holder has not confirmed yet"
+    assert job.migration.busy and job.migration.ended(job.plan) == [], (
+        "its holder has not confirmed yet"
+    )
     job.confirm(FAST)
     assert set(moved) <= set(job.held(SLOW))
-    assert [(each.chunks, each.free) for each in job.migration.ended()] == [(3, 3)]
+    assert [(each.chunks, each.free) for each in job.migration.ended(job.plan)] == [(3, 3)]
     assert list(job.migration.lease(job.plan, SLOW).copies) == []
     assert list(job.migration.lease(job.plan, FAST).copies) == moved
 
@@ -195,16 +198,16 @@ def test_a_chunk_that_does_not_come_back_to_its_copy_is_not_told_as_moved(
 ) -> None:
     job = Job()
     moved = job.move(3, SLOW, FAST)
-    job.migration.ended()
+    job.migration.ended(job.plan)
     job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
     job.migration.slide(job.plan)
     if shared_anew:
         job.migration.cancel(job.plan, Reason("move-shared-anew", {"members": 3}))
     else:
         job.plan.release([SLOW])
-        job.migration.forget([SLOW])
+        job.migration.forget(job.plan, [SLOW])
     job.settle()
-    (ended,) = job.migration.ended()
+    (ended,) = job.migration.ended(job.plan)
     assert ended.reason is not None and (ended.chunks, ended.free) == (3, 0)
     assert set(moved) <= set(job.held(FAST)) and not job.migration.busy
 
@@ -278,6 +281,31 @@ def test_with_rows_a_dead_holder_need_not_subtract() -> None:
     job.confirm()
     job.deliver(chunk)
     job.plan.release([SLOW])
-    job.migration.forget([SLOW])
+    job.migration.forget(job.plan, [SLOW])
     job.settle()
     assert job.plan.chunks[chunk].holder == FAST
+
+
+def test_moves_that_are_not_complete_when_the_job_ends_are_counted_as_kept() -> None:
+    """One of six chunks has moved, four are in flight, and one waits."""
+    job = Job()
+    flying = job.begin(6)
+    job.confirm()
+    job.deliver(flying[0])
+    assert job.migration.ended(job.plan) == [], (
+        "complete moves are told when nothing moves any more"
+    )
+    told = job.migration.ended(job.plan, last=True)
+    found = {each.reason and each.reason.code: (each.chunks, each.points) for each in told}
+    size = job.plan.chunks[0].points
+    assert found == {None: (1, size), "move-job-ends": (5, 5 * size)}
+
+
+def test_chunks_that_come_back_to_a_copy_when_the_job_ends_are_counted_as_kept() -> None:
+    job = Job()
+    job.move(2, SLOW, FAST)
+    job.migration.ended(job.plan)
+    job.begin(2, FAST, SLOW)
+    assert not job.sends(FAST), "the source has kept copies"
+    (told,) = job.migration.ended(job.plan, last=True)
+    assert told.reason == JOB_ENDS and told.chunks == 2

@@ -57,13 +57,13 @@ class Job:
 
     def release(self, *gone: Holder) -> None:
         self.plan.release(gone, self.migration.copies)
-        self.migration.forget(gone)
+        self.migration.forget(self.plan, gone)
         self.migration.settle(self.plan)
         self.check()
 
 
 def kept(job: Job) -> list[str]:
-    return [each.reason.code for each in job.migration.ended() if each.reason is not None]
+    return [each.reason.code for each in job.migration.ended(job.plan) if each.reason is not None]
 
 
 def test_a_private_chunk_stays_if_its_owner_does_not_share_it() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -149,6 +150,29 @@ def test_rows_of_several_columns_are_put_together_from_arrays() -> None:
         assert alone.tolist() == [[51.0, 51.5]]
         alone[:] = 0.0
     assert own.tolist() == torch.arange(20.0).reshape(10, 2).tolist()
+
+
+def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
+    """Chunks come, go and come back from lease to lease, and a chunk may get other numbers."""
+    rng = np.random.default_rng(5)
+    received, own = ReceivedPoints(), np.arange(30.0)
+    native = rows_of((torch.from_numpy(own),))
+    fetch = Fetcher(received, native, own.item, list, 30, columns=True, arrays=[own])
+    for chunk in range(6):
+        packed = pack_columns((torch.arange(5.0) + 100 * (chunk + 1),))
+        message = msgspec.structs.replace(part(packed, 1, 5, 0, 5), chunk=chunk)
+        received.add(message, memoryview(b"".join(packed.buffers())))
+    for _ in range(50):
+        leased = rng.choice(6, size=rng.integers(0, 5), replace=False).tolist()
+        later = 15 * int(rng.integers(0, 2))  # own numbers, or higher ones
+        numbers = {chunk: np.arange(5) + 5 * chunk + later for chunk in leased}
+        expected = {int(each): own[each] for each in range(30)}
+        for chunk, points in numbers.items():
+            expected.update(zip(points.tolist(), np.arange(5.0) + 100 * (chunk + 1), strict=True))
+        fetch.take(numbers.items())
+        indices = rng.permutation(sorted(expected))
+        (found,) = fetch(indices)
+        assert found.tolist() == [expected[index] for index in indices.tolist()]
 
 
 def test_received_columns_of_another_type_are_served_too() -> None:

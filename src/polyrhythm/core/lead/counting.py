@@ -182,13 +182,7 @@ class Counting:
             self._outbox.tell(member, lease)
             if lease.chunks or lease.sends:
                 self._mode.call_back(member, now_ns)
-        for ended in self._sharing.ended_moves():
-            numbers = {"chunks": ended.chunks, "points": ended.points, "free": ended.free}
-            pair = {"worker": ended.source, "target": ended.target}
-            if ended.reason is None:
-                self._outbox.note("points-moved", **pair, **numbers)
-            else:
-                self._outbox.note("points-kept", **pair, **numbers, **ended.reason.noted())
+        self._progress.note_moves()
 
     def _note_without_points(self, member: Member) -> None:
         """Write to the journal, once per worker, that a worker has never had a point to visit."""

@@ -91,6 +91,7 @@ class Ending:
             return
         if self.goal is None and self._rounds.open:
             self._progress.break_off(rounds, reason.code, now_ns)
+        self._progress.note_moves(last=True)
         self._outcome = Outcome(reason, rounds, failed)
         self.begun = self.decided = True
         self._outbox.stop_members(reason, failed=failed)

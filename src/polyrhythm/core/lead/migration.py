@@ -19,6 +19,7 @@ import msgspec
 from polyrhythm.core.lead.adoptions import Adoptions
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.ended_moves import JOB_ENDS, EndedCounts, EndedMoves
 from polyrhythm.core.machine import Reason
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Address, ChunkSend, Leased
@@ -34,19 +35,6 @@ class Delivery:
     chunk: int
     source: Holder
     target: Holder
-
-
-@dataclass(slots=True)
-class EndedMoves:
-    """Moves that have ended. `reason`: None if they are complete; otherwise why the chunks stay
-    where they are. `free`: how many of the chunks moved without their points."""
-
-    source: int
-    target: int
-    reason: Reason | None
-    chunks: int = 0
-    points: int = 0
-    free: int = 0
 
 
 class Migration:
@@ -82,7 +70,7 @@ class Migration:
         self._full: set[Holder] = set()
         """Members that have no memory for further points."""
         self.adoptions = Adoptions()
-        self._ended: dict[tuple[int, int, str], EndedMoves] = {}
+        self._ended = EndedCounts()
 
     @property
     def copies(self) -> Mapping[Holder, Collection[int]]:
@@ -237,13 +225,13 @@ class Migration:
         free, self._free = self._free, {}
         return self._cancel(plan, set(self._flying), reason, waiting=True) | plan.take_back(free)
 
-    def call_off(self, plan: DataPlan, reason: Reason) -> set[Holder]:
+    def call_off(self, plan: DataPlan) -> set[Holder]:
         """The job ends: begin no further moves, and end those whose points have not arrived. Returns
         the members whose leases changed."""
         stay = {index for index in self._flying if not plan.chunks[index].delivered}
         if not stay and not self._queue:
             return set()
-        return self._cancel(plan, stay, reason, waiting=True)
+        return self._cancel(plan, stay, JOB_ENDS, waiting=True)
 
     def _cancel(
         self, plan: DataPlan, chunks: Collection[int], reason: Reason, *, waiting: bool = False
@@ -277,9 +265,12 @@ class Migration:
                 self._free[index] = (holder, owner)
         return changed | plan.give([(each, *self._free[each]) for each in chunks])
 
-    def forget(self, gone: Iterable[Holder]) -> None:
+    def forget(self, plan: DataPlan, gone: Iterable[Holder]) -> None:
         """These members were removed."""
         left = set(gone)
+        for index, source, target in self._queue:
+            if left & {source, target}:
+                self._count(plan, source, target, index, _left(source, target))
         self._queue = deque(gift for gift in self._queue if not left & set(gift[1:]))
         for member in left:
             self._copies.pop(member, None)
@@ -368,17 +359,17 @@ class Migration:
         reason: Reason | None,
         free: int = 0,
     ) -> None:
-        key = source[0], target[0], "" if reason is None else reason.code
-        ended = self._ended.setdefault(key, EndedMoves(source[0], target[0], reason))
-        ended.chunks += 1
-        ended.points += plan.chunks[chunk].points
-        ended.free += free
+        self._ended.count(source, target, plan.chunks[chunk].points, reason, free)
 
-    def ended(self) -> list[EndedMoves]:
+    def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
         """The moves that have ended since the last call. Complete ones are reported when nothing
-        moves any more."""
-        due = [key for key, ended in self._ended.items() if ended.reason or not self.busy]
-        return [self._ended.pop(key) for key in due]
+        moves any more. `last`: the job is over, so no further move becomes complete."""
+        if last:
+            begun = [(index, *ends) for index, ends in self._free.items()]
+            begun += [(each.chunk, each.source, each.target) for each in self._flying.values()]
+            for index, source, target in [*begun, *self._queue]:
+                self._count(plan, source, target, index, JOB_ENDS)
+        return self._ended.take(complete=last or not self.busy)
 
     def check(self, plan: DataPlan) -> None:
         for index, delivery in self._flying.items():

@@ -198,6 +198,17 @@ class JobProgress:
         self._outbox.note("rounds", **line)
         self._conclude()
 
+    def note_moves(self, *, last: bool = False) -> None:
+        """Write to the journal which moves have ended since the last call. `last`: the job is over,
+        so moves that are not complete have ended too."""
+        for ended in self._sharing.ended_moves(last=last):
+            numbers = {"chunks": ended.chunks, "points": ended.points, "free": ended.free}
+            pair = {"worker": ended.source, "target": ended.target}
+            if ended.reason is None:
+                self._outbox.note("points-moved", **pair, **numbers)
+            else:
+                self._outbox.note("points-kept", **pair, **numbers, **ended.reason.noted())
+
     def stuck(self, round_: int, why: Reason) -> Reason | None:
         """Why the job can never reach its goal; None if it can. Called after the fold of this
         round, which was ordered for the reason `why`."""

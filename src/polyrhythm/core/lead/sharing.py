@@ -6,8 +6,9 @@ from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
+from polyrhythm.core.lead.ended_moves import EndedMoves
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.migration import EndedMoves, Migration
+from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
@@ -234,7 +235,7 @@ class Sharing:
         changed."""
         if self._plan is None or self._migration is None:
             return []
-        changed = self._migration.call_off(self._plan, Reason("move-job-ends"))
+        changed = self._migration.call_off(self._plan)
         return self._leases(view, changed)
 
     def lose(self, gone: Collection[Holder]) -> None:
@@ -255,7 +256,7 @@ class Sharing:
             self._specs = view.specs()
             members = _entered(view.members())
         if migration is not None:
-            migration.forget(gone)
+            migration.forget(plan, gone)
             changed |= migration.settle(plan)
             if members != self._members and not self._private:
                 changed |= migration.cancel(
@@ -342,9 +343,11 @@ class Sharing:
         changed |= migration.settle(plan)
         return self._leases(view, changed)
 
-    def ended_moves(self) -> list[EndedMoves]:
-        """The moves of points that have ended since the last call."""
-        return [] if self._migration is None else self._migration.ended()
+    def ended_moves(self, *, last: bool = False) -> list[EndedMoves]:
+        """The moves that have ended since the last call. `last`: the job is over."""
+        if self._plan is None or self._balancing is None:
+            return []
+        return self._balancing.ended(self._plan, last=last)
 
     @property
     def stopped(self) -> bool:

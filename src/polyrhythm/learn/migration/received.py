@@ -40,7 +40,7 @@ class _Arrived:
     parts: list[Packed] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     samples: list[Samples] = field(default_factory=list)
-    """The points of each part, when all parts have arrived."""
+    """The points of each part, if points were read one by one."""
     count: int = 0
 
     @property
@@ -55,13 +55,19 @@ class _Arrived:
         """All parts have arrived. Parts of the same layout become one, so that many points can be
         read at once."""
         first = self.parts[0]
-        if all(
+        if len(self.parts) > 1 and all(
             (each.structure, each.specs) == (first.structure, first.specs) for each in self.parts
         ):
             columns = zip(*(part.columns for part in self.parts), strict=True)
             whole = tuple(np.concatenate(column) for column in columns)
             self.parts, self.offsets = [Packed(first.structure, first.specs, whole)], [0]
-        self.samples = [Samples(part) for part in self.parts]
+
+    def sample(self, position: int) -> Any:
+        """The point at this position of the chunk. All parts have arrived."""
+        if not self.samples:
+            self.samples = [Samples(part) for part in self.parts]
+        at = self.part_of(position)
+        return self.samples[at][position - self.offsets[at]]
 
 
 class ReceivedPoints:
@@ -117,9 +123,7 @@ class ReceivedPoints:
 
     def sample(self, chunk: int, position: int) -> Any:
         """The point at this position of the chunk."""
-        arrived = self._chunks[chunk]
-        at = arrived.part_of(position)
-        return arrived.samples[at][position - arrived.offsets[at]]
+        return self._chunks[chunk].sample(position)
 
     def rows(self, chunk: int, first: int, last: int) -> Packed:
         """The points [first, last) of a chunk, or fewer, which are in one part."""
@@ -157,6 +161,8 @@ class Fetcher:
         self._tables: dict[int, Sequence[Column]] | None = None
         """Per chunk of `_chunk`, the arrays that contain its points, if all of them are of the same
         type: then a batch is put together without a copy of its parts."""
+        self._points: dict[int, Indices] = {}
+        """The points of each chunk of `served`."""
         self.served: frozenset[int] = frozenset()
         """The chunks of the lease that were received."""
 
@@ -164,15 +170,22 @@ class Fetcher:
         """The lease has these chunks, each with its points. Returns whether other chunks are served
         from the received points than before."""
         served = {number: points for number, points in chunks if number in self._received}
-        if served.keys() == self.served:
+        before = self._points
+        same = {n for n, points in served.items() if n in before and before[n][0] == points[0]}
+        if len(same) == len(served) == len(before):
             return False
-        self.served = frozenset(served)
         last = max((int(points.max()) for points in served.values()), default=-1)
-        count = max(self._own, last + 1)
-        self._chunk, self._position = np.full(count, -1), np.arange(count)
-        for number, points in served.items():
-            self._chunk[points] = number
-            self._position[points] = np.arange(len(points))
+        if (count := max(self._own, last + 1)) > len(self._chunk):
+            more = len(self._chunk)
+            self._chunk = np.append(self._chunk, np.full(count - more, -1))
+            self._position = np.append(self._position, np.arange(more, count))
+        for number in before.keys() - same:
+            points = before[number]
+            self._chunk[points], self._position[points] = -1, points
+        for number in served.keys() - same:
+            points = served[number]
+            self._chunk[points], self._position[points] = number, np.arange(len(points))
+        self._points, self.served = served, frozenset(served)
         self._tables = self._alike()
         return True
 

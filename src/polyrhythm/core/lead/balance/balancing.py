@@ -13,8 +13,9 @@ from polyrhythm.core.lead.balance.decision import (
 from polyrhythm.core.lead.balance.gifts import gifts as choose_gifts
 from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
-from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.ended_moves import JOB_ENDS, EndedCounts, EndedMoves
 from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.machine import Reason
 
@@ -42,6 +43,8 @@ class Balancing:
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
+        self._given: list[Gift] = []
+        """The last moves of leases without points. All earlier ones are complete."""
 
     def deliver(self, migration: Migration) -> None:
         """From now on, points of chunks that move are delivered."""
@@ -63,6 +66,7 @@ class Balancing:
         if self._wait > 0 or plan.moving or busy:
             return set(), []
         self._wait = ENOUGH
+        self._given.clear()
         paces = self._paces(plan, present)
         if paces is not None:
             paces = without_stuck(paces, plan.can_give)
@@ -86,6 +90,19 @@ class Balancing:
                     self.speeds.moved()
         return changed, moved
 
+    def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
+        """The moves that have ended since the last call, and that the journal does not have yet.
+        `last`: the job is over, and so are moves that are not complete. Of moves of leases without
+        points, only these are returned."""
+        if self._migration is not None:
+            return self._migration.ended(plan, last=last)
+        found = EndedCounts()
+        for index, source, target in self._given if last else ():
+            chunk = plan.chunks[index]
+            if (chunk.holder, chunk.heir) == (source, target):
+                found.count(source, target, chunk.points, JOB_ENDS)
+        return found.take(complete=last)
+
     def _paces(self, plan: DataPlan, members: Collection[Holder]) -> list[Pace] | None:
         """The paces of the members with points; None if the speed of one is not known yet."""
         paces = []
@@ -108,6 +125,7 @@ class Balancing:
         gifts = choose_gifts(plan, move.sources, targets, move.points, **how, copies=copies)
         if self._migration is None:
             changed = plan.give(gifts)
+            self._given.extend(gifts)
         else:
             gifts = self._migration.queue(gifts)
             changed = self._migration.slide(plan)
