@@ -205,6 +205,16 @@ def test_a_stream_is_divided_among_the_workers(capsys: pytest.CaptureFixture[str
     assert said.count("passes are not counted, because the data set is an IterableDataset") == 1
 
 
+@pytest.mark.parametrize(("migrate", "lines"), [("full", 1), ("lease", 1), ("auto", 0), ("off", 0)])
+def test_points_of_a_stream_cannot_move_which_is_said_if_it_was_asked_for(
+    migrate: str, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = {"rounds": 2, "sync": "fsp", "interval": "20ms", "migrate": migrate}
+    train(lambda worker: worker.batches(Stream(), batch_size=10), **fields)
+    said = capsys.readouterr().err
+    assert said.count(f"its share of the points, and --migrate {migrate} has no effect") == lines
+
+
 @pytest.mark.parametrize("sync", ["ssp:1", "asp", "psp", "bspb", "bspv", "fsp"])
 def test_a_stream_is_counted_in_points_under_every_policy(sync: str) -> None:
     kind = "local" if sync == "psp" else "gradient"

@@ -10,6 +10,15 @@ _BOUNDS = (
 
 STATISTICS: tuple[Mutant, ...] = (
     mutant(
+        "subtracted-visit-counts",
+        "A contribution under two leases finishes a chunk whose points it subtracts.",
+        "core:Chunk.ends_in_vain",
+        "self.heir is not None and not self.delivery",
+        "False",
+        "tests/core/lead/test_forgotten_points.py"
+        "::test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts",
+    ),
+    mutant(
         "row-outlives-its-worker",
         "The row of a worker that has died stays in the sum.",
         "core:WorkerRows.fold",

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.names import own_number
 from polyrhythm.core.sync.barrier.abandoning import OFF
+from polyrhythm.core.sync.migration import MOVING
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.data.catalogue import known
@@ -308,9 +309,11 @@ class Worker:
                 " cannot end the job; give --rounds, --max-seconds or another goal instead"
             )
         count = max(1, job.workers)
+        moves = job.migrate in MOVING
+        unmoved = f", and --migrate {job.migrate} has no effect" if moves else ""
         self.say(
             f"passes are not counted, because {loading.uncounted}; each of {count} workers takes its"
-            " share of the points"
+            f" share of the points{unmoved}"
         )
         self._visits.put_back = None
         self._visits.everything = 0

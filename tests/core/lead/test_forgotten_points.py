@@ -1,8 +1,11 @@
 """Kind statistics: chunks whose points no member remembers begin their last pass again."""
 
+import operator
+
 import pytest
 
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.wire.messages import ChunkProgress
 
 A, B = (0, 1), (1, 2)
@@ -44,10 +47,42 @@ def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> N
     plan.share([A])
     assert leased(plan) == [1 - moved]
     visit(plan, 3, 0)
-    assert positions(plan) == [(3, 0), (3, 0)]
+    assert positions(plan)[1 - moved] == (3, 0) and positions(plan)[moved] == (2, 5)
     assert plan.confirm(A, asked) == {A}
     assert positions(plan)[moved] == (2, 0) and not plan.done
     assert leased(plan) == [0, 1] and not plan.moving
+
+
+def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts() -> None:
+    """The lease that takes the chunk away arrives between the last visit of the chunk and the
+    contribution: a round was folded without this worker, because its timer had expired. If the visit
+    counted, the job could end with a sum in which the points of the chunk are missing."""
+    plan = plan_of(2, 5)
+    worker = Remembered[int](lambda: 0, operator.add, operator.sub)
+    worker.take(plan.lease(A))
+    for chunk in range(2):
+        worker.visited(chunk, 10)
+    assert worker.collect() == 20, "the sum contains all points"
+    first = plan.lease(A).number
+    for chunk in range(2):
+        worker.visited(chunk, 0)
+    plan.share([A, B])
+    (moved,) = plan.moving
+    assert worker.take(plan.lease(A)) == {moved}
+    assert worker.collect() == -10, "the contribution reports visits that it subtracts"
+    visit(plan, 3, 0)
+    assert not plan.confirm(A, first) and not plan.done
+    assert plan.confirm(A, plan.lease(A).number) == {B}
+    assert positions(plan)[moved] == (2, 0)
+    plan.commit(B, (ChunkProgress(moved, 3, 0),))
+    assert plan.done
+
+
+def test_the_last_visits_of_a_chunk_that_is_sent_with_its_memory_count() -> None:
+    plan = plan_of(2, 5)
+    plan.give([(0, A, B)], delivery=1)
+    visit(plan, 3, 0)
+    assert positions(plan) == [(3, 0), (3, 0)]
 
 
 def test_a_holder_dies_after_its_heir() -> None:

@@ -40,6 +40,13 @@ class Chunk:
         """The member that will hold the chunk when a move that was begun is complete."""
         return self.heir or self.holder
 
+    def ends_in_vain(self, passes: int, epochs: int | None) -> bool:
+        """Kind statistics: whether a visit that ends the last pass does not count, because the holder
+        was told to give the chunk up without sending what it remembers. The contribution that reports
+        the visit may have been made under two leases, and then it subtracts these points again."""
+        given = self.heir is not None and not self.delivery
+        return given and epochs is not None and passes >= epochs
+
     def begin_again(self, epochs: int | None) -> None:
         """Kind statistics: the next holder does not know what the points have added, so all of them
         must be visited once more. Before the last pass nothing changes, because the last pass visits

@@ -346,9 +346,9 @@ class DataPlan:
                 continue
             chunk = chunks[index]
             points, further = chunk.last - chunk.first, passes - chunk.passes
-            if chunk.holder != holder or further > _MOST_PASSES:
+            if chunk.holder != holder or further > _MOST_PASSES or not 0 <= cursor < max(1, points):
                 continue
-            if cursor < 0 or (cursor and cursor >= points):
+            if self.forgets and chunk.ends_in_vain(passes, self.epochs):
                 continue
             done = cursor - chunk.cursor + further * points
             if done <= 0:

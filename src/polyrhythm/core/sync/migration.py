@@ -96,3 +96,5 @@ def sharing_fault(job: JobSpec, traits: Traits) -> str | None:
 
 DELIVERING = (FULL, BLOCKING)
 """The values with which points travel from worker to worker."""
+MOVING = (LEASE, *DELIVERING)
+"""The values that ask for moves of points."""
