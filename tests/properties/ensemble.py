@@ -296,14 +296,20 @@ class Ensemble:
 
     def step(self) -> bool:
         self.now_ns += 1000
+        # a queue delivers its next message, a life does what its user asks for; others are called
+        ready: list[deque[tuple[Any, ...]] | Life | Callable[[], None]]
         deaf = {life.link for life in self.lives if life.asleep}
-        ready: list[Callable[[], None]] = [
-            lambda queue=queue: self._deliver(queue)
-            for link, queue in self.links.items()
-            if queue and not (isinstance(link, tuple) and (link[1] in deaf or link[0] in self.kept))
-        ]
+        if deaf or self.kept:
+            ready = [
+                queue
+                for link, queue in self.links.items()
+                if queue
+                and not (isinstance(link, tuple) and (link[1] in deaf or link[0] in self.kept))
+            ]
+        else:
+            ready = [queue for queue in self.links.values() if queue]
         ready += [
-            lambda life=life: self._user(life)
+            life
             for life in self.lives
             if life.doing in ("attach", "compute") and not life.gone and not life.asleep
         ]
@@ -324,9 +330,16 @@ class Ensemble:
         if self.joins and self.rng.random() < 0.02:
             self.joins -= 1
             ready = [self._join]
-        if ready:
-            self.rng.choice(ready)()
-        return bool(ready)
+        if not ready:
+            return False
+        chosen = self.rng.choice(ready)
+        if isinstance(chosen, deque):
+            self._deliver(chosen)
+        elif isinstance(chosen, Life):
+            self._user(chosen)
+        else:
+            chosen()
+        return True
 
     # -- time ------------------------------------------------------------------------------------
 

@@ -171,5 +171,5 @@ def test_a_resting_worker_is_forgotten_if_leases_that_cross_its_message_are_igno
 ) -> None:
     monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
     with pytest.raises(AssertionError, match="no worker had anything to contribute"):
-        for seed in range(100, 200):  # only a few seeds show the fault
+        for seed in range(170, 270):  # only a few seeds show the fault
             check_finished(play(seed, "ssp:1", points=40, joins=2))

@@ -62,17 +62,17 @@ class Visits:
         def watched(
             plan: DataPlan, holder: Holder, progress: tuple[ChunkProgress, ...], ahead: bool
         ) -> int:
-            before = self._positions(plan)
+            at = self._positions(plan)
             points: int = commit(plan, holder, progress, ahead=ahead)
-            for index, (chunk, (passes, cursor)) in enumerate(
-                zip(plan.chunks, before, strict=True)
-            ):
+            for index in {step.chunk for step in progress}:  # `_positions` sees if others change
+                chunk, (passes, cursor) = plan.chunks[index], at[index]
+                at[index] = chunk.passes, chunk.cursor
                 while (passes, cursor) < (chunk.passes, chunk.cursor):
                     self._forgotten.discard(index)
                     end = chunk.cursor if passes == chunk.passes else chunk.points
                     self.visited[index, passes].extend(range(cursor, end))
                     passes, cursor = passes + 1, 0
-            self._at = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
+            self._at = at
             return points
 
         return watched

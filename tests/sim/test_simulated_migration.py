@@ -59,7 +59,7 @@ def storm(seed: int) -> str:
     join and change their speed."""
     rng = random.Random(seed)
     sync = rng.choice(["fsp", "fsp", "fsp", "psp", "bsp"])
-    points = rng.choice([60, 500, 2000])
+    points = rng.choice([60, 600, 1200])
     kind = "gradient" if sync == "bsp" else "local"
     if seed % 4 == 3:
         sync, kind = rng.choice(["fsp", "bsp"]), "statistics"
@@ -92,7 +92,7 @@ def storm(seed: int) -> str:
     names = [f"worker-{number}" for number in range(4)]
     slow_at = rng.uniform(0.5, 2)
     for _ in range(rng.randint(0, 4)):
-        at, name = rng.uniform(0.1, 4), rng.choice(names[1:])
+        at, name = rng.uniform(0.1, 2), rng.choice(names[1:])
         what = rng.choice(["crash", "leave", "stop", "slow"])
         event = f'[[events]]\nat = "{at:.3f}s"\nwhat = "{what}"\nworker = "{name}"\n'
         text += event + (f"factor = {rng.choice([0.2, 1, 4])}\n" if what == "slow" else "")

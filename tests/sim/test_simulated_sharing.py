@@ -148,14 +148,14 @@ def storm(seed: int) -> str:
         [[workers]]
         step = "{rng.choice([30, 60] if number == 1 else [8, 8, 8, 30])}ms"
         step_noise = 0.1
-        points = {rng.choice([40, 150, 400])}
+        points = {rng.choice([40, 150, 300])}
         {"share_data = true" if shares else ""}
         {f"memory = {rng.choice([20, 200])}" if rng.random() < 0.2 else ""}
         {'join = "1s"' if number == 3 and rng.random() < 0.3 else ""}
         """
     names = [f"worker-{number}" for number in range(4)]
     for _ in range(rng.randint(0, 4)):
-        at_s, name = rng.uniform(0.1, 2), rng.choice(names[1:])
+        at_s, name = rng.uniform(0.1, 1.5), rng.choice(names[1:])
         what = rng.choice(["crash", "crash", "leave", "stop", "slow"])
         factor = f"factor = {rng.choice([0.2, 1, 4])}\n" if what == "slow" else ""
         text += event(at_s, what, name, factor)

@@ -9,7 +9,7 @@ import pytest
 from polyrhythm.observe.reasons import in_words
 from tests.sim.staged_run import Run
 
-POINTS, BOUND = 1200, 0.02
+POINTS, BOUND = 600, 0.02
 SCENARIO = """
 [job]
 sync = "{sync}"
@@ -23,7 +23,7 @@ replicas = 1
 model = "100kB"
 {more}
 [objective]
-halving = 2400
+halving = 1200
 at_once = 100000
 [[workers]]
 count = 2
@@ -47,9 +47,9 @@ POLICIES = [
     ("fsp", "local"),
 ]
 CHANGES = {
-    "a worker dies": '[[events]]\nat = "700ms"\nwhat = "crash"\nworker = "slow"',
-    "a worker joins": '[[workers]]\nname = "late"\nstep = "3ms"\njoin = "500ms"',
-    "a worker leaves": '[[events]]\nat = "450ms"\nwhat = "leave"\nworker = "worker-1"',
+    "a worker dies": '[[events]]\nat = "350ms"\nwhat = "crash"\nworker = "slow"',
+    "a worker joins": '[[workers]]\nname = "late"\nstep = "3ms"\njoin = "250ms"',
+    "a worker leaves": '[[events]]\nat = "225ms"\nwhat = "leave"\nworker = "worker-1"',
 }
 
 
@@ -106,7 +106,7 @@ def test_workers_without_points_are_not_waited_for(sync: str) -> None:
 
 
 def test_a_simulated_job_that_learns_nothing_is_reported() -> None:
-    text = SCENARIO.replace("halving = 2400", "halving = 1_000_000_000")
+    text = SCENARIO.replace("halving = 1200", "halving = 1_000_000_000")
     fields = {"kind": "gradient", "local_steps": 1, "bound": 1e-30, "points": POINTS}
     job = Run(text.format(sync="asp", more="epochs = 8", after="", **fields))
     assert [line["state"] for line in job.lines("learning")] == ["stalled"]

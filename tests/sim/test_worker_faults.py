@@ -194,23 +194,23 @@ def test_a_job_whose_workers_are_all_dead_fails() -> None:
 
 
 def test_a_worker_that_is_silent_for_too_long_is_evicted_and_rejoins() -> None:
-    run = happen("1s stop worker-2", "12s continue worker-2", heartbeat="100ms", points=30_000)
+    run = happen("1s stop worker-2", "4s continue worker-2", heartbeat="100ms", points=8000)
     (evicted,) = run.lines("evicted")
     assert evicted["name"] == "worker-2"
     assert 1.3 < evicted["at_s"] < 2.5, "about three heartbeats, and half a second for the network"
     (rejoined,) = run.lines("rejoined")
     assert rejoined["name"] == "worker-2"
-    assert rejoined["at_s"] > 12
-    assert run.result["points"] == 60_000
+    assert rejoined["at_s"] > 4
+    assert run.result["points"] == 16_000
     worker = run.simulation.workers["worker-2"]
     assert worker.failure is None
     assert worker.machine.incarnation > 3
 
 
 def test_a_short_silence_does_not_evict_a_worker() -> None:
-    run = happen("1s stop worker-2", "1.2s continue worker-2", heartbeat="100ms", points=30_000)
+    run = happen("1s stop worker-2", "1.2s continue worker-2", heartbeat="100ms", points=5000)
     assert not run.lines("evicted")
-    assert run.result["points"] == run.weight() == 60_000
+    assert run.result["points"] == run.weight() == 10_000
 
 
 @pytest.mark.guarantee("lead-stopped", k=(1,))
@@ -223,7 +223,7 @@ def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop
         f"""
         [job]
         sync = "{sync}"
-        rounds = 30
+        rounds = 15
         servers = 3
         replicas = 1
         timer = "off"
@@ -265,11 +265,11 @@ def test_many_faults_at_once(sync: str, seed: int) -> None:
         interval = "25ms"
         coordination = "{("semi", "central")[seed % 2]}"
         epochs = 2
-        points = 1500
+        points = 1000
         batch = 7
         servers = 3
         model = "200kB"
-        slice = "20kB"
+        slice = "40kB"
         timer = "{("off", "100ms", "auto")[seed % 3]}"
         heartbeat = "50ms"
         [link]
@@ -297,13 +297,13 @@ def test_many_faults_at_once(sync: str, seed: int) -> None:
                 ("700ms", "leave", 3),
                 ("750ms", "stop", 4),
                 ("900ms", "join", 2),
-                ("4s", "continue", 4),
+                ("2s", "continue", 4),
             )
         ),
         seed=seed,
     )
     assert not run.end.failed
-    assert run.result["points"] == 3000
+    assert run.result["points"] == 2000
 
 
 def test_a_stopped_server_reads_the_messages_of_a_dead_worker_when_it_continues() -> None:

@@ -7,7 +7,8 @@ import torch
 from polyrhythm.core.server.async_scale import power_for
 
 MEMBERS = 8
-ROUNDS = 400
+ROUNDS = {"RMSprop": 400}
+"""200 rounds for others. RMSprop does not correct the beginning of its mean of squares."""
 NOISE = 16.0
 
 
@@ -18,7 +19,7 @@ def moved(optimizer: str, per_round: int, scale: float) -> float:
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.zeros(2000))
     made = getattr(torch.optim, optimizer)([parameter], lr=0.01 * scale)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS.get(optimizer, 200)):
         gradients = 1 + NOISE * torch.randn(MEMBERS, 2000, generator=generator)
         for part in gradients.view(per_round, -1, 2000).mean(1):
             parameter.grad = part
