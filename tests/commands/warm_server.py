@@ -27,7 +27,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import types
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +50,6 @@ START_FILE = "POLYRHYTHM_TEST_START_FILE"
 """The environment variable with a file of Python code that the fork server of a job runs first."""
 MOST_DESCRIPTORS = 16
 """The most descriptors that a spare child is given."""
-_SMALL_JOB = Path(__file__).with_name("small_job.py")
 _IN_TRACEBACKS = (
     *("polyrhythm", "runpy", "torch.random", "torch._compile", "torch._dynamo.eval_frame"),
     *("torch.cuda", "torch.xpu", "torch.mps"),
@@ -382,11 +380,8 @@ def _warm_up() -> None:
     import polyrhythm.engines.standalone_server
     import polyrhythm.engines.standalone_worker  # noqa: F401
     from polyrhythm.cli.main import make_app
-    from polyrhythm.learn.load import JOBS
 
     make_app()  # imports the modules of all commands
-    for job in JOBS.values():
-        importlib.import_module(job)
     with contextlib.suppress(ImportError):
         importlib.import_module("typer._adapters")  # typer imports it to read the first flag
     # The first optimizer of a process imports a large part of torch.
@@ -414,54 +409,15 @@ def _build_commands() -> None:
     get_command = typer.main.get_command = functools.cache(typer.main.get_command)
     for names in (tuple(main.COMMANDS), *((name,) for name in main.COMMANDS)):
         _build_parsers(get_command(make_app(names)))
-    # the code of the programs that commands start
-    details = runpy._get_module_details = functools.cache(runpy._get_module_details)  # type: ignore[attr-defined]
-    for module in (FORK_SERVER, BARE_LOOP):
-        details(module)
 
 
 def _build_parsers(command: Any) -> None:
-    for parameter in command.get_params(command.context_class(command)):
+    for parameter in command.params:
         build = getattr(parameter, "get_runtime_param", None)  # typer builds it for the first value
         if build is not None:
             build()
     for subcommand in getattr(command, "commands", {}).values():
         _build_parsers(subcommand)
-
-
-def _run_job() -> None:
-    """Run a small job in this process. Python adapts the code of functions while they run, and remembers
-    where it has found the attributes of types. A forked child that finds this done copies fewer memory
-    pages. All threads of the job end with it."""
-    import torch
-
-    from polyrhythm.cli.main import run
-
-    flags = (
-        "--engine inline --workers 2 --servers 2 --rounds 12 --max-seconds 60 --trace --name run"
-    )
-    folder, argv, path, hook = os.getcwd(), sys.argv, list(sys.path), sys.excepthook
-    modules, outputs, said = set(sys.modules), (sys.stdout, sys.stderr), io.StringIO()
-    with tempfile.TemporaryDirectory() as own, torch.random.fork_rng(devices=[]):
-        try:
-            os.chdir(own)
-            sys.stdout = sys.stderr = said
-            sys.argv = ["polyrhythm", "train", str(_SMALL_JOB), *flags.split()]
-            run()
-        except SystemExit as end:
-            if end.code:
-                outputs[1].write(said.getvalue())
-                raise
-        finally:
-            os.chdir(folder)
-            sys.stdout, sys.stderr = outputs
-            sys.argv, sys.path[:], sys.excepthook = argv, path, hook
-    for name in set(sys.modules) - modules:
-        if getattr(sys.modules[name], "__file__", None) == str(_SMALL_JOB):
-            del sys.modules[name]
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join()  # a child would not have this thread
 
 
 def use_huge_pages() -> None:
@@ -514,7 +470,6 @@ if __name__ == "__main__":
     subprocess.Popen = WarmPopen  # type: ignore[misc]
     _warm_up()
     _build_commands()
-    _run_job()
     gc.collect()
     gc.freeze()
     _keep_finalizers_for_later_objects()
