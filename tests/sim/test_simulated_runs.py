@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken, JobFailed
 from polyrhythm.sim.scenario import read_scenario
 from polyrhythm.sim.worker.node import WorkerProcess
-from polyrhythm.wire.messages import SliceStep
+from polyrhythm.wire.messages import Route, SliceStep
 from tests.sim.staged_run import Run
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -332,3 +333,31 @@ def test_workers_count_their_contributions() -> None:
     assert isinstance(worker, WorkerProcess)
     assert worker.contributions == run.result["per_worker"]["worker-0"]["contributions"]
     assert worker.failure is None
+
+
+def test_the_lead_computes_target_routes_only_if_routes_or_servers_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed = 0
+    goal = RoutingTable._goal
+
+    def watched(routing: RoutingTable) -> tuple[Route, ...]:
+        nonlocal computed
+        computed += 1
+        return goal(routing)
+
+    monkeypatch.setattr(RoutingTable, "_goal", watched)
+    Run(
+        """
+        [job]
+        rounds = 20
+        servers = 3
+        replicas = 1
+        model = "6kB"
+        slice = "1kB"
+        [[workers]]
+        count = 2
+        step = "10ms"
+        """
+    )
+    assert 1 <= computed <= 3
