@@ -106,7 +106,7 @@ def test_every_policy_that_averages_local_steps_learns_with_an_outer_optimizer(s
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(1, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
-        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.2))
         inputs = torch.linspace(-1, 1, 64).unsqueeze(1)
         for points, wanted in worker.batches((inputs, 3 * inputs), 8):
             loss = torch.nn.functional.mse_loss(model(points), wanted)
@@ -116,7 +116,7 @@ def test_every_policy_that_averages_local_steps_learns_with_an_outer_optimizer(s
 
     job = JobSpec(
         **{"job": "learns", "sync": sync, "kind": "local", "workers": 2, "timer": "off"},
-        **{"outer": "nesterov:lr=0.7,momentum=0.5", "epochs": 24, "heartbeat_s": 20.0},
+        **{"outer": "nesterov:lr=0.7,momentum=0.5", "rounds": 40, "heartbeat_s": 20.0},
         **{"interval": "5ms"},
     )
     run_inline(job, main, timeout_s=60)
