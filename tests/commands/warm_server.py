@@ -253,6 +253,10 @@ def serve(listener: socket.socket, mark_address: int) -> dict[str, Any]:
                 continue
             pid = os.fork()
             if pid == 0:
+                # The selector is part of a reference cycle. Without this, garbage collection would
+                # close its descriptors later, when this child uses their numbers for other files.
+                for each in (selector, listener, *clients):
+                    each.close()
                 request = json.loads(body)
                 _settle(request, descriptors, mark_address)
                 if request["fork_server"] is not None:
