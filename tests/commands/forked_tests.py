@@ -139,7 +139,7 @@ def _serve(requests: socket.socket) -> bool:
 def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
     arguments = sys.argv[2:]
-    # as `python -u -c PROGRAM` does, with which execnet starts test processes otherwise
+    # execnet normally starts test processes with `python -u -c PROGRAM`, which sets these values
     sys.path[0], sys.argv = "", ["-c"]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     path = list(sys.path)

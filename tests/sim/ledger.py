@@ -57,8 +57,8 @@ class Books:
     counted: dict[Given, int] = field(default_factory=dict)
     """The round in which the lead counted each contribution."""
     excused: set[Given] = field(default_factory=set)
-    """Contributions that may be missing: the round in which they were counted was not folded when a
-    server with them died, and the sender died too."""
+    """Contributions that may be missing at the end. A server that had them died before the fold of the
+    round that counts them, and their worker died too, so it could not send them again."""
     memories: dict[int, "Blocks"] = field(default_factory=dict)
     """The memory of each server. For a server that was started again, its new memory."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
