@@ -1,12 +1,12 @@
 """Accounting: contributions, points and times of all rounds. One journal line sums up many rounds.
 
-*Time is counted as redone if it was spent on points that did not count and are visited again:
-another worker has their chunk now, or the round closed without them (`--abandon` of fsp). The
-compute time of a worker that died before it contributed is not known. The wait of the last worker
-to arrive in a round is taken as the round-trip time, because this worker waits for no other
-worker.* The objective of a line is the mean over the points of its contributions. With kind
-statistics every contribution has the objective over all points, so it is the last one. A line is due
-one second after the last one, when a round closes for an unusual reason, and at the end of the job.
+*Time is counted as redone if it was spent on points that did not count and are visited again: another
+worker has their chunk now, or the round closed without them (`--abandon` of fsp). The compute time of
+a worker that died before it contributed is not known. The wait of the last worker to arrive in a
+round is taken as the round-trip time, because this worker waits for no other worker.* The objective
+of a line is the mean over the points of its contributions. With kind statistics every contribution
+has the objective over all points, so the line has the last of these values. A line is due one second
+after the line before it, when a round closes for an unusual reason, and at the end of the job.
 """
 
 import statistics
@@ -78,7 +78,7 @@ class _Span:
     rtts_ns: list[int] = field(default_factory=list)
     """Round-trip times: how long the last worker to arrive in each round waited."""
     models: dict[int, int] = field(default_factory=dict)
-    """In a job with several models: the number of contributions that were steps of each."""
+    """In a job with several models: per model, the number of contributions that were steps of it."""
     pushed_nbytes: int = 0
     """The size of all contributions, as far as their workers have reported it (`--push int8`)."""
 
@@ -88,7 +88,7 @@ class Accounting:
     _round: int = 0
     """The last round that was closed."""
     whole_objectives: bool = False
-    """Whether the objective of a contribution is that over all points (kind statistics)."""
+    """Whether the objective of each contribution is computed over all points (kind statistics)."""
     workers: dict[int, WorkerTotals] = field(default_factory=dict)
     _span: _Span = field(default_factory=_Span)
     _line_ns: int = 0
@@ -103,7 +103,7 @@ class Accounting:
     _last_to_arrive: set[int] = field(default_factory=set)
     """The workers that arrived last in a round and have not contributed since then."""
     made: int = 0
-    """The number of contributions of the whole job, with those that were left out."""
+    """The number of contributions of the whole job, including those that were left out."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
         worker, compute_ns = trailer.worker, trailer.compute_ns
@@ -150,14 +150,15 @@ class Accounting:
             span.objective_weight += trailer.weight
 
     def visit(self, worker: int, points: int) -> None:
-        """A worker has visited these points, and has contributed all steps with them before."""
+        """A worker has visited these points, and all its steps with them were contributed earlier."""
         if points:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points
 
     def skip(self, worker: int, *, without_step: bool = False) -> int:
         """A contribution of this worker is left out, because it is not finite, or because the
-        training loop has made no step. Returns how many were so far for this reason."""
+        training loop has made no step. Returns how many of its contributions were left out for this
+        reason so far."""
         totals = self.workers.setdefault(worker, WorkerTotals())
         self.made += 1
         if without_step:

@@ -1,8 +1,9 @@
-"""Kind statistics: the chunks that were moved together with what their points remember, and may be
-missing from the sum.
+"""Kind statistics: the chunks that were moved together with the memory of their points, and that may
+be missing from the sum.
 
-*The old holder has subtracted the points of such a chunk. The new holder adds them when it takes a lease
-with the chunk, so they are in the sum when it has contributed under such a lease.*
+*The old holder has subtracted the points of such a chunk. The new holder adds them when it takes a
+lease with the chunk. So the points are in the sum when the new holder has contributed under such a
+lease.*
 """
 
 from collections.abc import Collection
@@ -14,8 +15,8 @@ from polyrhythm.wire.messages import Leased
 class Adoptions:
     def __init__(self) -> None:
         self._chunks: dict[int, tuple[Holder, int]] = {}
-        """Per chunk its new holder, and the number of the first lease with the chunk that was sent;
-        0: none was."""
+        """Per chunk its new holder, and the number of the first lease with this chunk that was sent
+        to the new holder; 0 if none was sent yet."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)

@@ -3,13 +3,13 @@ reported is kept in a file of its own, beside the final model. Any other metric 
 the accuracy; `core/metrics.py` says whether its highest or its lowest value is the best.
 
 *With rounds, the version that was evaluated is kept, if the servers still have it when the report
-arrives: each server copies its parameters at once, before the next fold, and the copies are
-collected while training goes on. If the servers do not have that version any more, or if the worker
-had made local steps when it evaluated, the version after the next fold is kept instead; if no fold
-follows because the job ends, the last version. Without rounds, each server copies its parameters
-when the lead's order arrives.* One file is written at a time. A better report that comes while a
-file is written waits until that file is complete; the rule is then applied to the version that the
-servers have at that moment.
+arrives: each server copies its parameters at once, before the next fold, and the copies are collected
+while training goes on. If the servers do not have that version any more, or if the worker had made
+local steps when it evaluated, the version after the next fold is kept instead; if no fold follows
+because the job ends, the last version is kept. Without rounds, each server copies its parameters when
+the lead's order arrives.* One file is written at a time. A better report that comes while a file is
+written waits until that file is complete; the rule is then applied to the version that the servers
+have at that moment.
 """
 
 import msgspec
@@ -27,7 +27,7 @@ from polyrhythm.wire import messages as m
 
 
 class _Due(msgspec.Struct):
-    """A better value was reported, and no copy was made since then."""
+    """A better value was reported, and no copy has been made since then."""
 
     evaluated: int
     """The round of the version that was evaluated; -1 if the worker had made local steps."""

@@ -37,10 +37,10 @@ class ByRounds:
         self._keeps_rows = keeps_rows(parts.job.kind)
         self._sharing = parts.sharing
         self._whole = self._based_on_whole = True
-        """Kind statistics: whether the last version that was ordered contains all points that have
-        moved, and whether the version before it does. *When a goal is reached, one more fold follows,
-        with the parameters that the evaluator has computed from the version before it. If points were
-        missing from that version, because they were moving, more folds follow.*"""
+        """Kind statistics: whether the version of the last fold that was ordered contains all points
+        that have moved, and whether the version before it does. *When a goal is reached, one more
+        fold follows, with the parameters that the evaluator has computed from the version before it.
+        If points were missing from that version, because they were moving, more folds follow.*"""
         self._noted_share = 1.0
         """The smallest share of a step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -148,8 +148,8 @@ class ByRounds:
             self._ending.finish(trouble, self.done, now_ns, failed=True)
 
     def _close(self, goal: Reason) -> None:
-        """Kind statistics: end the job if the parameters in the last fold are those of a version in
-        which no point was missing because it moved."""
+        """Kind statistics: end the job if the parameters in the last fold were computed from a
+        version in which no moving point was missing."""
         stopping = self._stopping
         goal = stopping.goal or goal
         if stopping.asked and (self._based_on_whole or stopping.at_once):

@@ -2,7 +2,8 @@
 
 A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of row
 groups, so that a row group is read by one worker*, also when chunks move to other workers. If there
-are too few row groups to share them evenly, they are divided; then chunks are also cut at every edge.
+are too few row groups to share them evenly, row groups are divided into several chunks; chunks are
+still cut at every edge of a row group.
 """
 
 from bisect import bisect_left
@@ -12,7 +13,8 @@ from itertools import pairwise
 GROUPS_PER_WORKER = 4
 """With fewer row groups for each worker, row groups are divided."""
 MOST_GROUPS = 4_096
-"""The most edges of row groups that a worker announces. Of more row groups, neighbours count as one."""
+"""The most edges of row groups that a worker announces. If there are more row groups, neighbours
+count as one."""
 
 
 def announced(first: Sequence[int]) -> tuple[int, ...]:
@@ -26,8 +28,8 @@ def chunk_edges(
     points: int, count: int, least: int, workers: int, groups: Sequence[int] = ()
 ) -> list[int]:
     """The first point of every chunk, and the number of points. `count`: how many chunks are wanted.
-    `least`: the fewest points of a chunk. `groups`: the inner edges of row groups; any numbers, because
-    a worker has sent them."""
+    `least`: the fewest points of a chunk. `groups`: the inner edges of row groups. A worker has sent
+    them, so they may be any numbers."""
     even = [points * index // count for index in range(1, count)]
     edges = sorted({edge for edge in groups if 0 < edge < points})
     if not edges:
@@ -47,7 +49,7 @@ def chunk_edges(
 
 
 def _nearest(edges: list[int], wanted: int, begin: int) -> int:
-    """The edge that is nearest to a wanted one, of those from `begin` on."""
+    """The edge nearest to `wanted`, among the edges from index `begin` on."""
     at = bisect_left(edges, wanted, begin)
     return min(edges[max(begin, at - 1) : at + 1], key=lambda edge: abs(edge - wanted))
 

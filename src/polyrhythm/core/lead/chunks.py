@@ -29,7 +29,8 @@ class Chunk:
     passes: int = 0
     cursor: int = 0
     visited: int = 0
-    """The number of the last progress in this chunk, counted over all chunks."""
+    """When this chunk last had progress: the number of the progress report, counted over all
+    chunks."""
 
     @property
     def points(self) -> int:
@@ -42,8 +43,8 @@ class Chunk:
 
     def ends_in_vain(self, passes: int, epochs: int | None) -> bool:
         """Kind statistics: whether a visit that ends the last pass does not count, because the holder
-        was told to give the chunk up without sending what it remembers. The contribution that reports
-        the visit may have been made under two leases, and then it subtracts these points again."""
+        was told to give the chunk up without sending what it remembers. If the contribution that
+        reports the visit was made under two leases, it also subtracts these points again."""
         given = self.heir is not None and not self.delivery
         return given and epochs is not None and passes >= epochs
 
@@ -57,8 +58,8 @@ class Chunk:
 
 @dataclass(slots=True)
 class HeldPoints:
-    """The points of all chunks of a member, how many visits they had, and how many are left until
-    the last pass (None: there is no last pass)."""
+    """The points of all chunks of a member, how many visits they had, and how many visits are left
+    until the end of the last pass (None: there is no last pass)."""
 
     points: int = 0
     visits: int = 0
@@ -110,8 +111,8 @@ def check_chunks(
     held: Mapping[Holder, Collection[int]],
     points: int,
 ) -> None:
-    """Check the chunks in `changed`, and those that move. `held`: the chunks of each member. `points`:
-    how many all chunks have together."""
+    """Check the chunks in `changed`, and those that move. `held`: the chunks of each member.
+    `points`: the number of points in all chunks together."""
     if chunks[-1].last != points or chunks[0].first != 0:
         raise InvariantBroken("the chunks do not cover the points")
     for index in changed | moving:

@@ -87,7 +87,7 @@ class Contributions:
         """Contributions that were complete, with the primaries that lack them now."""
         self._named_before = 0
         """Kind statistics: contributions that become complete now belong to this round or a later
-        one, because every fold before it was ordered without naming them."""
+        one, because all folds of earlier rounds were ordered without naming them."""
         self._torn = -1
         self._whole_from = 0
         """In every round from this one on, each complete contribution is in that round on all
@@ -226,7 +226,7 @@ class Contributions:
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Every server knows that this member was removed: forget all that it has not completed."""
+        """Every server knows that this member was removed: forget its incomplete contributions."""
         for key in [key for key in self._partial if key[:2] == (worker, incarnation)]:
             del self._partial[key]
         self._senders.pop((worker, incarnation), None)
@@ -243,8 +243,8 @@ class Contributions:
 
     def torn(self, round_: int) -> bool:
         """Kind statistics: whether the version of this round may contain a contribution in some
-        slices and not in others. The fold named it, then a server died that had it, and its worker
-        died before it could send it again."""
+        slices and not in others. This happens if the fold named the contribution, then a server that
+        had it died, and then its worker died before it could send the contribution again."""
         return self._torn == round_
 
     def folded(self, round_: int) -> None:

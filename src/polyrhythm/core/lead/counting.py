@@ -32,9 +32,10 @@ class Counting:
         self._stopping = parts.stopping
         self._evaluator = parts.evaluator
         self._reports: dict[tuple[int, int], m.Abstained] = {}
-        """Per member, its report of points whose steps are contributed, but not complete yet."""
+        """Per member, its report of visited points whose contributions were sent, but are not
+        complete yet."""
         self._noted: set[int] = set()
-        """Workers of which the journal says already that they have no point to visit."""
+        """Workers for which the journal already says that they have no point to visit."""
 
     def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
         """A trailer has come; `member` is None if its sender was removed."""
@@ -112,9 +113,9 @@ class Counting:
         self._mode.end_if_idle(now_ns)
 
     def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
-        """A member leaves its contribution out. The member counts as one without a contribution in
-        this round only, and the others do not take smaller steps for it. Returns False if the job
-        ends."""
+        """A member leaves its contribution out. The member counts as a member without a contribution
+        in this round only, and the steps of the others do not become smaller. Returns False if the
+        job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
         # note the first, the tenth, the hundredth contribution, and so on

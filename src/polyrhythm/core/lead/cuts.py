@@ -31,8 +31,8 @@ from polyrhythm.wire.messages.operator import CHECKPOINT
 from polyrhythm.wire.messages.reasons import Field
 
 _PATIENCE_NS = 10 * 10**9
-"""The longest time for which contributions are withheld is this plus twice the longest compute time
-of a worker."""
+"""Contributions are withheld for at most this long, plus twice the longest compute time of a
+worker."""
 
 
 class _Phase(Enum):

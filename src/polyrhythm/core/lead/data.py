@@ -18,7 +18,7 @@ from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 CHUNKS_PER_WORKER = 16
 CHUNKS_TO_BALANCE = 100
-"""The fewest chunks where passes are balanced: one chunk is at most 1% of a pass."""
+"""The fewest chunks of a job that balances passes: so one chunk is at most 1% of a pass."""
 _MOST_PASSES = 10_000
 """The most passes over a chunk that one contribution may report."""
 
@@ -49,7 +49,8 @@ class DataPlan:
         self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
-        """The chunks that change their holder, which has not given them up yet."""
+        """The chunks that are to change their holder, and that the present holder has not given up
+        yet."""
         self.handed: list[tuple[int, Holder, Holder]] = []
         """The moves that are complete: the chunk, its old holder and its new one. The caller empties
         the list."""
@@ -61,8 +62,8 @@ class DataPlan:
         self._progress = 0
         """How often a contribution has reported progress in a chunk."""
         self._ahead: dict[int, tuple[int, int]] = {}
-        """Per chunk with progress that belongs to the next fold, and not to the one under way: the
-        passes and the cursor before that progress."""
+        """Some progress belongs to the next fold, and not to the fold under way. Per chunk with such
+        progress: the passes and the cursor before that progress."""
 
     @classmethod
     def resumed(
@@ -135,7 +136,7 @@ class DataPlan:
         return self.points / len(self.chunks)
 
     def reads(self, member: Holder, index: int) -> bool:
-        """Whether the member has the points of this chunk at all times, so that they need not be sent
+        """Whether the member can always read the points of this chunk, so that they need not be sent
         to it."""
         return False
 
@@ -170,9 +171,9 @@ class DataPlan:
         return changed
 
     def delivered(self, index: int, number: int, *, again: bool = False) -> set[Holder]:
-        """The heir of the chunk has all its points. `again`: the holder must confirm a lease that it
-        gets from now on, and not only the one by which the chunk was locked. Returns the members
-        whose leases changed."""
+        """The heir of the chunk has all its points. `again`: the holder must confirm a lease that is
+        sent from now on, and not only the lease that locked the chunk. Returns the members whose
+        leases changed."""
         chunk = self.chunks[index]
         if not number or chunk.delivery != number or chunk.delivered:
             return set()
@@ -207,9 +208,10 @@ class DataPlan:
         return chunk.holder
 
     def _keep(self, index: int) -> Holder | None:
-        """The chunk stays with its holder, which is returned. *If the holder may have forgotten the
-        points, because it was sent a lease without them, it gets the chunk again when it has confirmed
-        that lease: then it has certainly forgotten them, and no visit is in flight.*"""
+        """The chunk stays with its holder, which is returned. *The holder may have forgotten the
+        points, because it was sent a lease without them. Then it gets the chunk again when it has
+        confirmed that lease: by then it has certainly forgotten the points, and no visit is in
+        flight.*"""
         chunk = self.chunks[index]
         if self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery):
             chunk.heir, chunk.delivery, chunk.delivered = chunk.holder, 0, False
@@ -256,7 +258,7 @@ class DataPlan:
             self._numbers[member] = self._numbers.get(member, 0) + 1
 
     def renumber(self, members: Iterable[Holder]) -> set[Holder]:
-        """Number the leases of these members anew; returns the members that have one."""
+        """Number the leases of these members anew; returns the members that have a lease."""
         found = {member for member in members if member in self._numbers}
         self._number(found)
         return found
@@ -290,9 +292,9 @@ class DataPlan:
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
     ) -> set[Holder]:
         """These members were removed, and none of their contributions can arrive any more. Their
-        chunks go to the members that were to get them next, if these have the points; chunks that
-        they were to get stay with the present holders. `copies`: per member, the chunks of which it
-        has a copy; only private data needs them. Returns the members whose leases grew."""
+        chunks go to the heirs of the chunks, if these have the points. Chunks that were moving to the
+        removed members stay with their present holders. `copies`: per member, the chunks of which it
+        has a copy; used with private data only. Returns the members whose leases grew."""
         leavers = set(gone)
         self.lose(leavers)
         changed: set[Holder] = set()

@@ -23,7 +23,8 @@ class Folds:
         outbox: LeadOutbox,
         contributions: Contributions | None = None,
     ) -> None:
-        """`contributions`: if the kind is statistics, where folds name what they contain."""
+        """`contributions`: given only with kind statistics, where each fold names the contributions
+        that it contains."""
         self._policy = policy
         self._view = view
         self._routing = routing
@@ -49,7 +50,7 @@ class Folds:
         return decision
 
     def note(self, change: Reason) -> None:
-        """Write to the journal which of its parameters the policy has changed."""
+        """Write to the journal which of the policy's parameters has changed."""
         self._outbox.note("policy", **change.noted())
 
     # -- orders to servers ---------------------------------------------------------------------

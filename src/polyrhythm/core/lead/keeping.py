@@ -2,9 +2,9 @@
 lead waits.
 
 *The state comes from one worker: of the members that have taken part since the first round, the one
-whose name comes first (worker-0), or if these have left, the member that entered first. Only the
-worker that was asked can send a state, and only up to a limit. A state belongs to one cut: if the
-worker is lost before it has sent all of it, the cut is given up, and the next cut asks the
+whose name comes first (worker-0). If all of these have left, it is the member that entered first.
+Only the worker that was asked can send a state, and only up to a limit. A state belongs to one cut:
+if the worker is lost before it has sent all of it, the cut is given up, and the next cut asks the
 successor. If the worker is silent for too long, or its state cannot be kept, the checkpoint is made
 without it, and the journal says so* (decision 054).
 """
@@ -49,8 +49,8 @@ class StateKeeping:
         self._ever = nbytes > 0
 
     def announced(self, message: m.Keeping) -> None:
-        """A member has a state to keep. If it waits for that of the checkpoint, send it, once per
-        incarnation."""
+        """A member has a state to keep. If the member waits for the state in the checkpoint, send
+        that state, once per incarnation."""
         member = self._view.get(message.worker, message.incarnation)
         if member is None:
             return

@@ -30,12 +30,12 @@ _BACK = 0.25
 a rise."""
 _STALLS = 3
 _SETTLES = 5
-"""The passes without a fall after which an objective that has learned counts as settled. For one
-that has learned little, `_STALLS` passes are enough to count as stalled."""
+"""After this many passes without a fall, an objective counts as settled if the job has learned. If
+the job has learned little, the objective counts as stalled after `_STALLS` such passes."""
 _FLAT = 0.005
 _MOVES = 2 * _FLAT
-"""A stagnating objective counts as falling again when it falls by this share within the same number
-of passes."""
+"""A stagnating objective counts as falling again when it falls by this share of the first objective
+within `_SETTLES` passes, or `_STALLS` passes if the job has learned little."""
 _LEARNED = 0.2
 """A total gain below this share of the first objective is too little for convergence."""
 

@@ -91,8 +91,8 @@ class Lifecycle:
         return True
 
     def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
-        """A member has announced its model. The first model becomes that of the job; every other
-        one must be equal to it."""
+        """A member has announced its model. The first model becomes the job's model; every other
+        model must be equal to it."""
         if (fault := nonsense(spec)) is not None:
             self.refuse(member, _refused("model-unfit", member, fault), now_ns)
             return
@@ -213,9 +213,9 @@ class Lifecycle:
         self.remove(member, reason, now_ns, fatal=fatal)
 
     def _fatal(self, member: Member, reason: Reason) -> Reason | None:
-        """Why the failure of this member ends the job; None if the job goes on. *With --on-error
-        end every failure does, and in a job with one worker that worker's failure does, unless it
-        is started again, or the job is served and others may join.*"""
+        """Why the failure of this member ends the job; None if the job goes on. *With `--on-error
+        end`, every failure ends the job. The failure of the only worker ends the job too, unless this
+        worker is started again, or the job is served, so that other workers may join.*"""
         if reason.code == messages.NOT_FINITE and self._job.on_nan == "end":
             return Reason("nan-end", {"name": member.name}).because(reason)
         alone = self._job.workers == 1 and len(self._view) == 1
@@ -259,7 +259,7 @@ class Lifecycle:
         self.end_if_deserted(now_ns)
 
     def tell_operators(self) -> None:
-        """Tell the operators that have requested a stop for how many workers it still waits."""
+        """Tell the operators that have requested a stop how many workers the stop still waits for."""
         if len(self._view) and not self._ending.decided:
             remaining = Reason("stopping", {"workers": len(self._view)})
             self._operators.tell(STOP, remaining)

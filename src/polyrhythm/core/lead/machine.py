@@ -59,7 +59,7 @@ class LeadMachine:
         self._timed = [part for part, used in rare if used]
         """The parts with a `wake_ns` that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # found sooner
+        self._handlers = self._HANDLERS  # an attribute of the instance is looked up faster
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -68,7 +68,9 @@ class LeadMachine:
         self._outbox.out = effects  # as `begin` does, without a call for every event
         if not self._ending.over:
             if self._has_store and self._cuts.active:
-                self._pauses.exclude(now_ns)  # the tick that detects a pause may come later
+                self._pauses.exclude(
+                    now_ns
+                )  # the tick that detects a pause may come after this event
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
@@ -274,8 +276,8 @@ class LeadMachine:
         self._lifecycle.open_if_ready(now_ns)
 
     def _after_rerouting(self, now_ns: int) -> None:
-        """Every server applies the new routes: tell the members, and continue with what waited for
-        this."""
+        """Every server applies the new routes: tell the members, and continue with everything that
+        waited for the routes."""
         change, rows, versions = self._servers.followed(now_ns)
         for member in self.view.all_attached():
             if change.promoted or change.lost or not member.routed:

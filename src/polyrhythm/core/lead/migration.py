@@ -41,12 +41,12 @@ class Migration:
     def __init__(
         self, copies_nbytes: int | None = None, *, blocking: bool = False, rows: bool = False
     ) -> None:
-        """`copies_nbytes`: the most bytes of the inactive copies of a worker (None: as many points
-        as the first share of a worker has). `blocking`: all chunks of a move are in flight at once,
-        and their old and new holders have no other points meanwhile. `rows`: kind statistics. What
-        the points have added stays in the row of the holder until they have arrived; then the holder
-        subtracts it, and after that the new holder adds it. No copies are kept, because what points
-        remember must always be sent."""
+        """`copies_nbytes`: the most bytes of the inactive copies of a worker (None: as many points as
+        the first share of a worker has). `blocking`: all chunks of a move are in flight at once, and
+        their old and new holders have no other points meanwhile. `rows`: kind statistics. What the
+        points have added stays in the row of the holder until the points have arrived. Then the
+        holder subtracts it, and after that the new holder adds it. No copies are kept, because the
+        memory of the points must always be sent."""
         self._rows = rows
         self._copies_nbytes = copies_nbytes
         self._blocking = blocking
@@ -66,7 +66,7 @@ class Migration:
         self._barred: set[tuple[Holder, Holder]] = set()
         """Sources and targets between which no points can travel."""
         self._listening: dict[Holder, tuple[str, Address]] = {}
-        """Per member that receives points, its name and where it does so."""
+        """Per member that can receive points, its name and the address at which it receives them."""
         self._full: set[Holder] = set()
         """Members that have no memory for further points."""
         self.adoptions = Adoptions()
@@ -79,7 +79,8 @@ class Migration:
 
     @property
     def stops(self) -> bool:
-        """Whether the members of a move have no other points meanwhile."""
+        """Whether the members of a move have no points to visit until the move is complete
+        (`blocking`)."""
         return self._blocking
 
     @property
@@ -105,7 +106,7 @@ class Migration:
         return [each for each in among if each in self._listening and each not in self._full]
 
     def waits(self, holder: Holder) -> bool:
-        """Whether the member has no points until those that move have arrived."""
+        """Whether the member has no points to visit until the points that move have arrived."""
         return self._blocking and holder in self._involved()
 
     def _there(self, plan: DataPlan, holder: Holder, chunk: int) -> bool:
@@ -251,8 +252,8 @@ class Migration:
         return plan.take_back(chunks) | (plan.renumber(before) if self._blocking else set())
 
     def withdraw(self, plan: DataPlan, chunks: Collection[int], owner: Holder) -> set[Holder]:
-        """The owner of these chunks does not share them any more: end their moves, and let them go back
-        to it. Returns the members whose leases changed."""
+        """The owner of these chunks does not share them any more: end their moves, and let the chunks
+        go back to the owner. Returns the members whose leases changed."""
         reason = Reason("move-withdrawn", {"targets": [owner[0]]})
         for index, source, target in [gift for gift in self._queue if gift[0] in chunks]:
             self._queue.remove((index, source, target))
@@ -329,7 +330,7 @@ class Migration:
             sent = {send.chunk for send in sends}
             copies += tuple(index for index in plan.leaving(holder) if index not in sent)
         if self.waits(holder):
-            # the member does not visit its chunks, but keeps them and what their points remember
+            # the member does not visit its chunks, but keeps them and the memory of their points
             copies += tuple(chunk.chunk for chunk in lease.chunks)
             chunks = ()
         return msgspec.structs.replace(

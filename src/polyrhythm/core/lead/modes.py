@@ -80,15 +80,14 @@ class Mode(Protocol):
         """The members were released after a fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
-        """The primaries have changed; `versions` gives the version of each. Returns True if the
-        fold under way is over with that."""
+        """The primaries have changed; `versions` gives the version of each. Returns True if the fold
+        under way is over now."""
 
     def repaid(self, now_ns: int) -> None:
         """No worker has to send contributions again to a promoted server any more."""
 
     def resume(self, now_ns: int) -> None:
-        """Every server applies the new routes: order a fold that has waited for this, if there is
-        one."""
+        """Every server applies the new routes: if a fold has waited for the routes, order it."""
 
     def learned(self, now_ns: int) -> None:
         """A learner has caught up with its primary."""

@@ -161,8 +161,8 @@ class ByArrival:
         return False
 
     def repaid(self, now_ns: int) -> None:
-        """Nothing to do: a contribution is folded at once, so workers never send one again for a
-        fold."""
+        """Nothing to do: a contribution is folded at once, so no fold waits for contributions that
+        workers send again."""
 
     def resume(self, now_ns: int) -> None:
         """Nothing to do: a `Fold` does not wait for new routes."""

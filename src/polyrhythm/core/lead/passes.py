@@ -86,7 +86,7 @@ class Passes:
         self._checked = 0
         """The number of full passes at the last check."""
         self._visited = self._since = 0
-        """The points visited in the whole job, and that number at the last check."""
+        """The number of points visited in the whole job: now, and at the last check."""
         self._last: RunningMean | None = None
         self._share = (0.0, 0)
         """The probe sample in the open round: the sum of the losses over its points, and their

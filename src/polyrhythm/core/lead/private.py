@@ -2,13 +2,13 @@
 
 *The points of a data set are visited by the worker with the name of its owner only, unless the owner
 shares them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and
-the rest is excluded from the passes. When the owner comes back with the same data set, the rest counts
-again: visits that counted are not repeated, and passes that the others have completed
-meanwhile are not made up.* The chunks of a worker that joins late begin with the present pass, for the
-same reason. So the number of passes never falls.
+the other chunks are excluded from the passes. When the owner comes back with the same data set, these
+chunks count again: visits that counted are not repeated, and passes that the others have completed
+meanwhile are not made up.* The chunks of a worker that joins late begin with the present pass. So the
+number of passes never falls.
 
 A chunk belongs to its data set for ever. When its holder is gone, it goes back to its owner. If the
-owner is gone too, a member with an inactive copy of its points goes on with it.
+owner is gone too, the chunk goes to a member with an inactive copy of its points.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,7 +28,8 @@ from polyrhythm.wire.messages.reasons import Field
 
 @dataclass(slots=True, eq=False)
 class _DataSet:
-    """The data set of one worker. `base`: the number of its first point among those of all."""
+    """The data set of one worker. `base`: the number of its first point, counted over all data
+    sets."""
 
     name: str
     base: int
@@ -37,11 +38,11 @@ class _DataSet:
     worker: int = -1
     """The number of the owner's worker, in all its incarnations; -1 until it is known."""
     holder: Holder | None = None
-    """The member that has the data set, its owner; None if it is gone."""
+    """The member that owns the data set; None while the owner is gone."""
     shares: bool = False
     """Whether the owner allows that other members get the points."""
     fingerprint: str = ""
-    """Empty if it is not known."""
+    """The fingerprint of the data set; empty if it is not known."""
 
 
 class PrivatePlan(DataPlan):
@@ -52,7 +53,8 @@ class PrivatePlan(DataPlan):
         self._sets: dict[str, _DataSet] = {}
         """Per name of a worker, its data set."""
         self._set_of: list[_DataSet] = []
-        """Per chunk, its data set. It may be one that its worker has replaced by another one."""
+        """Per chunk, its data set. The owner may have replaced that data set by another one since
+        then."""
         self._mine: dict[Holder, _DataSet] = {}
         """Per member, its data set."""
         self._floor = 0
@@ -105,8 +107,8 @@ class PrivatePlan(DataPlan):
 
     @staticmethod
     def _other(found: _DataSet, holder: Holder, fingerprint: str) -> bool:
-        """Whether a member that comes back certainly has another data set than before. A member that is
-        there may change the values of its points."""
+        """Whether a member that comes back certainly has another data set than before. A member that
+        has not left may change the values of its points."""
         if found.holder == holder or not fingerprint:
             return False
         return found.fingerprint not in ("", fingerprint)
@@ -208,9 +210,10 @@ class PrivatePlan(DataPlan):
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
     ) -> set[Holder]:
         """These members were removed, and none of their contributions can arrive any more. The chunks
-        that they held go to their heirs, if these have the points, or else to their owners. If their
-        owners are gone too, they go to members that have copies of their points; `copies`: per member,
-        the chunks of which it has one. Exclude all others. Returns the members whose leases grew."""
+        that they held go to their heirs, if these have the points, or else to their owners. A chunk
+        whose owner is gone too goes to a member with a copy of its points. `copies`: per member, the
+        chunks of which it has a copy. All other chunks are excluded from the passes. Returns the
+        members whose leases grew."""
         leavers = set(gone)
         self._floor = passes = self.passes
         held = [(index, holder) for holder in leavers for index in self._held.get(holder, ())]
@@ -242,8 +245,8 @@ class PrivatePlan(DataPlan):
         leavers: Collection[Holder],
         copies: Mapping[Holder, Collection[int]],
     ) -> set[Holder]:
-        """Hand chunks that neither a member nor their owner has any more to members with copies of their
-        points, unless the owner has stopped sharing them. Returns these members."""
+        """Some chunks have lost both their holder and their owner. Hand each of them to a member with
+        a copy of its points, unless the owner had stopped sharing them. Returns these members."""
         found: set[Holder] = set()
         for index, last in sorted(held):
             owner = self._set_of[index]
@@ -261,7 +264,8 @@ class PrivatePlan(DataPlan):
     def _tell_released(
         self, found: _DataSet, loose: list[tuple[int, int]], *, owner_left: bool
     ) -> None:
-        """Members are gone that had chunks of this data set, or its owner is."""
+        """Report what the removal of members means for this data set. `loose`: its chunks that lost
+        their holders, with the numbers of these workers. `owner_left`: its owner was removed."""
         by_others = [index for index, worker in loose if worker != found.worker]
         points = sum(self.chunks[index].points for index, _ in loose)
         kept = sum(self.chunks[index].points for index in self._away(found))
@@ -276,8 +280,8 @@ class PrivatePlan(DataPlan):
             self._tell("data-returned", found.name, back, self.points)
 
     def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
-        """A member numbers the points of its own chunks as its own data set does. Those of others
-        follow, each under a number of its own."""
+        """A member numbers the points of its own chunks as its own data set does. The points of other
+        data sets get higher numbers, each a different one."""
         chunk, mine = self.chunks[index], self._mine.get(holder)
         if mine is None:
             return chunk.first, chunk.last

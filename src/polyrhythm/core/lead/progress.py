@@ -20,11 +20,11 @@ NOT_FINITE = "goal-not-finite"
 STOPPED = Reason("stopped")
 """The reason for an end that Ctrl-C or SIGTERM requested."""
 IDLE_ROUNDS = 3
-"""After this many rounds without a contribution the job ends: in that time, sharing the chunks
-again would have given workers points to visit."""
+"""After this many rounds without a contribution the job ends: if there were points left, the chunks
+would have been shared again by then, and workers would have points to visit."""
 MOST_SKIPPED = 100
 """After this many contributions in a row that were left out, the job ends: if they were not finite,
-the model itself likely is not."""
+the model itself is probably not finite."""
 
 
 def stopped(by: str) -> Reason:
@@ -46,8 +46,8 @@ class JobProgress:
         self._counted = 0
         self._idle = 0
         self._empty, self._made = 0, 0
-        """How many rounds were empty because workers waited for points that move, and how many
-        contributions were made before the last fold."""
+        """`_empty`: how many rounds were empty because workers waited for points that move. `_made`:
+        how many contributions were made before the last fold."""
         self._skipped = 0
         """How many contributions were left out since the last one that counts."""
         self._all_without_step = False
@@ -110,14 +110,15 @@ class JobProgress:
         return count, in_vain if self._skipped >= MOST_SKIPPED else None
 
     def visit(self, message: Abstained, *, ahead: bool) -> None:
-        """A member has no points left, and reports those of its last batch: all steps with them are
-        contributed."""
+        """A member has no points left, and reports the points of its last batch. All its steps with
+        them were contributed."""
         points = self._commit(message, ahead=ahead)
         self.accounting.visit(message.worker, points)
         self._passes.visit(points)
 
     def _commit(self, message: Abstained, *, ahead: bool) -> int:
-        """Record the progress of a member that contributes nothing; returns the points."""
+        """Record the progress of a member that contributes nothing; returns the number of points
+        visited."""
         if not message.progress:
             return 0
         trailer = Trailer(
@@ -182,8 +183,8 @@ class JobProgress:
             self._outbox.note("learning", **finding.fields())
 
     def remaining_s(self, rounds: int, round_s: float, now_ns: int) -> float | None:
-        """The time until the job ends by its rounds or its seconds; None if it does not. `rounds`:
-        those that are folded; `round_s`: the time of a round."""
+        """The time until the job ends by its number of rounds or seconds; None if it has no such
+        goal. `rounds`: the number of folded rounds. `round_s`: the time of a round."""
         found = []
         if self._job.rounds is not None:
             found.append((self._job.rounds - rounds + self._empty) * round_s)

@@ -3,10 +3,9 @@
 *A contribution that a member sent before its removal still counts while some server may not know of
 the removal. After that, the member's chunks go to other members. A member that was evicted for
 silence may rejoin, and so may one that leaves because it has lost its link to a server. A job without
-members is not deserted while such a member may rejoin, nor, if the job restarts its workers, during
-a grace period. While other members train, the links of an
-evicted member are closed after the time after which the network layer would end a link to a
-vanished host.*
+members is not deserted while such a member may rejoin, nor, if the job restarts its workers, during a
+grace period. While other members train, the links of an evicted member are closed when `links_s` is
+over: the network layer would end a link to a vanished host after the same time.*
 """
 
 import math
@@ -26,7 +25,7 @@ class Removals:
         self._leaving: set[Holder] = set()
         """The members that were removed since the last fold was ordered."""
         self._telling: set[Holder] = set()
-        """The removed members that are missing in the view that is on its way to the servers."""
+        """The removed members that are not in the view that is being sent to the servers."""
         self._evicted: dict[int, int] = {}
         """Per evicted worker that may rejoin, the incarnation that was evicted."""
         self._links_until_ns: dict[int, int] = {}
@@ -66,8 +65,8 @@ class Removals:
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
     def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
-        """The member was evicted, or removed because it opened another link, or it leaves in order
-        to join again: it may rejoin."""
+        """The member may rejoin: it was evicted, or removed because it opened another link, or it
+        leaves in order to join again."""
         self._evicted[worker] = incarnation
         if self._links_s < math.inf:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)

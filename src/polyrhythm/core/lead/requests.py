@@ -1,9 +1,9 @@
 """Requests to the lead that do not come from members: a signal or an operator requests a stop, or
 an operator requests a checkpoint or the job's code.
 
-*A stop ends the job in order. It ends the job at once if that was requested, if round 1 has not
-opened, or if no member is left. If the engine asks for the end because the job cannot go on, the
-job has failed, whether or not round 1 has opened.*
+*A stop ends the job in order. It ends the job at once if the request says so, if round 1 has not
+opened, or if no member is left. If the engine asks for the end because the job cannot go on, the job
+has failed, whether or not round 1 has opened.*
 """
 
 from collections.abc import Callable
@@ -81,7 +81,8 @@ class Requests:
             self._operators.done(CHECKPOINT, fault, failed=True)
 
     def _send_code_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
-        """Only a job that was started from a file has code that can be sent."""
+        """Send the job's code to this operator. Only a job that was started from a file has code to
+        send."""
         if self._job.path and self._job.code_digest:
             self._operators.send_code()
         else:

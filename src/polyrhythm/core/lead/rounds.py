@@ -38,7 +38,7 @@ class Rounds:
         self.share = 1.0
         """The fraction of a full step that the last fold made."""
         self._workers: frozenset[int] = frozenset()
-        """The numbers of these members."""
+        """The workers in `members`."""
         self._ranks: dict[int, int] | None = None
         """Per member, its rank by worker number; None until it is needed."""
         self.folding = False
@@ -103,10 +103,10 @@ class Rounds:
         self._rested.discard(worker)
 
     def _share(self) -> float:
-        """The fraction of a full step for the next fold. *A worker that has visited all of its
-        points still counts in the mean, with a change of zero.* Without it the step would be
-        noisier: if one worker is left, the step would use one batch, but at the learning rate that
-        was chosen for the batches of all workers. A worker that never had points does not count."""
+        """The fraction of a full step for the next fold. *A worker that has visited all of its points
+        still counts in the mean, with a change of zero.* If it did not count, steps would be noisier:
+        with one worker left, the step would use one batch, but at the learning rate that was chosen
+        for the batches of all workers. A worker that never had points does not count."""
         self.resting = len(self._rested.difference(self._arrived))
         contributed = len(self._arrived)
         return contributed / (contributed + self.resting) if contributed else 1.0
@@ -127,8 +127,8 @@ class Rounds:
         return self._close_if(primaries)
 
     def answered(self, message: Folded) -> None:
-        """A server has answered the fold while primaries change; the fold cannot be over until the
-        change is."""
+        """A server has answered the fold while primaries change. The fold cannot be over before that
+        change is over."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
@@ -141,7 +141,7 @@ class Rounds:
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
         """The primaries have changed. Those in `folded` have folded all slices that they have now.
-        Returns True if the fold is over with that."""
+        Returns True if the fold is over now."""
         if self._folding is None:
             return False
         self._folding = set(folded)

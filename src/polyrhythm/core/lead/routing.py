@@ -196,8 +196,8 @@ class RoutingTable:
         return self.all_placed
 
     def seeds(self, worker: int) -> bool:
-        """Whether this worker, which is about to get the routes, must seed. The first worker must,
-        unless the servers read a checkpoint."""
+        """Whether this worker, which is about to get the routes, must seed. The first worker must
+        seed, unless the servers read a checkpoint."""
         if self._restores:
             return False
         if self.seeder is None:
@@ -281,7 +281,7 @@ class RoutingTable:
         their primary, or copies are dropped."""
         routes, servers = self._settled
         if self.change is not None or (routes is self.routes and servers == self.addresses.keys()):
-            return False  # this is asked after every round, and the answer is seldom another one
+            return False  # this method is called after every round, and seldom finds something to change
         if self.learning or len(self.addresses) <= 1:
             return False
         routes = steps.promote(self.routes, self._goal(), self.epoch + 1)

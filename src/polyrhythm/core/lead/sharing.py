@@ -18,7 +18,8 @@ from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trail
 
 _FEWEST_CHUNKS = 4
 _CHUNK_POINTS = 4096
-"""Kind statistics: a member has at least 4 chunks, and more if these have at least this many points."""
+"""Kind statistics: a member has at least 4 chunks. It has more only if each then still has at least
+this many points."""
 
 
 class Sharing:
@@ -44,11 +45,11 @@ class Sharing:
         spare: Migration | None = None,
     ) -> None:
         """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones.
-        `migration`: delivers their points from member to member; None if only leases move.
-        `private`: every member has its own data set. `timed`: fast members visit their points more
-        often than slow ones. `choose` says how chunks move if these members have announced another
-        data set than the first one; `spare` is used in place of no `migration` if points must be
-        delivered then."""
+        `migration`: delivers their points from member to member; None if only leases move. `private`:
+        every member has its own data set. `timed`: fast members visit their points more often than
+        slow ones. `choose`: gets the names of the members whose data set differs from the first one,
+        and returns how chunks move. `spare`: the migration to use if `migration` is None and points
+        must be delivered after all."""
         self._passes_differ = balances or private or timed
         self._private = private
         even = not whole_chunks and (migration is None or not migration.stops)
@@ -166,8 +167,8 @@ class Sharing:
             self._changed |= self._plan.renumber(member.key for member in view.members())
 
     def take_choice(self) -> MigrationChoice | None:
-        """How chunks move from slow members to fast ones, if that was chosen since the last call, and
-        they move at all."""
+        """How chunks move from slow members to fast ones, if this was chosen since the last call;
+        None if it was not, or if chunks do not move."""
         choice, self._choice = self._choice, None
         return None if choice is None or choice.mode == OFF else choice
 
@@ -245,8 +246,8 @@ class Sharing:
             self._plan.lose(gone)
 
     def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
-        """Every server knows the view, and so that the members in `gone` were removed: share the
-        chunks again. Returns the leases that changed."""
+        """Every server knows the view, in which the members in `gone` are missing: share the chunks
+        again. Returns the leases that changed."""
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
@@ -355,8 +356,8 @@ class Sharing:
         return self._migration is not None and self._migration.stops and not self._migration.settled
 
     def waits(self, member: Member, number: int) -> bool:
-        """Whether a member that has no points to visit under lease `number` waits for points that
-        move (`--migrate blocking`), and has not visited all of its points."""
+        """A member has no points to visit under lease `number`: whether this is because it waits for
+        points that move (`--migrate blocking`), and not because it has visited all of its points."""
         stops = self._migration is not None and self._migration.waits(member.key)
         return stops or self.outdated(member, number)
 
@@ -384,10 +385,10 @@ class Sharing:
 
 
 def _least_of(points: int, members: int, fewest: int) -> int:
-    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole chunks:
-    for small chunks the calls would take longer than the computing. Every member still gets some
-    chunks, so that a worker that joins can take its share. `fewest`: the fewest chunks that the balance
-    of passes needs."""
+    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole
+    chunks: with small chunks, the overhead of each call would take longer than the computation. Every
+    member still gets some chunks, so that a worker that joins can take its share. `fewest`: the
+    fewest chunks that the balance of passes needs."""
     count = max(_FEWEST_CHUNKS * members, points // _CHUNK_POINTS, fewest)
     return max(1, points // max(1, count))
 

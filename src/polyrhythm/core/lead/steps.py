@@ -15,8 +15,8 @@ class Steps:
         """Per member, the sequence of the last contribution whose step was checked."""
 
     def fault(self, name: str, message: Trailer | Abstained) -> Reason | None:
-        """Why the member with this name must be removed because of this step of a single model;
-        None if the step follows the order."""
+        """The message reports a step of one model. Returns why the member with this name must be
+        removed; None if the step follows the order."""
         spec = self._routing.spec
         if spec is None:
             return None

@@ -17,10 +17,10 @@ from polyrhythm.wire.messages.reasons import Field
 
 PATIENCE = 20
 _SAID_AFTER = 3
-"""The line appears after this many reports of one metric, where no worker evaluates."""
+"""If no worker evaluates, the line appears after this many reports of one metric."""
 _PASSES = 2
 _SILENT_NS = 30 * 10**9
-"""The line appears after this long if no worker has reported anything."""
+"""If no worker has reported anything, a line appears after this time."""
 _MOST_SHOWN = 10
 """The most names in a sentence."""
 
@@ -48,8 +48,8 @@ class Targets:
         return Reason("too-many-metrics", {"most": MOST_NAMES})
 
     def take(self, worker: int, metrics: Mapping[str, float], *, evaluated: bool) -> Reason | None:
-        """A worker reports values. Returns a reason if it must be said that a target is not among
-        the metrics that are reported."""
+        """A worker reports values. Returns a reason to write to the journal if the metric of a target
+        is missing from the reports; else None."""
         self._reported.take(worker, metrics, evaluated=evaluated)
         if not self._missing:
             return None
@@ -82,8 +82,8 @@ class Targets:
         return None
 
     def silent(self, open_ns: int) -> Reason | None:
-        """A reason if it must be said that no worker has reported anything, `open_ns` after round 1
-        opened."""
+        """Returns a reason to write to the journal if no worker has reported anything, `open_ns`
+        after round 1 opened; else None."""
         waits = self._missing and not self._reported.names and open_ns >= _SILENT_NS
         return self._say() if waits else None
 

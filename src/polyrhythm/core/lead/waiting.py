@@ -13,8 +13,8 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire.messages.reasons import Field
 
 _WORTH_NOTING_NS = 10**9
-"""A wait of this length is written to the journal, and written again each time it has lasted as
-long again."""
+"""A wait is written to the journal when it has lasted this long, and again after each further wait of
+this length."""
 _LOOK_EVERY_NS = 250 * 10**6
 
 

@@ -38,15 +38,16 @@ class Departure:
             self.let_go(now_ns)
 
     def let_go(self, now_ns: int) -> bool:
-        """Return control to the user's code, which was told to leave. If only some slices of a
-        version have arrived, this waits for the others, because the user's code may still read the
-        parameters. Returns whether control was returned."""
+        """Return control to the user's code, which was told to leave. Do nothing if the user's code
+        has control already. Do nothing either while a version has arrived only in part, because the
+        user's code may still read the parameters. Returns whether control was returned."""
         state = self._state
         if state.user_computes or not state.mode.landing.whole:
             return False
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
-        # versions that come from now on are not taken, so the final one would have to be pulled
+        # versions that arrive from now on are dropped, so the worker must pull the final version if
+        # it needs it
         state.mode.must_pull = True
         state.mode.expect(None)
         state.outbox.do(StopWaiting())

@@ -39,7 +39,7 @@ class Balancing:
         self._migration = migration
         self._even = even
         self._moved = False
-        """Whether points have moved. They do not between equal machines."""
+        """Whether points have moved so far. Between equal machines, no points move."""
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
@@ -92,8 +92,8 @@ class Balancing:
 
     def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
         """The moves that have ended since the last call, and that the journal does not have yet.
-        `last`: the job is over, and so are moves that are not complete. Of moves of leases without
-        points, only these are returned."""
+        `last`: the job is over, so moves that are not complete have ended too. If only leases move,
+        just these incomplete moves are returned."""
         if self._migration is not None:
             return self._migration.ended(plan, last=last)
         found = EndedCounts()
@@ -133,7 +133,7 @@ class Balancing:
 
 
 def _about(plan: DataPlan, move: Move) -> Reason:
-    """The reason of a move, without workers that are alike but whose points may not move."""
+    """The reason of a move. Of its sources, it names only the workers whose points may move."""
     workers: list[int] = [source[0] for source in move.sources if plan.can_give(source)]
     if len(workers) == len(move.sources):
         return move.reason

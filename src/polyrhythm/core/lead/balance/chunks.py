@@ -1,8 +1,9 @@
 """Chooses the chunks that a slow worker gives away.
 
-*Chunks whose points need not be sent, because a copy is there, go first. Those follow that the worker
-visited last in this pass: they are not due until the pass is over. Chunks that are not begun come
-last. The chunk that the worker is visiting stays, and so does at least one chunk.*
+*Chunks whose points need not be sent, because the target has a copy, go first. Then come the chunks
+that the worker has visited in this pass, the most recent one first: they are not due until the pass
+is over. Chunks that are not begun come last. The chunk that the worker is visiting stays, and so does
+at least one chunk.*
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HeldChunk:
-    """A chunk of the worker. `visited`: grows with every contribution with points of a chunk."""
+    """A chunk of the worker. The chunk that was visited last has the highest `visited`."""
 
     index: int
     points: int
@@ -26,7 +27,7 @@ def choose(
     held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
 ) -> list[int]:
     """The chunks with about `amount` points. `last_pass`: the number of passes of the job; None if
-    there is none. `ends`: the amount is one of visits that are left."""
+    there is none. `ends`: `amount` is a number of remaining visits, and not of points."""
     this_pass = min((chunk.passes for chunk in held), default=0)
     chosen: list[int] = []
     for chunk in sorted(

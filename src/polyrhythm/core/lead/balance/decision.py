@@ -27,23 +27,23 @@ PARTS = 4
 """The remaining time is divided into this many parts (d in FSP). Chunks move so that passes are
 balanced at the end of the next part."""
 _MOST_PASSES = 16
-"""The remaining time is at most that of so many passes. With fewer, workers that are behind would give
-away many points for a short time, and get them back."""
+"""The remaining time counts as at most the time of this many passes. With a lower limit, workers that
+are behind would give away many points for a short time, and get them back."""
 _MOVE_ROUNDS = 2
 """How many rounds a move takes: the holder must confirm it."""
 _PASS = "balance-pass"
 _MOST_CHUNKS = 2
-"""The most chunks that a worker gives away at once to finish the pass in time. More would change its
-passes so much that they had to come back."""
+"""The most chunks that a worker gives away at once to finish the pass in time. More chunks would
+change its passes so much that the chunks had to come back."""
 _CERTAIN, _LIKELY = 3.0, 1.5
-"""How many standard errors a difference must have: for a move of many points, and for one of a chunk or
-two between workers that are known to differ."""
+"""How many standard errors a difference must have: first for a move of many points, then for a move
+of one or two chunks between workers that are known to differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Each of `sources` gives about `points` points away; `targets` share them evenly. `ends`: the
-    number is one of visits that are left, instead of points."""
+    """Each of `sources` gives about `points` points away; `targets` share them evenly. `ends`:
+    `points` is a number of remaining visits, and not of points."""
 
     sources: tuple[Key, ...]
     targets: tuple[Key, ...]
@@ -51,7 +51,8 @@ class Move:
     ends: bool
     reason: Reason
     this_pass: bool = False
-    """Whether these visits are those of the present pass, instead of all that are left."""
+    """With `ends`: whether only the visits of the present pass count. Otherwise all visits until the
+    end of the job count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def decide(
     paces: Sequence[Pace], remaining_s: float | None, chunk: float, round_s: float
 ) -> Balance:
     """`remaining_s`: the time until the job ends; None if it is not known. `chunk`: the mean points
-    of a chunk. `round_s`: the time of a round; a move takes about two."""
+    of a chunk. `round_s`: the time of a round; a move takes about two rounds."""
     groups = group(pace for pace in paces if pace.points)
     if len(groups) < 2:
         return Balance((), Reason("balance-alike", {"count": len(paces)}))
@@ -99,8 +100,8 @@ def _by_passes(groups: Sequence[SuperWorker], total_s: float, chunk: float) -> B
 
 
 def _passes_differ(slow: SuperWorker, fast: SuperWorker, total_s: float) -> bool:
-    """Whether the passes of two super-workers differ already, or will, as far as is certain. Passes
-    that differ by no more than they may between equal machines need not be balanced."""
+    """Whether the passes of two super-workers differ already, or will certainly differ. A difference
+    that is usual between equal machines need not be balanced."""
     walked = math.hypot(slow.walk_s * slow.rate, fast.walk_s * fast.rate)
     if fast.passes - slow.passes > max(2 * EPSILON, _CERTAIN * walked):
         return True
@@ -122,7 +123,8 @@ def _by_finish(
         apart_s = slow.finish_s - fast.finish_s
         noise = math.hypot(slow.left * slow.error, fast.left * fast.error)
         if not fast.left:
-            # it waits for the others, and can help however uncertain their speed is
+            # the fast workers have nothing left to visit, so they can help even if the speeds are
+            # uncertain
             noise = min(noise, slow.finish_s / (2 * _CERTAIN))
         points = visits_by_finish(slow, fast)
         bound_s = max(ALIKE * left_s, 2 * round_s, _CERTAIN * noise)
@@ -143,9 +145,9 @@ def _seconds(pace: Pace) -> float:
 
 
 def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
-    """Let all workers finish the present pass at the same time, so that none begins the next one
-    long before the others. `left` of a pace is the number of its visits in this pass. Every worker is
-    taken by itself, because workers that are alike may be at different points of the pass."""
+    """Let all workers finish the present pass at the same time, so that none begins the next one long
+    before the others. `left` of a pace is the number of its visits in this pass. Workers are not
+    grouped, because workers that are alike may have reached different parts of the pass."""
     alone = [merged([pace]) for pace in paces]
     ranked = sorted(alone, key=lambda each: (-each.finish_s, each.keys))
     worst = ranked[0].finish_s - ranked[-1].finish_s

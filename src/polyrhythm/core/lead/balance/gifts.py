@@ -17,10 +17,10 @@ def gifts(
     this_pass: bool = False,
     copies: Mapping[Holder, Collection[int]] | None = None,
 ) -> list[Gift]:
-    """Choose chunks with about `amount` points of each of `sources`, evenly for `targets`. `ends`: the
-    amount is one of visits that are left in the job, or in `this_pass`. `copies`: the chunks of which
-    members have an inactive copy; chunks whose points need not be sent move first, to a target that
-    has them."""
+    """Choose chunks with about `amount` points of each of `sources`, and divide them evenly among
+    `targets`. `ends`: `amount` is a number of remaining visits: in the job, or with `this_pass` in
+    the present pass. `copies`: per member, the chunks of which it has an inactive copy. Chunks whose
+    points need not be sent move first, to a target that has the points."""
     there = {target: (copies or {}).get(target, ()) for target in targets}
     received = dict.fromkeys(sorted(there), 0)
     last = plan.passes + 1 if this_pass else plan.epochs

@@ -12,8 +12,8 @@ from typing import TypeAlias
 Key: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
 ALIKE = 0.1
-"""Workers whose numbers differ by at most this share form one super-worker. So do workers whose speeds
-differ by no more than the standard error of the difference."""
+"""Workers form one super-worker if their points, speeds and passes differ by at most this share.
+Speeds may also differ by the standard error of their difference."""
 EPSILON = 0.5
 """How many passes a super-worker may differ from the mean (FSP Eq. 8)."""
 
@@ -61,9 +61,9 @@ class SuperWorker:
 
 
 def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> list[Pace]:
-    """Leave out workers whose points may not move and that are slower than all workers whose points
-    may: they can neither give points nor take any. `can_give` says whether points of a worker may
-    move."""
+    """Leave out a worker whose points may not move, if its passes take longer than those of all
+    workers whose points may move: it can neither give points nor take any. `can_give` says whether
+    points of a worker may move."""
     speeds = [pace.seconds * pace.points for pace in paces if can_give(pace.key)]
     slowest = max(speeds, default=0.0)
     return [p for p in paces if p.seconds * p.points <= slowest or can_give(p.key)]
@@ -116,9 +116,9 @@ def pair(ranked: Sequence[SuperWorker]) -> list[tuple[SuperWorker, SuperWorker]]
 
 def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> float:
     """How many points each slow worker gives away, so that both super-workers have the same passes
-    after `tau_s` (FSP Eq. 9, which is linear in the points). Moved points are visited first at the
-    target until they have as many passes as its own; where the time does not suffice for that, the
-    remaining points and the moved ones take equally long."""
+    after `tau_s` (FSP Eq. 9, which is linear in the points). The target visits moved points first,
+    until they have as many passes as its own points. If the time is too short for that, the slow
+    workers need as long for their remaining points as the target needs for the moved ones."""
     beta = len(slow.keys) / len(fast.keys)
     behind = fast.passes - slow.passes
     reach_s = behind * fast.points * fast.seconds + tau_s

@@ -1,16 +1,18 @@
 """The seconds per point of every worker, measured from fold to fold.
 
-*The time of a round counts in full, with the waiting in it, because it is the number of points per
-round that decides about passes. The rounds of a worker without points are left out. The first
-round of a worker is left out too, because its process is still warming up.*
+*The time of a round counts in full, including the time spent waiting, because passes depend on the
+number of points per round. The rounds of a worker without points are left out. The first round of a
+worker is left out too, because its process is still warming up.*
 
-*The speed of a machine wanders: for some seconds it is slower than usual, and then faster. Rounds that
-follow each other are therefore no independent measurements, and the standard error must not be computed
-as if they were. So a speed is a mean over many seconds, and its error is at least that of a mean over a
-few intervals in each of which the speed is off by 10%. Only a large change counts at once.*
+*The speed of a machine wanders: for some seconds it is slower than usual, and then faster. Rounds
+that follow each other are therefore no independent measurements, and the standard error must not be
+computed as if they were. So a speed is a mean over many seconds, and its error is at least that of a
+mean over a few intervals in each of which the speed is off by 10%. Only a large change of speed is
+taken over at once.*
 
-*The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the first
-half of them is forgotten, with their noise, and only rounds after these show how far the speed wanders.*
+*The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the
+first half of these rounds is forgotten, and only rounds after the 32nd show how far the speed
+wanders.*
 """
 
 import math
@@ -24,20 +26,20 @@ _RECENT = 16
 _LONG_S, _LONG_ROUNDS = 20.0, 64
 """The long mean is over about this many seconds, or this many rounds if these take longer."""
 _HALVES = (4, 8, 16, 32)
-"""After so many rounds, those up to the number before are forgotten; after the first number, none."""
+"""After each of these numbers of rounds, the rounds up to the number before it are forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
-"""By how much the speed of a machine is usually off, and for how long."""
+"""How far the speed of a machine usually is from its mean, as a share, and for how many seconds."""
 _CHANGED, _CHANGED_S = 2.0, 2.0
-"""A worker that takes this many times its usual time, or less than its usual time divided by this, has
-another speed if that lasts for so many seconds."""
+"""The speed of a worker has changed if its time per point is more than `_CHANGED` times the usual
+time, or less than the usual time divided by `_CHANGED`, for `_CHANGED_S` seconds."""
 ENOUGH = 4
 """A speed is known after this many rounds."""
 
 
 @dataclass(slots=True)
 class Speed:
-    """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of work
-    the worker may be ahead or behind by now, although its speed is the mean speed."""
+    """The seconds per point of a worker and their standard error. `walk_s`: by how many seconds of
+    work the worker may be ahead or behind by now, only because its speed wanders."""
 
     seconds: float
     error: float
@@ -52,14 +54,14 @@ class _Rounds:
     count: int = 0
     mean: float = 0.0
     variance: float = 0.0
-    """Of the seconds per point, over the recent rounds."""
+    """The variance of the seconds per point over the recent rounds."""
     long_s: float = 0.0
     long_points: float = 0.0
-    """The time and the points of the long mean; what is long ago counts less."""
+    """The time and the points of the long mean; older rounds count less."""
 
     def add(self, took_s: float, points: int) -> float:
-        """A round took so long and had so many points. Returns how much the rounds before it still
-        count in the long mean."""
+        """A round took `took_s` seconds and had this many points. Returns the factor by which the
+        weight of earlier rounds in the long mean was multiplied."""
         self.count += 1
         share = 1 / min(self.count, _RECENT)
         apart = took_s / points - self.mean
@@ -88,23 +90,24 @@ class _Measured:
     warm: bool = False
     """Whether the first round is over, in which the process was warming up."""
     rounds: int = 0
-    """The number of measured rounds, also of those that are forgotten."""
+    """The number of measured rounds, including forgotten ones."""
     counted: _Rounds = field(default_factory=_Rounds)
     """The rounds that are not forgotten."""
     late: _Rounds = field(default_factory=_Rounds)
-    """Those of them that stay when rounds are forgotten next."""
+    """The rounds that are kept when rounds are forgotten the next time."""
     wander: float = 0.0
-    """The mean square by which the recent mean was off the long one, as a share of it."""
+    """The mean square of the difference between the recent mean and the long mean, as a share of the
+    long mean."""
     walked_s: float = 0.0
     """The time since points were moved."""
     side: int = 0
     away_s: float = 0.0
     away: _Rounds = field(default_factory=_Rounds)
-    """Whether the last rounds were much slower (1) or much faster (-1) than the mean, their time, and
-    these rounds."""
+    """The last rounds, if all were much slower (`side` 1) or all much faster (-1) than the mean:
+    their time, and their measurements."""
 
     def add(self, took_s: float, points: int) -> None:
-        """A round took so long and had so many points."""
+        """A round took `took_s` seconds and had this many points."""
         self.walked_s += took_s
         if self.rounds >= ENOUGH and self._changed(took_s, points):
             return
@@ -179,7 +182,7 @@ class Speeds:
         self._folded_ns = now_ns
 
     def moved(self) -> None:
-        """Points move so that all passes become equal."""
+        """Points have begun to move so that all passes become equal."""
         for measured in self._measured.values():
             measured.walked_s = 0.0
 
