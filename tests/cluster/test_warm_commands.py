@@ -85,6 +85,15 @@ def train(folder: Path, **way: Any) -> Command:
         return Command("job.py", *FLAGS, cwd=folder, **way)
 
 
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+@pytest.fixture(scope="module")
+def one_process() -> None:
+    """Keeps the tests of this file in one test process (tests/order.py), because some of them share a
+    job, and in the order of the file."""
+
+
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """A job whose command is executed, because that takes seconds of processor time. The last test

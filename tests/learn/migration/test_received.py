@@ -185,6 +185,18 @@ def test_received_columns_of_another_type_are_served_too() -> None:
     assert fetch(np.array([51, 2]), [6, 7])[0].tolist() == [51.5, 2.0]
 
 
+def test_received_bfloat16_is_not_read_as_the_integers_that_carry_it() -> None:
+    received, own = ReceivedPoints(), torch.arange(10, dtype=torch.int16)
+    packed = pack_columns((torch.tensor([1.0, 2.5], dtype=torch.bfloat16),))
+    received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
+    fetch = Fetcher(
+        received, rows_of((own,)), own.__getitem__, list, 10, columns=True, arrays=[own.numpy()]
+    )
+    fetch.take([(7, np.array([3, 4]))])
+    (found,) = fetch(np.array([4, 3]), [7])
+    assert found.dtype == torch.bfloat16 and found.tolist() == [2.5, 1.0]
+
+
 def test_a_point_that_is_neither_own_nor_received_is_not_replaced_by_another() -> None:
     received = ReceivedPoints()
     packed = pack_columns((torch.tensor([50.5, 51.5]), torch.tensor([50, 51])))

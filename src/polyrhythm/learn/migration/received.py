@@ -160,7 +160,7 @@ class Fetcher:
         self._arrays = arrays
         self._tables: dict[int, Sequence[Column]] | None = None
         """Per chunk of `_chunk`, the arrays that contain its points, if all of them are of the same
-        type: then a batch is put together without a copy of its parts."""
+        type: then the rows of a batch are taken from these arrays."""
         self._points: dict[int, Indices] = {}
         """The points of each chunk of `served`."""
         self.served: frozenset[int] = frozenset()
@@ -196,11 +196,11 @@ class Fetcher:
         if own is None:
             return None
         tables: dict[int, Sequence[Column]] = {-1: own}
-        wanted = [(array.dtype, array.shape[1:]) for array in own]
+        wanted = [(array.dtype.name, array.shape[1:]) for array in own]
         for number in self.served:
             part, _ = self._received.at(number, 0)
             tensors = all(spec.kind == "tensor" for spec in part.specs)
-            found = [(column.dtype, column.shape[1:]) for column in part.columns]
+            found = [(spec.dtype, spec.shape) for spec in part.specs]
             if part.structure != COLUMNS or not tensors or found != wanted:
                 return None
             tables[number] = part.columns
@@ -259,7 +259,7 @@ class Fetcher:
         for number, like in enumerate(tables[-1]):
             column = np.empty((count, *like.shape[1:]), like.dtype)
             for table, first, last, rows in ranges:
-                table[number].take(rows, 0, column[first:last])
+                column[first:last] = table[number].take(rows, 0)
             found.append(torch.from_numpy(column if back is None else column.take(back, 0)))
         return tuple(found)
 
