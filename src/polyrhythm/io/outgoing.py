@@ -9,7 +9,7 @@ from polyrhythm.io.segments import Piece
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, Draft
 
-_NO_DIGEST = Digest.NONE  # found sooner than a member of an enum
+_NO_DIGEST = Digest.NONE  # a module variable is looked up faster than an enum member
 
 
 class Descriptor:

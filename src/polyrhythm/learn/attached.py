@@ -17,7 +17,7 @@ from polyrhythm.learn.closures import History, loss_of, needs_closure
 
 
 class TakesSteps(Protocol):
-    """What takes the steps of all models of a worker."""
+    """The object that takes the steps of all models of a worker."""
 
     @property
     def pending(self) -> bool: ...
@@ -47,7 +47,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
         steps: TakesSteps,
         number: int = 0,
     ) -> None:
-        """`number`: that of the model among the models of the worker."""
+        """`number`: the position of this model among the models of the worker."""
         self.inner = inner
         self.module = model
         self.number = number

@@ -55,7 +55,7 @@ class AttachedModels:
         return model.number
 
     def steps_first(self, model: int | None) -> bool:
-        """Whether this model makes the first step of the order; also if steps are of all models."""
+        """Whether this model makes the first step of the order. True if `model` is None."""
         return model is None or self._order.order[:1] == (model,)
 
     @property
@@ -72,7 +72,7 @@ class AttachedModels:
             model.check_options(steps_on_servers=self._steps_on_servers)
 
     def take_scaled(self) -> list[AttachedOptimizer]:
-        """The models with which a GradScaler has made no step since the last call, in the order of
+        """The models whose step a GradScaler has left out since the last call, in the order of
         these steps. A model may occur several times."""
         calls: dict[int, AttachedOptimizer] = {}
         for model in self._models:

@@ -45,7 +45,7 @@ class Attachment:
     def _replaced(
         self, table: dict[str, Any], key: str, before: torch.Tensor | None
     ) -> ModelChanged:
-        """The error for a tensor of the model that is another one now."""
+        """The error for a tensor of the model that was replaced."""
         now = table.get(key)
         what, name = PARAMETER, key
         for prefix, module in self._model.named_modules():

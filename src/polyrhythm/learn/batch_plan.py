@@ -26,7 +26,7 @@ class BatchPlan:
         self._whole = 1
         """The size of the batches that the user's loop asks for."""
         self._batch = 0
-        """The number of points that were asked for as the present batch."""
+        """The number of points that were requested for the present batch."""
 
     def begin(self, batch: int, least: int) -> None:
         """The user's loop takes batches of this size, and none smaller than `least`."""
@@ -57,7 +57,7 @@ class BatchPlan:
         return self._cadence.fits(points, self._standing(), self._loop.terms)
 
     def begin_batch(self, points: int) -> None:
-        """The training loop gets a batch for which this many points were asked."""
+        """The training loop gets a batch for which this many points were requested."""
         self._batch = points
 
     def used(self, points: int) -> None:

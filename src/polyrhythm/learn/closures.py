@@ -55,7 +55,8 @@ class History:
         self._optimizer.state.clear()
 
     def version_came(self, *, final: bool) -> None:
-        """The parameters are those of a new version. `final`: the job has ended, so they stay."""
+        """The parameters are those of a new version. `final`: the job has ended, so these
+        parameters stay."""
         version, own = self._copy(), self._own
         if all(map(_same_but_rounded, version, own, self._version)):
             for parameter, mine in zip(self._parameters, own, strict=True):
@@ -68,7 +69,7 @@ class History:
 
 
 def _same_but_rounded(version: torch.Tensor, own: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether the version is `own`, except for the rounding errors of its way: the difference of
-    `own` and `base` was sent, and added to `base`."""
+    """Whether the version is `own`, except for rounding errors: the difference between `own` and
+    `base` was sent, and added to `base` again."""
     bound = _ROUNDINGS * torch.finfo(own.dtype).eps * (own.abs() + base.abs())
     return bool(((version - own).abs() <= bound).all())

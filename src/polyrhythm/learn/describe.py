@@ -25,8 +25,8 @@ from polyrhythm.wire.messages import (
 def describe(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str, *, rows: bool = True
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
-    """Return the spec, and the tensors in the same order. Tied weights occur once. `rows`: servers
-    take gradients of rows."""
+    """Return the spec, and the tensors in the same order. Tied weights occur once. `rows`: whether
+    servers accept gradients of single rows."""
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)

@@ -1,11 +1,11 @@
 """When a worker evaluates the model while it trains.
 
-*Without an interval, evaluations are rare, so that they cost little: after an evaluation, the worker
-waits for at least a quarter of a second and for at least nine times the duration of that evaluation.
-So evaluations take at most a tenth of the worker's time. If no goal of the job depends on the
-result, it waits for at least one second and evaluates for at most a fiftieth of its time. With
-`every`, the user chooses: once per pass of this worker over its points, every so many calls, or
-after so much time.*
+*Without an interval, evaluations are rare, so that they cost little: after an evaluation, the
+worker waits for at least a quarter of a second and for at least nine times the duration of that
+evaluation. So evaluations take at most a tenth of the worker's time. If no goal of the job depends
+on the result, it waits for at least one second and evaluates for at most a fiftieth of its time.
+With `every`, the user chooses when to evaluate: after each pass of this worker over its points,
+after a number of calls, or after a time.*
 """
 
 import functools
@@ -22,7 +22,7 @@ _SHOWN = (1_000_000_000, 49)
 
 
 class EvaluationSchedule(Protocol):
-    """The times of the evaluations of one call in the user's loop."""
+    """Decides when a call of `evaluate` in the user's loop really evaluates."""
 
     def due(self, now_ns: int, passes: int) -> bool:
         """Whether to evaluate now. Called once for every call of `evaluate`. `passes`: how often
@@ -35,7 +35,7 @@ class EvaluationSchedule(Protocol):
 
 
 class Evaluations:
-    """Evaluations now and then. `decides`: the result may end the job."""
+    """Evaluations at times that this module chooses. `decides`: the result may end the job."""
 
     def __init__(self, now_ns: int, *, decides: bool) -> None:
         self._least_ns, self._share = _DECIDING if decides else _SHOWN
@@ -76,7 +76,7 @@ class EveryCalls:
 
 
 class EveryTime:
-    """An evaluation whenever so much time is over since the last one."""
+    """An evaluation when this much time has passed since the last one."""
 
     def __init__(self, now_ns: int, every_ns: int) -> None:
         self._every_ns = every_ns
@@ -113,9 +113,9 @@ def schedule_of(
 def call_key(
     every: object, function: Callable[[], Any] | None, names: Sequence[str]
 ) -> tuple[object, ...]:
-    """What tells one call of `worker.evaluate` in the user's loop from another: its interval, the
-    names of its measures and the code of its function. A function that is made anew in every
-    iteration has the same code."""
+    """A key that distinguishes one call of `worker.evaluate` in the user's loop from the others:
+    its interval, the names of its measures and the code of its function. A function that is made
+    anew in every iteration has the same code."""
     return every, _code(function), *names
 
 

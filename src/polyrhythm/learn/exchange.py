@@ -101,14 +101,14 @@ class Exchange:
         model.drop_gradients()
 
     def _unweighed(self) -> float:
-        """The points of this step that a step that is left out does not weigh. With several models
+        """The points of this step that have no weight if the step is left out. With several models
         and kind local, another model may have made a step with the same points."""
         return 0.0 if self._several else self._since.in_step
 
     def before_batch(self) -> None:
         """The training loop asks for the next batch. If a GradScaler has made no step with the last
-        one, the step is left out. If the loop has dropped its last batches, the worker may be due
-        without a step."""
+        batch, that step is left out. If the loop has dropped its last batches, the worker may be
+        due without a step."""
         for model in self._models.take_scaled():
             if not self._loop.stopped:
                 self._skip(model, SCALER_SKIPPED)
@@ -276,7 +276,7 @@ class Exchange:
         self._contribute()
 
     def _report_rest(self) -> None:
-        """Report the points of the last batches. All steps with them are contributed."""
+        """Report the points of the last batches. Their steps have all been contributed."""
         _, progress, lease = self._visits.collect()
         self._visits.stepped()
         self._node.abstain(lease, progress=progress)
@@ -292,8 +292,8 @@ class Exchange:
         self._visits.stepped()
 
     def _contribute(self, stepped: int | None = None) -> None:
-        """Send a contribution. `stepped`: the number of the model that it is a step of; None: it is
-        of all models."""
+        """Send a contribution. `stepped`: the number of the model whose step it contains; None: it
+        contains the steps of all models."""
         began_ns = time.monotonic_ns()
         self._maker.check()
         collected, progress, lease = self._visits.collect()

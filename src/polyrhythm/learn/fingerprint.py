@@ -1,4 +1,5 @@
-"""A fingerprint of a data set, by which the lead notices that workers do not have the same one."""
+"""A fingerprint of a data set. The lead compares fingerprints to notice that workers have different
+data sets."""
 
 import hashlib
 from typing import Any
@@ -13,15 +14,15 @@ from polyrhythm.learn.loading import tensors_of
 from polyrhythm.learn.migration.layout import column_of
 
 _ROWS = 16
-"""How many rows of a tensor are looked at."""
+"""How many rows of a tensor the fingerprint is made from."""
 _LONGEST = 64
 
 
 def fingerprint_of(dataset: Any) -> str:
-    """A short text that differs if the data sets of two workers differ, as far as can be seen at once.
-    Of tensors it is made from some of their rows, of a table from its row groups. Any other data set
-    may have an attribute `fingerprint`, a text. Empty if nothing is known: reading a point of a data
-    set may have effects, such as random numbers."""
+    """A short text that usually differs if the data sets of two workers differ. It is computed
+    quickly. The fingerprint of tensors is made from some of their rows, that of a table from its
+    row groups. Any other data set may have an attribute `fingerprint`, a text. Otherwise the text
+    is empty: points are not read, because that may have effects, such as drawing random numbers."""
     tensors = tensors_of(dataset)
     if tensors is not None:
         return _digest(*(_about(tensor) for tensor in tensors))

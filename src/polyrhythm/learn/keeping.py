@@ -35,8 +35,7 @@ class KeptObjects:
 
     @property
     def resumed(self) -> bool:
-        """Whether the objects, of which there is at least one, all have their states from the
-        checkpoint."""
+        """Whether there are objects and all of them have got their states from the checkpoint."""
         return self._found is not None and bool(self._objects) and not self._anew
 
     def attach(self, groups: list[list[dict[str, Any]]]) -> None:

@@ -13,7 +13,7 @@ from polyrhythm.wire.messages.reasons import Reason, no_step, not_finite
 SCALER_SKIPPED = "a GradScaler made no step, because a gradient holds NaN or infinity"
 NO_STEP = "the training loop made no step with its last points"
 NOT_MADE = "step"
-"""What a step holds that the training loop has not made, in the place of a tensor."""
+"""Stands in place of a tensor in a step that the training loop has not made."""
 
 
 class LeftOut:
@@ -63,17 +63,18 @@ class LeftOut:
         self._flat.restore_buffers(sums=False)
 
     def named(self, error: NotFinite) -> NotFinite:
-        """The error with the worker and the number of its step."""
+        """The error, with the name of the worker and the number of its step added."""
         return error.at(self._worker, self.made)
 
     def changed(self, error: ModelChanged) -> ModelChanged:
-        """The error about a changed model with the worker and the number of its step."""
+        """The error about a changed model, with the name of the worker and the number of its step
+        added."""
         return error.at(self._worker, self.made)
 
     def take(self, steps: int) -> tuple[int, float, NotFinite | None]:
-        """The worker contributes `steps` steps: return how many of them are left out because they are
-        not finite, how many points all left out steps have, and, if no other step remains, why. Then
-        begin at zero."""
+        """The worker contributes `steps` steps: return how many of them are left out because they
+        are not finite, how many points all left out steps have, and, if no other step remains, the
+        reason. Then begin at zero."""
         count, points, why = self._steps, self._points, self._why
         not_finite = count - self._without
         self._steps, self._points, self._without, self._why = 0, 0.0, 0, None

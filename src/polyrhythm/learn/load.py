@@ -81,7 +81,7 @@ def load_module(job: str) -> ModuleType:
     path = Path(job).resolve()
     name = path.stem
     if _is_taken(name, path):
-        # the other modules of the folder stay importable, but cannot hide installed ones either
+        # other modules of the folder can be imported, but they cannot hide installed modules
         name = f"polyrhythm_job_{name}"
         sys.path.append(str(path.parent))
     else:
@@ -96,8 +96,8 @@ def load_module(job: str) -> ModuleType:
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Whether another module than the file at `path` has this name: one of Python's own, or one that
-    is installed. The file must not take its place."""
+    """Whether a module of Python, or an installed module, has the name of the file at `path`. The
+    file must not take its place."""
     known = sys.modules.get(name)
     if known is not None:
         return getattr(known, "__file__", None) != str(path)

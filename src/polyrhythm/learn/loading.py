@@ -218,8 +218,8 @@ def tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
 
 
 def rows_of(columns: Iterable[torch.Tensor]) -> Callable[[Indices], tuple[torch.Tensor, ...]]:
-    """Return a function that gives these rows of all columns. In memory numpy takes rows several times
-    faster than torch indexes them."""
+    """Return a function that gives these rows of all columns. For tensors in memory, numpy's `take`
+    is several times faster than torch's indexing."""
     takers = [_taker(column) for column in columns]
     return lambda indices: tuple([take(indices) for take in takers])
 
@@ -238,7 +238,7 @@ def array_of(column: torch.Tensor | None) -> Column | None:
             values: Column = column.numpy()
         except (TypeError, RuntimeError):
             return None  # numpy does not know the type or the layout of this tensor
-        # of an array that is not contiguous, numpy would copy all rows first
+        # numpy would first copy all rows of an array that is not contiguous
         return values if values.flags.c_contiguous else None
     return None
 
@@ -273,8 +273,8 @@ def _as_is(batch: Any) -> Any:
 
 
 class _Begin:
-    """Begins a process of a loader. Ctrl-C in the terminal reaches this process too: the worker
-    decides when it ends."""
+    """Prepares a process of a loader. The process ignores Ctrl-C, which reaches it too, because the
+    worker decides when the process ends."""
 
     def __init__(self, init_fn: Callable[[int], None] | None) -> None:
         self._init_fn = init_fn

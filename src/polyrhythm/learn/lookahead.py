@@ -21,7 +21,7 @@ class Drawn(NamedTuple):
     """The points of one batch. They are not visited yet."""
 
     asked: int
-    """The number of points that were asked for."""
+    """The number of points that were requested."""
     points: int
     progress: tuple[ChunkProgress, ...]
 
@@ -36,9 +36,10 @@ class Lookahead:
         fits: Callable[[int], bool],
         moving: MovingPoints | None = None,
     ) -> None:
-        """`plan` gives the number of points of the batch that follows batches of these numbers of
-        points. `fits` says whether a batch that was planned with this number is still wanted.
-        `moving`: sends and receives points of chunks that move; None if none travel."""
+        """`plan` returns the number of points of the next batch, given the numbers of points of the
+        batches before it. `fits` says whether a batch that was planned with this number of points
+        is still wanted. `moving`: sends and receives points of chunks that move; None if no points
+        are sent."""
         self._points = points
         self._plan, self._fits = plan, fits
         self._ahead: deque[Drawn] = deque()

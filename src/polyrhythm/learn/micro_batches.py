@@ -55,8 +55,8 @@ class MicroBatches:
         return abandoned_ns
 
     def drop(self) -> None:
-        """The training loop has dropped micro-batches: their time is not that of computing. Read
-        whether the lead has asked all workers to contribute."""
+        """The training loop has dropped micro-batches: their time does not count as computing. Also
+        read whether the lead has asked all workers to contribute."""
         self._ended_ns = self._node.timesheet.computed_ns()
         self._node.look()
 

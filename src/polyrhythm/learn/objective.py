@@ -14,7 +14,7 @@ from polyrhythm.learn.probe import NOT_PROBED, Probe
 
 class ObjectiveReport:
     def __init__(self, fetch: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
-        """`fetch`: see `Copies.fetch`; for a model on a device. Then losses are read when the host
+        """`fetch`: for a model on a device, see `Copies.fetch`. Losses are then read after the host
         has waited for the device."""
         self._fetch = fetch
         self.probe: Probe | None = None

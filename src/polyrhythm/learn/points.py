@@ -22,7 +22,8 @@ Ranks = Callable[[int], Indices]
 
 
 class Order(Protocol):
-    """How a data set wants its points to be ordered, if any order is not equally fast."""
+    """The order that a data set wants for its points, if it reads some orders faster than
+    others."""
 
     def deal(self, rng: np.random.Generator) -> Indices:
         """The order in which points are dealt to chunks."""
@@ -46,8 +47,8 @@ class Points:
         """`shared`: other workers may continue with the chunks of this data set, so their points are
         shuffled without regard to `order`, which only this worker knows."""
         self._todo: deque[int] = deque()
-        """The chunks that are left of the pass `_todo_pass`, in order, if they are known: finding them
-        for every batch would take longer, the more chunks a worker has."""
+        """The chunks that are left of the pass `_todo_pass`, in order, if they are known. They are
+        kept because finding them again for every batch takes long if a worker has many chunks."""
         self.begin(least)
         self._shared = shared
         self._wanted = order
@@ -84,7 +85,7 @@ class Points:
 
     def of(self, first: int, last: int) -> Indices:
         """The points [first, last) of the permutation. Points of other workers' private data have
-        higher numbers than all own ones, and are not permuted."""
+        higher numbers than all points of this worker, and are not permuted."""
         if first >= len(self._permutation):
             return np.arange(first, last)
         return self._permutation[first:last]
@@ -166,8 +167,9 @@ class Points:
         )
 
     def _may_skip(self) -> bool:
-        """Whether a remainder may be skipped although no batch of its pass precedes it. It may not
-        if it is the last that this worker visits: progress is reported with a batch."""
+        """Whether a remainder may be skipped although no batch of its pass precedes it. The last
+        remainder that this worker visits may not, because progress is reported only with a
+        batch."""
         last = self._epochs is not None and self._this_pass() + 1 >= self._epochs
         return self.everything >= self._whole and not last
 
@@ -244,7 +246,7 @@ class Points:
                 if chunk.first < own:
                     ordered[number] = points[np.argsort(ranks[points])]
                 else:
-                    # other workers visit these points in the same order: they know no ranks either
+                    # no worker has ranks for these points, so all visit them in the same order
                     ordered[number] = self._shuffled(chunk, this_pass)
                     ranks[ordered[number]] = points
             self._last_ranked = kept = (self._lease, this_pass, ordered, ranks)

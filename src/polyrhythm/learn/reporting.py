@@ -108,7 +108,7 @@ class Reporter:
             return False
         if loop.stopped:
             if at_end and exchange is not None:
-                exchange.settle()  # the final version may still be on its way
+                exchange.settle()  # the final version may not have arrived yet
             return at_end
         # the evaluation could outlast an interval, and the other workers would wait
         return exchange is None or not (exchange.traits.timed and exchange.pending)

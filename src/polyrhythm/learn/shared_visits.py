@@ -15,7 +15,7 @@ from polyrhythm.wire.messages import ChunkProgress
 
 @dataclass(slots=True)
 class _Batches:
-    """Batches that were drawn one after the other, the first one under this lease."""
+    """Batches that were drawn one after the other. `lease`: the lease of the first batch."""
 
     points: int = 0
     progress: dict[int, ChunkProgress] = field(default_factory=dict)
@@ -36,7 +36,8 @@ class SharedVisits(Visits):
         self._open = _Batches()
         """The batches of the last step, or of the next one. Another step with them may follow."""
         self._closed = _Batches()
-        """Batches with which all steps are made, and that are in no contribution yet."""
+        """Batches with which all steps have been made, but which no contribution has reported
+        yet."""
 
     def begin(self, lease: int) -> None:
         self._drawn = lease

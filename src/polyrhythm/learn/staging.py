@@ -48,8 +48,8 @@ class Stage:
     min_step_ns: int = 0
     factor: float = 1.0
     changes: tuple[tuple[int, float], ...] = ()
-    """For a worker whose speed changes: (when, factor by which steps take longer from then on), in
-    order of time."""
+    """For a worker whose speed changes: pairs of a time and the factor by which steps take longer
+    from that time on, in order of time."""
     stall_ns: int = 0
     stall_points: int = 1
     tenant: bool = False
@@ -152,7 +152,7 @@ class Pacer:
         self._visited = 0.0
         self._counted = 0.0
         self._overslept_ns = 0
-        """By how much the last pause was too long. The next pause is shorter by that time."""
+        """The time by which the last pause was too long. The next pause is shorter by this time."""
         self.begin()
 
     def begin(self) -> None:

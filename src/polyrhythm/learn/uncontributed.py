@@ -45,15 +45,16 @@ class Uncontributed:
         return 1.0 if self.given is not None else self._cadence.share(self._visits.in_step)
 
     def take_weight(self, collected: float) -> float:
-        """The weight of a contribution with this many points of batches. If there are none, another
-        step was made with the last batches."""
+        """The weight of a contribution with this many points of batches. If there are no such
+        points, the contribution is another step with the last batches."""
         given, self.given = self.given, None
         return (given if given is not None else collected or self._visits.in_step) or 1.0
 
     def reported(self, *, several: bool, first: bool) -> int:
         """How many points the contribution reports as visited; -1: as many as its weight. If the
         user's code gives the points of each step, those of the model that steps first count.
-        `several`: the worker has several models; `first`: the contribution is of that model."""
+        `several`: the worker has several models. `first`: the contribution is a step of the model
+        that steps first."""
         if self.given is None or not several:
             return self._visits.reported
         return round(self.given) if first else 0

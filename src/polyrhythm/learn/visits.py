@@ -17,8 +17,8 @@ class Visits:
         self.unstepped = 0
         """The number of batches since the last step."""
         self.in_step = 0.0
-        """The number of points in the batches since the last step; if there are none, in those of
-        the last step, because another step may be made with them."""
+        """The number of points in the batches since the last step; if no batch has followed the
+        last step, the points of that step, because another step may be made with them."""
         self.last = 0
         """The number of points in the last batch."""
         self.dropped = 0.0

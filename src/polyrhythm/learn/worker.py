@@ -79,7 +79,8 @@ class Worker:
 
     @property
     def inside(self) -> tuple[WorkerNode, JobSpec, Pacer | None]:
-        """What `learn/pointwise` needs, which exchanges statistics instead of a model."""
+        """The parts that `learn/pointwise` needs, because it exchanges statistics instead of a
+        model."""
         return self._node, self._job, self._pacer
 
     @property
@@ -342,8 +343,8 @@ class Worker:
         return crc32(f"{self.seed} {self.name}".encode())
 
     def say(self, message: str) -> None:
-        """Print a message that concerns all workers of the job. Of the workers that one command
-        starts, the first one prints it."""
+        """Print a message that concerns all workers of the job. If one command starts several
+        workers, only the first of them prints the message."""
         if own_number(self.name) in (None, 0):
             print(f"polyrhythm: {message}", file=sys.stderr, flush=True)
 
@@ -379,17 +380,17 @@ class Worker:
         It is the worker with the lowest number; when it leaves or dies, the next one takes over.
 
         `every`: "pass" (after every pass of that worker over its points, and also at the end of the
-        job), a number of calls, or a time such as "30s". Without it, evaluations happen now and
-        then and take at most a tenth of the worker's time. The time of evaluations does not count
-        as computing."""
+        job), a number of calls, or a time such as "30s". Without it, the worker chooses the times,
+        and evaluations take at most a tenth of the worker's time. The time of evaluations does not
+        count as computing."""
         self._reporting.evaluate(function, every, measures)
 
     def log_to(self, writer: AnyWriter) -> None:
         """Also write the values of `report` and `evaluate` to your own log. `writer` has
         `add_scalar(name, value, step)`, such as TensorBoard's `SummaryWriter`, or `log(values,
         step=...)`, such as a run of wandb, or it is a function that makes one. Only the worker that
-        evaluates writes, and only there such a function is called. The step is `worker.version`. A
-        writer that fails causes a warning and does not end the job."""
+        evaluates writes, and only that worker calls such a function. The step is `worker.version`.
+        A writer that fails causes a warning and does not end the job."""
         self._reporting.log_to(writer)
 
     def close(self) -> None:

@@ -16,15 +16,16 @@ from polyrhythm.errors import ModelChanged
 from polyrhythm.tensors.flat import FlatModel
 
 _FIRST = 4
-"""So many versions are checked at the beginning, and then version number 8, 16, 32 and so on."""
+"""The number of versions that are checked at the beginning. After these, versions 8, 16, 32 and so
+on are checked."""
 _SUSPECTED = 2
-"""So many versions are checked after torch has counted a change."""
+"""The number of versions that are checked after torch has counted a change."""
 
 
 class WrittenParameters:
     def __init__(self, flat: FlatModel, landed: Callable[[], int]) -> None:
-        """`landed` returns how many slices of versions have arrived. If it changes, so may the
-        parameters."""
+        """`landed` returns how many slices of versions have arrived. If this number changes, the
+        parameters may have changed too."""
         self._trained = flat.trained
         self._landed = landed
         self._number = 0
@@ -45,7 +46,7 @@ class WrittenParameters:
         self._counted = self._writes()
 
     def check(self) -> None:
-        """Raise ModelChanged if a parameter is not that of the version any more."""
+        """Raise ModelChanged if a parameter differs from that of the version."""
         if self._writes() != self._counted:
             self._suspected = _SUSPECTED
         if self._before is None or self._before[0] != self._landed():

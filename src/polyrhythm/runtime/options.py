@@ -18,12 +18,12 @@ def report_nothing(note: Note) -> None:
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
     """`check`: machines check their invariants after every event. `trace_dir`: the folder of
-    traces; None: none are written. `fold_pause_s`: make every fold longer by this time, for
+    traces; None: no traces are written. `fold_pause_s`: make every fold longer by this time, for
     experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
     `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
     the lead's process writes the model; `saving` is called when it begins to write. `device`: the
-    device on which a worker computes. `share_data`: a worker of a job with private data may send its
-    points to other workers."""
+    device on which a worker computes. `share_data`: a worker of a job with private data may send
+    its points to other workers."""
 
     digest: str = "auto"
     link: str = "auto"

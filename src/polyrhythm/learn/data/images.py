@@ -51,8 +51,8 @@ def read_mnist(folder: Path) -> Images:
 
 
 def read_cifar10(folder: Path) -> Images:
-    """Read CIFAR-10 in its binary version, complete or only one of its files. The Python version is
-    not supported: it is a pickle, and unpickling can run any code."""
+    """Read CIFAR-10 in its binary version, either all of its files or a smaller copy in one file.
+    The Python version is not supported: it is a pickle, and unpickling can run any code."""
     if (folder / CIFAR_TEST).is_file():
         train_x, train_y = _read_batches([folder / name for name in CIFAR_TRAIN])
         return _images(train_x, train_y, *_read_batches([folder / CIFAR_TEST]))

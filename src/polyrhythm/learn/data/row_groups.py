@@ -61,8 +61,8 @@ class RowGroups(torch.utils.data.Dataset[Any]):
         return (x,) if batch.y is None else (x, torch.from_numpy(np.ascontiguousarray(batch.y)))
 
     def deal(self, rng: np.random.Generator) -> Indices:
-        """The order in which points are dealt to chunks: row groups in a random order, with the rows
-        of each in their own."""
+        """The order in which points are dealt to chunks: row groups in a random order, and the rows
+        of each group in the order of the file."""
         return np.concatenate([np.arange(first, last) for first, last in self._dealt(rng)])
 
     def edges(self, rng: np.random.Generator) -> list[int]:

@@ -91,7 +91,8 @@ class Table:
         return joined(parts)
 
     def rows(self, indices: npt.NDArray[np.int64]) -> Batch:
-        """Any points, in this order. Neighbours are cheap: their row group is parsed once."""
+        """Read these points, in this order. Neighbouring points cost little, because their row
+        group is parsed once."""
         numbers = np.searchsorted(self._edges, indices, side="right") - 1
         order = np.argsort(numbers, kind="stable")
         parts = []

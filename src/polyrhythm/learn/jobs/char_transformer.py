@@ -34,8 +34,8 @@ _SAMPLE = 128
 
 @dataclass(frozen=True)
 class Text:
-    """Pieces of a text, one per row. A row has one character more than the model sees: it is the
-    last one to predict."""
+    """Pieces of a text, one per row. A row has one character more than the model sees: the last
+    character that the model must predict."""
 
     train: torch.Tensor
     test: torch.Tensor
@@ -68,8 +68,8 @@ def cut(text: str) -> Text:
 
 
 class Block(nn.Module):
-    """Attention to earlier characters, and a layer for each character by itself. Both add to their
-    input."""
+    """Attention to earlier characters, followed by a layer for each character by itself. The output
+    of both is added to their input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,8 @@ class Block(nn.Module):
 
 
 class CharTransformer(nn.Module):
-    """From characters, as their numbers in the alphabet, to the scores of the next ones."""
+    """Computes the scores of the next characters from characters, which are given as their numbers
+    in the alphabet."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The job of `polyrhythm bench exchange`: in every round each worker pushes and pulls N bytes, and
 computes nothing.
 
-It runs like any other job, but its updater is plain addition. Other parameter servers are measured
-with additions too. At the end every element of the sum is checked.
+It runs like any other job, but its updater is plain addition. The benchmarks of other parameter
+servers use additions too. At the end every element of the sum is checked.
 """
 
 import time

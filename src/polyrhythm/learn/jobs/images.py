@@ -57,9 +57,10 @@ def train(
     batch_size: int,
     evaluated: int | None = None,
 ) -> None:
-    """Train until the job ends. Report the accuracy on the test images now and then, and at the
-    end. `evaluated`: how many test images to use before the end; all are used at the end. The model
-    is on the worker's device, and the images go there at once: as bytes they are small."""
+    """Train until the job ends. Report the accuracy on the test images from time to time, and at
+    the end. `evaluated`: how many test images to use before the end; all are used at the end. The
+    model is on the worker's device. All images are copied there at the beginning, as bytes, which
+    need little memory."""
     images = images.to(worker.device)
     rate = said_rate(worker.options)
     if rate is not None:

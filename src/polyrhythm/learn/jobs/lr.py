@@ -1,5 +1,5 @@
 """Logistic regression by gradients on a table with a label, under any policy: `--set data=higgs.csv
---set label=label`. Features are scaled by the mean and the deviation of a sample."""
+--set label=label`. Features are scaled by the mean and the standard deviation of a sample."""
 
 import numpy as np
 import torch

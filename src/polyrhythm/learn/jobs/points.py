@@ -11,7 +11,7 @@ from polyrhythm.learn.worker import Worker
 
 
 def table_of(worker: Worker) -> Source:
-    """The table of `--set data`. A column that `--set label` names is no feature."""
+    """The table of `--set data`. The column that `--set label` names is not a feature."""
     return open_points(worker.options[DATA], label=label(worker.options))
 
 

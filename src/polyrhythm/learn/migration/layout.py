@@ -1,10 +1,10 @@
 """Points as bytes in a declared layout, without pickle.
 
-A point of a data set is a tensor, an array, a number, a text, or a tuple, list or dict of these. All
-points of a part have the same structure and shapes, so every value of theirs becomes a column: an
-array whose first dimension counts the points. The structure is JSON: a whole number is the index of
-a column, `["tuple", ...]` and `["list", ...]` contain structures, and `{...}` is a dict. `columns`
-says that the data set is read in whole columns instead of single points.
+A point of a data set is a tensor, an array, a number, a text, or a tuple, list or dict of these.
+All points of a part have the same structure and shapes, so each value of the structure becomes a
+column: an array whose first dimension counts the points. The structure is JSON: a whole number is
+the index of a column, `["tuple", ...]` and `["list", ...]` contain structures, and `{...}` is a
+dict. `columns` says that the data set is read in whole columns instead of single points.
 """
 
 import json
@@ -23,7 +23,7 @@ COLUMNS = "columns"
 Column = npt.NDArray[Any]
 _DEEPEST = 8
 _BFLOAT16 = "bfloat16"
-"""numpy has no such type: its bits travel as int16."""
+"""numpy has no bfloat16: its bits are sent as int16."""
 _DTYPES = {
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
     *("float16", "float32", "float64", "complex64", "complex128", _BFLOAT16),
@@ -33,7 +33,7 @@ _NUMBERS: dict[type, str] = {bool: "bool", int: "int64", float: "float64"}
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Points in columns. `structure`: how a point consists of them."""
+    """Points in columns. `structure`: how the values of the columns form a point."""
 
     structure: str
     specs: tuple[ColumnSpec, ...]
@@ -49,7 +49,7 @@ class Packed:
 
 
 class Ragged(Exception):
-    """The points differ in shape, so they cannot be columns together."""
+    """The points differ in shape, so they cannot be packed into common columns."""
 
 
 def pack_columns(tensors: Sequence[torch.Tensor]) -> Packed:

@@ -1,5 +1,5 @@
-"""The moving points of a loop over leased points: it reads those that the worker sends, keeps those
-that it receives, and serves batches of both."""
+"""The moving points of a loop over leased points: reads the points that the worker sends, keeps
+those that it receives, and serves batches of own and received points."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class MovingPoints:
 
     def take(self, lease: Leased, *, anew: bool) -> bool:
         """The loop visits the chunks of this lease from now on. `anew`: the worker was evicted and
-        has joined again. Returns whether other chunks are received ones than before."""
+        has joined again. Returns whether the set of received chunks has changed."""
         if anew:
             self._received.forget()
         needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}

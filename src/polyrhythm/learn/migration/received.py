@@ -28,7 +28,8 @@ from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart, ColumnSpec
 
 _MOST_EDGES = 8
-"""If the chunks of a batch alternate more often, its points are sorted by their chunks first."""
+"""If the points of a batch change from one chunk to another more often than this, they are first
+sorted by chunk."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class ReceivedPoints:
             return arrived.nbytes
 
     def keep(self, chunks: Collection[int], delivery: int) -> None:
-        """Drop all chunks but these, if they came with a delivery up to this number."""
+        """Drop all chunks except these. Chunks of deliveries with a higher number stay."""
         with self._lock:
             for chunk, arrived in list(self._chunks.items()):
                 if chunk not in chunks and arrived.number <= delivery:
@@ -156,19 +157,19 @@ class Fetcher:
         self._chunk = np.empty(0, np.int64)
         """Per point, the chunk of the lease with which it was received, or -1."""
         self._position = np.empty(0, np.int64)
-        """Per point of a received chunk, its place there; per own point, its own number."""
+        """Per point of a received chunk, its position in that chunk; per own point, its number."""
         self._arrays = arrays
         self._tables: dict[int, Sequence[Column]] | None = None
-        """Per chunk of `_chunk`, the arrays that contain its points, if all of them are of the same
-        type: then the rows of a batch are taken from these arrays."""
+        """Per chunk of `_chunk`, the arrays that contain its points, if the arrays of all chunks
+        have the same type. The rows of a batch are then taken from these arrays."""
         self._points: dict[int, Indices] = {}
         """The points of each chunk of `served`."""
         self.served: frozenset[int] = frozenset()
         """The chunks of the lease that were received."""
 
     def take(self, chunks: Iterable[tuple[int, Indices]]) -> bool:
-        """The lease has these chunks, each with its points. Returns whether other chunks are served
-        from the received points than before."""
+        """The lease has these chunks, each with its points. Returns whether the set of chunks that
+        are served from received points has changed."""
         served = {number: points for number, points in chunks if number in self._received}
         before = self._points
         same = {n for n, points in served.items() if n in before and before[n][0] == points[0]}
@@ -191,7 +192,7 @@ class Fetcher:
 
     def _alike(self) -> dict[int, Sequence[Column]] | None:
         """The arrays of the worker's own points and of each received chunk; None if they are not
-        alike, or if the own ones are not known."""
+        alike, or if the worker's own arrays are not known."""
         own = self._arrays
         if own is None:
             return None
@@ -279,7 +280,8 @@ class Fetcher:
     def _joined(
         self, indices: Indices, chunks: Indices, edges: Sequence[int]
     ) -> tuple[tuple[ColumnSpec, ...], list[Column]]:
-        """The columns of points. Those of a chunk are neighbours, and begin at an edge."""
+        """The columns of these points. The points of a chunk are neighbours, and begin at an
+        edge."""
         specs: tuple[ColumnSpec, ...] = ()
         parts: list[Sequence[Column]] = []
         for first, last in pairwise(edges):

@@ -19,10 +19,12 @@ The sum always contains exactly one summand per point. There are two ways to ach
 - **Without memory** (the default). `update_points` returns the statistics of the points of a batch.
   The runner calls it with the same points together in every pass, remembers the last statistics of
   each batch, and sends the difference.
-- **With memory.** `memory(count)` returns arrays with a row for each point, in the state "not counted
-  yet". `update_points` returns the *change* of the statistics, and updates the memory in place. So an
-  algorithm whose points seldom change sends and computes little. Memory is used with one row per point
-  in any partition, and with the object that made it; with another object, `adopt` is called first.
+- **With memory.** `memory(count)` returns arrays with a row for each point, in the state "not
+  counted yet". `update_points` returns the *change* of the statistics, and updates the memory in
+  place. So an algorithm whose points seldom change sends and computes little. The points may be
+  divided into batches in any way, so the memory must consist of independent rows, one per point. If
+  the points move to another worker, `adopt` is called before the algorithm object there uses their
+  memory.
 """
 
 import math
@@ -62,8 +64,8 @@ class Batch:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """All points of these batches, in their order. All batches have labels or none has, and
-    likewise weights."""
+    """All points of these batches, in their order. Either all batches have labels or none has. The
+    same holds for weights."""
     if len(batches) == 1:
         return batches[0]
     xs = [batch.x for batch in batches]
@@ -82,8 +84,8 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What `terminated` decides on. It is asked once per pass over the points, whatever the length
-    of a round (FSP's section 5.3)."""
+    """What `terminated` decides on. The runner calls `terminated` once per pass over the points,
+    whatever the length of a round (FSP's section 5.3)."""
 
     passes: int
     """How often every point has been visited."""
@@ -135,14 +137,15 @@ class Algorithm(ABC):
         return {}
 
     def adopt(self, memory: Memory) -> Memory:
-        """These points have come from another worker (`--migrate full`): return their memory without
-        what refers to the object that made it. The default returns it as it is."""
+        """These points have come from another worker (`--migrate full`): return their memory,
+        without values that refer to the algorithm object that made it. The default returns the
+        memory unchanged."""
         return memory
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
-        """Return what the algorithm minimises, as a sum over points (a job shows it per point), from
-        the statistics and the parameters that `update_parameter` made of them. None: the algorithm
-        has no objective."""
+        """Return what the algorithm minimises, as a sum over points (a job shows it per point),
+        from the statistics and the parameters that `update_parameter` computed from them. None: the
+        algorithm has no objective."""
         return None
 
     def terminated(self, check: Check) -> bool:
@@ -150,14 +153,14 @@ class Algorithm(ABC):
         return False
 
     def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Memory) -> Mask | None:
-        """Return which points of a batch need no more visits. It is asked after `update_points`.
-        The statistics of these points stay in the sum. The job ends when all points have voted.
-        Without memory, the points of a batch are left out together, when all of them have voted."""
+        """Return which points of a batch need no more visits. Called after `update_points`. The
+        statistics of these points stay in the sum. The job ends when all points have voted. Without
+        memory, the points of a batch are left out together, when all of them have voted."""
         return None
 
     def aggregate(self, target: Array, change: Array) -> Array:
-        """Add a change to statistics, both as flat buffers, in place. Servers do the same; an
-        algorithm cannot replace it."""
+        """Add a change to statistics in place; both are flat buffers. Servers do the same, so an
+        algorithm cannot override this method."""
         return np.add(target, change, out=target)
 
     def layout(self, parameter: Arrays) -> ArrayLayout:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 State = TypeVar("State")
 
 BLOCK_BYTES = 1024 * 1024
-"""The bytes of the rows of one block. About the second-level cache of a core."""
+"""The size of the rows of one block in bytes: about that of a core's second-level cache."""
 
 
 def block_rows(row_nbytes: int, largest: int = 8192) -> int:
@@ -74,9 +74,10 @@ _limited = threading.local()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let each of our threads multiply matrices alone: the threads of BLAS would compete with them.
-    Without threadpoolctl (it comes with scikit-learn), BLAS keeps its own threads. The limit holds
-    for the process; a thread that is inside already sets no other, because setting it takes time."""
+    """Let each of our threads multiply matrices on its own: threads of BLAS would compete with our
+    threads. Without threadpoolctl (it comes with scikit-learn), BLAS keeps its own threads. The
+    limit holds for the whole process. A thread that is inside this context already does not set it
+    again, because setting it takes time."""
     controller = _controller()
     if controller is None or getattr(_limited, "inside", False):
         yield

@@ -3,8 +3,8 @@ in which they are visited.
 
 A chunk is a range of the source. It is read when the worker gets it, and stays in memory. *Points
 are visited in blocks of a fixed size. A block is always visited as a whole, so an algorithm without
-memory sees the same points together in every pass.* The first two numbers of the statistics are how
-many points have added something, and how many of them have voted to halt.
+memory sees the same points together in every pass.* The first two numbers of the statistics are
+counts: the points that have added something, and those of them that have voted to halt.
 """
 
 from collections import deque
@@ -28,8 +28,8 @@ from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Lease
 COUNTS = 2
 """How many numbers come before the statistics of the algorithm."""
 _SHARE, _LARGE_SHARE = 0.25, 0.5
-"""The share by which a visit may have more or fewer points than asked for, so that it ends with a chunk:
-usually, and if nothing depends on the number."""
+"""The share by which a visit may have more or fewer points than requested, so that it ends at the
+end of a chunk. The second value applies if nothing depends on the number of points."""
 
 
 class LeasedChunk:
@@ -71,7 +71,7 @@ class LeasedChunk:
         return chunk
 
     def take(self, lease: ChunkLease) -> None:
-        """Continue with another lease, knowing the points."""
+        """Continue under another lease. The points are in memory already."""
         self.passes, self.cursor = position(lease, (self.passes, self.cursor))
 
     def visit(
@@ -112,8 +112,8 @@ class LeasedChunk:
         return total
 
     def _halt(self, begin: int, end: int, votes: npt.NDArray[np.bool_]) -> float:
-        """Leave out the blocks all of whose points have voted to halt. Returns how many points
-        these are."""
+        """Leave out each block of which all points have voted to halt. Returns the number of points
+        in these blocks."""
         halted = 0.0
         for block in range(begin, end):
             at = (block - begin) * self._block
@@ -143,7 +143,7 @@ class Chunks:
         carrier: PointsCarrier | None = None,
     ) -> None:
         """`size`: how many numbers a row of statistics has, without the counts. `carrier`: sends
-        chunks to other workers and receives them; None if none travel."""
+        chunks to other workers and receives them; None if no chunks are sent."""
         self._carrier = carrier
         self._received = ReceivedPoints()
         self._locked: dict[int, LeasedChunk] = {}
@@ -173,7 +173,7 @@ class Chunks:
 
     def take(self, lease: Leased) -> bool:
         """Take a lease: forget the chunks that are not in it, and read those that are new. Returns
-        whether this worker has joined again, so that what it has visited does not count."""
+        whether this worker has joined again; its earlier visits do not count then."""
         if lease is self._lease:
             return False
         anew = self._lease is not None and lease.incarnation != self._lease.incarnation
@@ -226,9 +226,9 @@ class Chunks:
     def visit(
         self, count: int, parameter: Arrays, *, loose: bool = False
     ) -> tuple[int, tuple[ChunkProgress, ...]]:
-        """Visit about `count` points of one pass, up to a block or a quarter fewer, or a quarter more.
-        `loose`: it may also be half as many or half as many again. Returns how many, and the progress
-        through chunks. (0, ()): no points are left."""
+        """Visit about `count` points of one pass: up to a quarter (or a block) fewer, or up to a
+        quarter more. `loose`: up to a half fewer or more. Returns the number of points, and the
+        progress through chunks; (0, ()) if no points are left."""
         if not self._todo:
             self._todo = self._in_order()
         visited, progress, todo = 0, [], self._todo

@@ -5,8 +5,8 @@ a, and no other centre by more than b, the margin shrinks by at most a + b. *The
 the sum of these a + b over all moves of the centres. A point keeps its cluster until the drift
 exceeds the drift at its last visit plus the margin.*
 
-Distances are computed with rounding errors. The bounds contain these, so that a point is left out only
-if its visit would not move it: the result has the same bits as without bounds.
+Distances are computed with rounding errors. The bounds allow for these errors, so a point is left
+out only if a visit would not change its cluster. The result has the same bits as without bounds.
 """
 
 import threading
@@ -19,13 +19,16 @@ import numpy.typing as npt
 from polyrhythm.learn.pointwise.layout import Array
 
 _lock = threading.Lock()
-"""For all objects: a lock of an object could not be pickled, and it is held for microseconds."""
+"""One lock for all objects. An object with a lock of its own could not be pickled, and the lock is
+held only for microseconds."""
 _ROUNDING = 2.0**-20
-"""A bound is kept as float32, and must not grow by that. So it is made smaller by this part of it."""
+"""A bound is rounded to float32, and rounding must not make it larger. So it is first made smaller
+by this fraction."""
 _EPSILON = float(np.finfo(np.float32).eps)
 """Squared norms are kept as float32, whatever the type of the points."""
 _FAR = 1e15
-"""Bounds of points further from the origin would leave the range of float32."""
+"""The bounds of points that are further from the origin than this would exceed the range of
+float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,15 @@ class Drifted:
     now: npt.NDArray[np.float64]
     """The drift of each cluster."""
     limit: npt.NDArray[np.float32]
-    """The same, rounded up."""
+    """The drift of each cluster, rounded up."""
     radius: float
-    """No centre is further from the origin, until a larger radius invalidates all bounds."""
+    """No centre is further from the origin than this. When a centre exceeds the radius, the radius
+    grows, and all bounds become invalid."""
     features: int
 
     def reach(self, square: npt.NDArray[Any]) -> float:
-        """No point is further from any centre. `square`: |x|^2 of the points."""
+        """An upper limit of the distances between points and centres. `square`: |x|^2 of the
+        points."""
         return float(np.sqrt(square.max(initial=0.0))) + self.radius
 
     def bound(
@@ -58,7 +63,7 @@ class Drifted:
         if not reach < _FAR:
             return np.full(len(best), -np.inf, np.float32)
         error = (self.features + 8) * _EPSILON * reach * reach
-        with np.errstate(invalid="ignore"):  # the root of a distance that is smaller than its error
+        with np.errstate(invalid="ignore"):  # an error may make a squared distance negative
             best += square
             best += error
             near = np.sqrt(best, out=best)
@@ -85,8 +90,8 @@ class Drift:
         self._drifted: Drifted | None = None
 
     def to(self, centers: Array) -> Drifted:
-        """The drift at these centres. The centres may come in any order: the way of the centres
-        through all calls is never shorter than the straight one."""
+        """The drift at these centres. The centres may come in any order: the sum of all moves of a
+        centre is never less than the distance between its first and its last position."""
         with _lock:
             if self._drifted is None or self._centers is None:
                 now, radius = np.zeros(len(centers)), 0.0
@@ -106,7 +111,8 @@ class Drift:
 
 
 def _move(old: Array, new: Array) -> npt.NDArray[np.float64]:
-    """For each cluster how far its centre has moved, plus the furthest move of another centre."""
+    """For each cluster, the distance that its centre has moved, plus the largest distance that
+    another centre has moved."""
     apart: npt.NDArray[np.float64] = np.sqrt(((new - old) ** 2).sum(1))
     if len(apart) == 1:
         return apart

@@ -1,8 +1,9 @@
 """Non-negative matrix factorisation by statistics: X is about W H, without negative numbers.
 
-A point is a row of X, and its memory is its row of W. Given H, the rows of W are independent of each
-other. Given the sums of w w^T and w x^T over all points, H can be improved without the points. Both
-are done by coordinate descent, as scikit-learn's solver "cd" does, and the objective is its own.
+A point is a row of X, and its memory is its row of W. Given H, the rows of W are independent of
+each other. Given the sums of w w^T and w x^T over all points, H can be improved without the points.
+Both are done by coordinate descent, as scikit-learn's solver "cd" does, and the objective is the
+same as that of scikit-learn.
 
 With `observed_only`, X is sparse, and a number that is not stored is unknown instead of 0 (ratings).
 Then each column of X has its own sum of w w^T.
@@ -21,13 +22,14 @@ from polyrhythm.learn.pointwise.fuzzy import add_up
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 
 _FIRST_SWEEPS = 5
-"""How often the row of a point that is visited for the first time is improved."""
+"""How many times the row of W is improved when its point is visited for the first time."""
 
 
 class NMFAlgorithm(Algorithm):
-    """`k`: the number of components. `l1`, `l2`: for W and for H, the factors of the sum and of half
-    the sum of squares in the objective. `first`: how the first H is made, "nndsvda" or "random".
-    `tol`: the job ends when the objective falls by a smaller part of itself in a pass."""
+    """`k`: the number of components. `l1`, `l2`: for W and for H, the factors of the sum and of
+    half the sum of squares in the objective. `first`: how the first H is made, "nndsvda" or
+    "random". `tol`: the job ends when the objective falls by less than this fraction of itself in a
+    pass."""
 
     name = "nmf"
 
@@ -210,8 +212,9 @@ def random_factor(x: Any, k: int, rng: np.random.Generator) -> Array:
 
 
 def nndsvda(x: Any, k: int, rng: np.random.Generator) -> Array:
-    """The first H from singular vectors (Boutsidis and Gallopoulos, 2008): of each pair of vectors
-    the part with the larger product is taken, and zeros become the mean of X."""
+    """The first H from singular vectors (Boutsidis and Gallopoulos, 2008): for each pair of
+    vectors, the positive or the negative parts are taken, whichever have the larger product of
+    norms, and zeros become the mean of X."""
     left, values, right = _singular(x, k, rng)
     h = np.empty((k, x.shape[1]))
     h[0] = np.sqrt(values[0]) * np.abs(right[0])

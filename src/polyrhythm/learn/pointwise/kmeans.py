@@ -1,9 +1,9 @@
 """KMeans by statistics (FSP's section 2.2): the sum and the number of the points of each cluster.
 
 A point's memory is its cluster, and how far the centres must move before the point can change its
-cluster (`drift.py`). Other points are not looked at. Only points that move to another cluster change
-the statistics, and their summands are computed in float64, so what is added is later subtracted
-exactly.
+cluster (`drift.py`). Points that cannot change their cluster are skipped. Only points that move to
+another cluster change the statistics, and their summands are computed in float64, so what is added
+is later subtracted exactly.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,11 @@ from polyrhythm.learn.pointwise.nearest import (
 )
 
 _DENSE = 0.6
-"""If more points than this part must be looked at, all are: taking out rows costs time too."""
+"""If more than this fraction of the points must be examined, all points are examined, because
+selecting rows costs time too."""
 _MANY_MOVES = 0.1
-"""If more points than this part move, centres will move far, and no bound would hold. So none is set."""
+"""If more than this fraction of the points move, the centres will move far, and no bound would
+hold. So no bounds are computed."""
 
 
 class KMeansAlgorithm(Algorithm):
@@ -88,7 +90,8 @@ class KMeansAlgorithm(Algorithm):
         def work(state: tuple[Moves, Scratch], block: slice) -> None:
             moves, scratch = state
             at: Any = block if dense else left[block]
-            # `take` is faster, but of columns of a wider array it copies all rows first
+            # `take` is faster, but if `x` is a part of the columns of a wider array, `take` copies
+            # all rows first
             points = x.take(at, axis=0) if x.flags.c_contiguous and not dense else x[at]
             old = label[at]
             weight = None if batch.weight is None else batch.weight[at]
@@ -164,8 +167,8 @@ def plus_plus(
     """Choose k points as first centres by k-means++: a point is chosen with a probability that grows
     with its squared distance to the nearest centre. Of 2 + log k candidates the best is kept.
 
-    The points are put into an order of their own first, so the choice depends neither on their order
-    nor on whether equal points are repeated or weighed."""
+    The points are first sorted by a function of their values. So the choice depends neither on the
+    order in which they are given, nor on whether equal points are repeated or have a weight."""
     order = np.argsort(x @ np.cos(np.arange(1.0, x.shape[1] + 1.0)).astype(x.dtype), kind="stable")
     if weight is not None:
         order = order[np.asarray(weight)[order] > 0.0]
@@ -209,7 +212,8 @@ def spread(statistics: Arrays, centers: Array) -> Array:
 
 class Moves:
     """Points that move to other clusters, and how they change the statistics. The moves of several
-    blocks are added up together, because each time costs about as much as some hundred points."""
+    blocks are added up together, because each addition costs about as much as some hundred
+    points."""
 
     def __init__(self, change: Arrays) -> None:
         self._change = change
@@ -275,8 +279,8 @@ class Moves:
 
 
 _TOGETHER = 4_096
-"""So many moves are added up together; with many clusters fewer, because each has a number for each
-cluster."""
+"""The number of moves that are added up together. With many clusters it is smaller, because each
+move then has a number for each cluster."""
 
 
 def _fill(centers: Array, statistics: Arrays) -> None:

@@ -20,7 +20,8 @@ class LocalFit:
     memory: Memory
     passes: int
     terminated: bool
-    """False: the number of passes has ended the loop."""
+    """Whether the algorithm has ended the loop. False: the loop has reached its number of
+    passes."""
     objectives: list[float] = field(default_factory=list)
     """The objective after each pass over the points."""
     ended_s: list[float] = field(default_factory=list)

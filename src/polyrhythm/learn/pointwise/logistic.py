@@ -5,7 +5,8 @@ parameters* (the last accepted place, the direction, the step and the history), 
 the same step, and a worker that joins continues it. A step that does not lower the loss enough is
 shortened, which costs one more round.
 
-The gradients must all belong to one place, so it needs a policy that visits all points in a round.
+All gradients must be computed at the same place, so the algorithm needs a policy that visits all
+points in a round.
 """
 
 from collections.abc import Mapping
@@ -193,7 +194,8 @@ def _several(
 
 
 def _shorter(before: float, after: float, slope: float, step: float) -> float:
-    """By how much to shorten a step: to the lowest place of the parabola through what is known."""
+    """The factor by which to shorten a step: it leads to the minimum of the parabola through the
+    known values."""
     excess = after - before - slope * step
     if not np.isfinite(after) or excess <= 0.0:
         return 0.1

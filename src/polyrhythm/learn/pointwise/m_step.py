@@ -2,9 +2,9 @@
 
 *Every worker computes the new parameters from the same sum of rows and its own old parameters. The
 evaluator sends its parameters with its next contribution. The servers keep them and publish them
-with the next version. A worker whose parameters are older, or of the same version and different,
-takes those of the servers before its next M-step.* So workers cannot drift apart, and a worker that
-joins takes the parameters of the others.
+with the next version. A worker takes the parameters of the servers before its next M-step if its
+own are older, or differ from them for the same version.* So workers cannot drift apart, and a
+worker that joins takes the parameters of the others.
 
 *When a job resumes, the M-step waits until every point is in the sum: otherwise the parameters of
 the checkpoint would be replaced by those of the first points.*
@@ -24,9 +24,9 @@ from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, StateName, Tensor
 _STATISTICS = "statistics"
 _STATE = "state of the parameters"
 _RESUMED, _VERSION, _BEGUN, _FINAL = range(4)
-"""What the numbers of the state of the parameters say: the checkpoint from which the job has resumed,
-the version to which they belong, whether an M-step has been made since then, and whether they are
-final."""
+"""The meaning of the numbers in the state of the parameters: the checkpoint from which the job has
+resumed, the version to which they belong, whether an M-step has been made since then, and whether
+they are final."""
 _NO_VERSION = -1
 CONVERGED, HALTED = "converged", "halted"
 
@@ -41,9 +41,9 @@ class MStep:
         *,
         rounds: bool = True,
     ) -> None:
-        """`first`: the first parameters. `points`: how many the source has. `resumed`: the number of
-        the checkpoint from which the job has resumed; 0: it has not. `rounds`: whether all workers
-        read the same versions."""
+        """`first`: the first parameters. `points`: how many the source has. `resumed`: the number
+        of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`: whether
+        all workers read the same versions."""
         self._rounds = rounds
         self._algorithm = algorithm
         self._points = points
@@ -124,9 +124,9 @@ class MStep:
         self, version: int, passes: int, *, anew: bool, final: bool, torn: bool = False
     ) -> None:
         """The worker has a new version: take the parameters of the servers if they are newer than
-        its own, and make the M-step. `passes`: how often this worker has visited its points. `anew`:
-        it has just joined. `final`: the job has ended. `torn`: the sum may contain a contribution in
-        a part of its numbers only, so there is no M-step."""
+        its own, and make the M-step. `passes`: how often this worker has visited its points.
+        `anew`: it has just joined. `final`: the job has ended. `torn`: some numbers of the sum may
+        lack a contribution that others contain, so no M-step is made."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
         if self._final or (final and self._rounds):

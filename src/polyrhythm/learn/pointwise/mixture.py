@@ -1,5 +1,5 @@
-"""Gaussian mixtures by statistics: for each component the sums of r, r x and r x^2 (diagonal) or
-r x x^T (full), where r is the probability that the component has made the point.
+"""Gaussian mixtures by statistics: for each component the sums of r, r x and r x^2 (diagonal) or r
+x x^T (full), where r is the probability that the point comes from the component.
 
 Points are taken relative to a fixed offset, the mean of a sample, so that float32 is precise enough.
 """
@@ -55,7 +55,8 @@ class GaussianMixtureAlgorithm(Algorithm):
         return self.from_shares(points, share, offset)
 
     def from_shares(self, points: Array, share: Array, offset: Array) -> Arrays:
-        """The parameters if `share` of each point, one row per component, belongs to it."""
+        """The parameters if each point belongs to each component by the fraction `share`, which has
+        one row per component."""
         statistics = {
             "count": share.sum(1),
             "sum": share @ points,
@@ -147,10 +148,10 @@ class GaussianMixtureAlgorithm(Algorithm):
 
 
 class Density:
-    """The log-probability of points and components under given parameters. Points of type `dtype` are
-    computed with in this type, or in float64 if a component is narrow in some direction: the
-    squares of the points would then lose the digits in which the points of the component differ. A
-    column with few distinct values, as in HIGGS, makes a component narrow."""
+    """The log-probability of points and components under given parameters. The type of the
+    computation is `dtype`, that of the points, or float64 if a component is narrow in some
+    direction. The squares of the points would otherwise lose the digits in which the points of that
+    component differ. A column with few distinct values, as in HIGGS, makes a component narrow."""
 
     def __init__(self, parameter: Arrays, dtype: npt.DTypeLike) -> None:
         means = parameter["means"] - parameter["offset"]
@@ -222,8 +223,8 @@ def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 
 _NARROW = 1e3
-"""A component is narrow if the mean square of the points is this many times its variance. The
-log-probabilities of narrower ones would have errors above 1e-4 in float32."""
+"""A component is narrow if the mean square of the points is this many times its variance. In
+float32, the log-probabilities of narrow components would have errors above 1e-4."""
 _SINGULAR = (
     "a covariance is singular: a component lies on points that coincide in a direction; give fewer"
     " components or a larger reg_covar"

@@ -17,7 +17,8 @@ Labels = npt.NDArray[np.int32]
 Values = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.intp]
 _MANY = 0.1
-"""If more rows than this part have moved, the search goes over all rows: taking some costs more."""
+"""If more than this fraction of the rows have moved, all rows are searched, because selecting rows
+would cost more."""
 
 DISTANCE_BYTES = 8 * 1024 * 1024
 """The most bytes of the distances of a block of more than 64 rows, and of those that a thread keeps for
@@ -25,14 +26,16 @@ the next visit."""
 
 
 def distance_rows(features: int, k: int, dtype: npt.DTypeLike) -> int:
-    """How many rows a block has whose points fit into the cache of a core. The distances need not,
-    because larger blocks cost fewer calls; but with many centres they would fill the memory."""
+    """The number of rows in a block. The points of a block fit into the cache of a core. The
+    distances need not fit, because larger blocks cost fewer calls, but with many centres they would
+    fill the memory."""
     size = np.dtype(dtype).itemsize
     return min(block_rows(features * size), max(64, DISTANCE_BYTES // (k * size)))
 
 
 def rank_of(k: int) -> npt.NDArray[Any]:
-    """Numbers that fall from the first centre to the last one, as a column, in few bytes each."""
+    """A column of numbers that decrease from the first centre to the last, in a type of few
+    bytes."""
     return np.arange(k, 0, -1, dtype=np.min_scalar_type(-k - 1))[:, None]
 
 
@@ -77,14 +80,14 @@ class MovedRows:
     them."""
 
     rows: Rows
-    """The rows whose nearest centre is another one."""
+    """The rows whose nearest centre has changed."""
     label: Labels
     """The nearest centres of these rows."""
     best: Values
     """For all rows the compared distance to the nearest centre."""
     distance: Values
     own: Rows
-    """The places of the distances to the nearest centres."""
+    """The positions of the distances to the nearest centres."""
 
     def second(self, scratch: Scratch) -> Values:
         """For all rows the compared distance to the second nearest centre. It destroys `distance`."""
@@ -101,9 +104,10 @@ class Nearest:
         self._bias = (centers * centers).sum(1).astype(dtype)[:, None]
 
     def moved(self, x: npt.NDArray[Any], old: Labels | None, scratch: Scratch) -> MovedRows:
-        """Find the rows whose nearest centre is not that of `old` (None: all rows). A search for the
-        lowest distance of every row costs as much as the distances do. So only the distance to the
-        old centre is compared with the lowest one, and the search is left to the rows that differ."""
+        """Find the rows whose nearest centre is not the one that `old` names; all rows if `old` is
+        None. A search for the lowest distance of every row costs as much as the distances do. So
+        only the distance to the old centre is compared with the lowest one, and only the rows that
+        differ are searched."""
         distance, count = self._distances(x, scratch), len(x)
         best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
         row, at = scratch.row[:count], scratch.at[:count]

@@ -35,7 +35,7 @@ BATCH = 32_768
 BLOCK = 8_192
 """The most points of a block (`chunks.py`)."""
 _SAMPLE_RANGES = 16
-"""The number of ranges that are the sample for the first parameters."""
+"""The number of ranges that form the sample for the first parameters."""
 _RATES = (0.0,)
 AfterPass = Callable[[int, float | None], None]
 

@@ -17,8 +17,8 @@ journal."""
 
 
 def fault_of(peer: str, error: Exception) -> Exception:
-    """The error with which this peer's link is ended. An exception that no check has raised is also
-    printed to stderr, because it means that a check is missing. `InvariantBroken` is raised
+    """Return the error that ends the link to this peer. An exception that no check has raised is
+    also printed to stderr, because it means that a check is missing. `InvariantBroken` is raised
     again."""
     if isinstance(error, InvariantBroken):
         raise error

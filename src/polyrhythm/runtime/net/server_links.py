@@ -83,8 +83,8 @@ class ServerLinks:
 
     def accept_link(self, link: Link, hello: Hello) -> None:
         """The handshake of a peer is done. The machine of the lead, or that of this server if the
-        lead runs elsewhere, decides about the link. Only the lead's process reads the link before
-        that."""
+        lead runs elsewhere, decides about the link. Before the decision, the link is read only if
+        the lead runs in this process."""
         link.outlast(self._link_timeout_s)
         if isinstance(hello, m.OperatorHello):
             link.peer = operator_name(next(self._operators))

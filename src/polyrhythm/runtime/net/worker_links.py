@@ -63,8 +63,7 @@ class WorkerLinks:
         self._peers.touch(link)
 
     def settle(self) -> None:
-        """Flush all links, and wake the user's thread, so that it checks whether what it waits for
-        has happened."""
+        """Flush all links, and wake the user's thread, so that it checks its condition again."""
         self._peers.flush()
         self._poller.wake()
 

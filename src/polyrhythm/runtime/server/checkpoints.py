@@ -91,7 +91,7 @@ class Checkpoints:
         self._store: Store | None = None
         self._lock = threading.Lock()
         self._written: dict[int, FileEntry] = {}
-        """By the number of the checkpoint, the files of this server that may be unused."""
+        """The files of this server that may be unused, by the number of their checkpoint."""
 
     def _opened(self) -> Store:
         with self._lock:

@@ -1,8 +1,8 @@
 """The state of the user's code in the lead's process: it is received from a worker for a cut, and
 sent to all workers that ask for it when a job resumes.
 
-*A member that was not asked cannot make this process allocate memory, and the one that was asked
-cannot send more than the machine allows.*
+*A member that was not asked for its state cannot make this process allocate memory. The member that
+was asked cannot send more than the machine allows.*
 """
 
 import threading

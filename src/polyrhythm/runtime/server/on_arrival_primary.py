@@ -30,9 +30,9 @@ class OnArrivalPrimary(Primary):
     ) -> memoryview | None:
         """Add a contribution to a slice of the model's buffers. Returns the change that this server
         and the replicas must fold; empty if the contribution changes no buffer; None if the slice
-        has parameters and not buffers. It is also empty for parameters of another model than that
-        whose step the contribution is. `members`: the workers among which a full step is divided;
-        if there are none, every change counts in full."""
+        has parameters and not buffers. The change is also empty if the slice has the parameters of
+        one model and the contribution is a step of another. `members`: the workers among which a
+        full step is divided; if there are none, every change counts in full."""
         held, updater = part.held, part.updater
         if is_left_out(part, message):
             return memoryview(b"")

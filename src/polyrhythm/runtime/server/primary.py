@@ -55,7 +55,7 @@ class Coming:
 
     parts: dict[int, PrimarySlice]
     places: dict[int, SlicePlace]
-    """The memory of their first version."""
+    """The memory of the first version of these slices."""
     updaters: dict[int, tuple[Updater, list[Held]]]
     with_state: frozenset[int]
 
@@ -64,10 +64,11 @@ class Primary:
     """The common part of `RoundsPrimary` and `OnArrivalPrimary`. A server has one of them."""
 
     grows = False
-    """Contributions are added directly to a slot that becomes the next version (plain addition)."""
+    """Whether contributions are added directly to a slot that becomes the next version (plain
+    addition)."""
     _aggregates_in_slots = False
-    """Aggregates are in slots, where readers or replicas can read them. `change` assigns their
-    memory."""
+    """Whether aggregates are in slots, where readers or replicas can read them. `change` assigns
+    their memory."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Primary:
         self.change((), self.prepare(slices, {}))
 
     def _open_slots(self) -> None:
-        """Make what a mode needs before the first slices are placed."""
+        """Allocate what this mode needs before the first slices are placed."""
         raise NotImplementedError
 
     def _list(self) -> None:
@@ -196,8 +197,8 @@ class Primary:
         return self._parts.get(slice_)
 
     def contributed(self, part: PrimarySlice, data: memoryview, message: Contribution) -> Incoming:
-        """The received bytes of a slice of a contribution. Raises LinkError if they cannot be the
-        slice, or the parts or the rows of it that the message names."""
+        """The received bytes of a slice of a contribution. Raises LinkError if the bytes do not fit
+        the slice, or do not fit the parts or rows of it that the message names."""
         if message.quantised:
             return self._quantised(part, data, message)
         if message.indices is None:
@@ -289,8 +290,8 @@ class Primary:
 
 
 def is_left_out(part: PrimarySlice, message: Contribution) -> bool:
-    """Whether the contribution is a step of another model than that of this slice of parameters, so
-    that it leaves the slice as it is."""
+    """Whether this slice has the parameters of one model and the contribution is a step of another.
+    Such a contribution does not change the slice."""
     return message.parts is not None and not part.updater.takes_parts
 
 

@@ -41,8 +41,8 @@ class ReplicaApply:
         self._ledger_lock = ledger_lock
         self._put = put
         self.incomplete: dict[tuple[int, int, int], SliceState] = {}
-        """By primary, routing epoch and slice, the tensors that have arrived of a state that is not
-        complete yet."""
+        """The tensors of incomplete states that have arrived so far, by primary, routing epoch and
+        slice."""
         self._incomplete_lock = threading.Lock()
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded:
@@ -52,8 +52,8 @@ class ReplicaApply:
         return SliceSeeded(message.slice, message.routing)
 
     def step(self, message: Copy, data: memoryview | None) -> StepCopied | None:
-        """Make a step that a primary has made. Returns an event when the step is made in all
-        replicas here of that primary's slices."""
+        """Make a step that a primary has made. Returns an event when all replicas of that primary's
+        slices on this server have made the step."""
         with self._locks.of(message.slice):
             with self._ledger_lock:
                 if not self._ledger.accepts(message.server, message.slice):

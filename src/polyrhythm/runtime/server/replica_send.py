@@ -130,8 +130,8 @@ class ReplicaSender:
 
     def teach(self, to: int, held: Stamp, slices: int, primary: Primary, routing: int) -> None:
         """Send the state of a slice to the server `to`, which from now on also gets every later
-        step of the slice. The tensors are left out if the stamp `held` shows that the copy there is
-        equal. `slices`: how many slices `to` asked for."""
+        step of the slice. The tensors are left out if the stamp `held` shows that `to` already has
+        an equal copy. `slices`: how many slices `to` asked for."""
         slice_ = held.slice
         with self._ledger_lock:
             same = self._ledger.teach(to, (slice_,), (held,))[slice_]

@@ -58,7 +58,8 @@ class RoundsPrimary(Primary):
         without a step are copied. `fill`: with plain addition, the slot to which later
         contributions are added."""
         target = self.slots.at(number)
-        if not self.grows:  # otherwise `rewrite_all` was called when the slot was `fill`
+        # with plain addition, the previous fold has called `rewrite_all` on this slot already
+        if not self.grows:
             target.rewrite_all()
         for updater, slices in self._updaters.values():
             due = [held for held in slices if held.slice.id in steps]
@@ -79,8 +80,8 @@ class RoundsPrimary(Primary):
         return target.tensors[self.index[held.slice.id]]
 
     def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """Make the new version of a slice that was folded the current one, and begin an empty
-        aggregate."""
+        """A slice was folded: its new version becomes the current one, and an empty aggregate
+        begins."""
         held = part.held
         if part.converts:
             target.tensors[index].copy_(held.parameters)

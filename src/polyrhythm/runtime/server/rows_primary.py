@@ -27,7 +27,7 @@ class RowsPrimary(RoundsPrimary):
 
     def enter(self, held: Held, rows: Sequence[Row]) -> list[Named]:
         """A fold names these rows: give the contributions that it contains to the updater. Returns
-        them, without those that leave the slice as it is."""
+        these contributions, except those that do not change the slice."""
         part = self._parts[held.slice.id]
         named = [(row, value) for row, value in part.waiting.take(rows) if len(value)]
         part.updater.enter(held, rows, named)

@@ -55,8 +55,8 @@ class Part(Protocol):
 
 
 Read = Callable[[m.ChunkSend, int, int], Sequence[tuple[int, Part]]]
-"""Reads `count` points from `offset` on of a chunk, in one part or several, each with its number of
-points."""
+"""Reads `count` points of a chunk, beginning at `offset`. Returns one part or several, each with
+its number of points."""
 Add = Callable[[m.ChunkPart, memoryview], int | None]
 """Adds a part that has arrived. Returns the bytes of its chunk if it is complete, otherwise None."""
 
@@ -84,14 +84,15 @@ class _Peer:
         self.lock = threading.Lock()
 
     def takes(self, send: m.ChunkSend) -> bool:
-        """Add a delivery to those that fail with the link. Returns False if the link has ended."""
+        """Add a delivery to those that fail if the link ends. Returns False if the link has
+        ended."""
         with self.lock:
             if not self.ended:
                 self.sends.append(send)
             return not self.ended
 
     def end(self) -> list[m.ChunkSend]:
-        """The link has ended. Returns its deliveries; no further one is added."""
+        """The link has ended. Returns its deliveries. `takes` then refuses further ones."""
         with self.lock:
             self.ended = True
             return self.sends
@@ -206,8 +207,8 @@ class PointsCarrier:
         return part is not None
 
     def _send_part(self) -> m.ChunkSend | m.ChunkPart | None:
-        """Send the next part of a chunk whose link can take it, and return it; None if there is
-        none."""
+        """Send the next part of a chunk whose link can take more, and return this part. Returns
+        None if no link can take more."""
         for outgoing in self._queue:
             peer = outgoing.peer
             if peer.link is not None and peer.waiting_nbytes < MOST_WAITING_NBYTES:
@@ -215,7 +216,7 @@ class PointsCarrier:
         return None
 
     def _send_points(self, outgoing: _Outgoing, link: Link) -> m.ChunkSend | m.ChunkPart:
-        """Send the next part of a chunk, and return it. If that fails, return the order to send."""
+        """Send the next part of a chunk, and return it. If that fails, return `outgoing.send`."""
         send, peer = outgoing.send, outgoing.peer
         points = self.units(send)
         count = part_points(points - outgoing.offset, peer.point_nbytes)

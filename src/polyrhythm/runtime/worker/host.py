@@ -80,7 +80,7 @@ class MachineHost:
         )
         self.loop = UserLoop(name, self._links, self._meanwhile)
         self.points: PointsCarrier | None = None
-        """Carries points from worker to worker; None if none travel."""
+        """Carries points from worker to worker; None if no points are sent."""
         self._lead: m.Address | None = None
         self._dialer, self._options = dialer, options
         self._model: FlatModel | None = None
@@ -115,7 +115,8 @@ class MachineHost:
         )
 
     def listen_for_points(self) -> PointsCarrier:
-        """Begin to send and receive points, which the lead has not announced when this worker joined."""
+        """Begin to send and receive points, if the lead did not announce this when the worker
+        joined."""
         if self.points is None:
             self.points = self._carrier()
             self._driver.post(ME, ev.PointsListening(self.points.address))

@@ -2,8 +2,8 @@
 lead when the job resumes.
 
 *The state is copied on the thread of the user's loop, and only when no code of the user changes it:
-at the end of an iteration, or while the loop waits in `step()`.* The machine says which of the two
-belongs to the cut.
+at the end of an iteration, or while the loop waits in `step()`.* The machine says which of these
+two moments belongs to the cut.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,8 @@ class StateCarrier:
         self._post(ev.StateKept())
 
     def restore(self, capture: Callable[[], Encoded]) -> memoryview:
-        """As `keep`, and wait for the state in the checkpoint from which the job resumes."""
+        """Do what `keep` does, and wait for the state in the checkpoint from which the job
+        resumes."""
         self.capture = capture
         self._post(ev.StateKept(restore=True))
         self._wait(lambda: self.restored is not None)

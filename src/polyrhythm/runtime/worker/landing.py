@@ -24,7 +24,8 @@ class Landing:
         self.in_place: memoryview | None = None
         """The server's memory of the current version, if the worker uses it without a copy."""
         self.count = 0
-        """How many slices have been written to the parameters, or began to be."""
+        """How many slices have been written to the parameters, including those that are being
+        written now."""
         self._put = put
         self._model: FlatModel | None = None
         self._layout: Layout | None = None
@@ -35,8 +36,8 @@ class Landing:
         self._keeping = threading.Lock()
         self._slices_of: dict[int, tuple[int, ...]] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
-        """By the slices that a server sends in one piece of memory, their offsets and sizes in
-        it."""
+        """The offsets and sizes of slices in one piece of a server's memory, by the slices that the
+        server sends in it."""
 
     def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
         self._model, self._layout, self._reads_in_place = model, layout, in_place

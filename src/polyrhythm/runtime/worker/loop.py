@@ -66,8 +66,8 @@ class UserLoop:
     # -- waiting -------------------------------------------------------------------------------
 
     def begin(self, done: Callable[[], bool]) -> None:
-        """Wait until `done`, which the loop needs before it can begin. Raises ToldToLeave if the
-        worker is told to leave before."""
+        """Wait until `done` is true; the loop cannot begin earlier. Raises ToldToLeave if the
+        worker is told to leave first."""
         self._wait(lambda: done() or self.asked or self._released)
         if not done():
             raise ToldToLeave(f"{self._name} was told to leave before it had begun")

@@ -62,7 +62,8 @@ class WorkerNode(MachineHost):
 
     @property
     def landed(self) -> int:
-        """How many slices of versions have been written to the parameters, or began to be."""
+        """How many slices of versions have been written to the parameters, including those that are
+        being written now."""
         return self._landing.count
 
     @property

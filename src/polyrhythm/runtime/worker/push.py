@@ -153,7 +153,7 @@ class Pushing:
 
     def lend(self) -> tuple[int, int]:
         """Let the servers read the contribution in the next push buffer. Returns the number of the
-        buffer, and with `--push int8` the size of the contribution in bytes; otherwise -1."""
+        buffer, and the size of the contribution in bytes. The size is -1 without `--push int8`."""
         assert self._model is not None
         number = self.buffers.lend(self._model.changed, self._model.indices)
         if self._quantising is None:

@@ -61,9 +61,9 @@ class Quantising:
         left_out: Collection[int],
         incarnation: int,
     ) -> dict[int, Piece]:
-        """Quantise the contribution in a push buffer, of which `tensors` has one tensor per space.
-        Returns the quantised slices. `left_out`: slices that the contribution does not contain, or
-        contains in parts."""
+        """Quantise the contribution in a push buffer. `tensors`: the buffer, as one tensor per
+        space. Returns the quantised slices. `left_out`: slices that the contribution does not
+        contain, or contains in parts."""
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._quantiser.forget()

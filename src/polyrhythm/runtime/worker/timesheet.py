@@ -78,7 +78,7 @@ class Timesheet:
         self.resumed_ns += nanoseconds
 
     def resumed_late(self, nanoseconds: int) -> None:
-        """A device had the parameters so much later than the host. This time counts as
+        """The device got the parameters this much later than the host did. This time counts as
         transferring, and not as computing."""
         self.resumed_ns += nanoseconds
         self.transferred_ns += nanoseconds
