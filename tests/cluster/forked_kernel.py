@@ -2,8 +2,9 @@
 
     python tests/cluster/forked_kernel.py KERNEL ARGUMENTS
 
-The kernel has threads and has computed when it starts a job, and then a process that is forked from it
-would hang. So it has a spare child from its beginning, which becomes the fork server of its job.
+When the kernel starts a job, it has threads and has run computations, so a process that is forked
+from it then would hang. Therefore the kernel has a spare child from its start, which becomes the
+fork server of its job.
 """
 
 import os

@@ -19,8 +19,8 @@ LEADS = 0
 
 
 class JobServers:
-    """The servers of a job, except the one that runs the lead. `again`: the engine restarts a
-    server that dies."""
+    """The servers of a job, except the one that runs the lead. `again`: whether the engine restarts
+    a server that dies."""
 
     def __init__(self, job_workers: JobWorkers, rng: random.Random, *, again: bool = True) -> None:
         self.job_workers = job_workers

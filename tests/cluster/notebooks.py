@@ -12,7 +12,7 @@ from tests.commands.start import warm_server
 
 def jupyter_environment(folder: Path) -> dict[str, str]:
     """The environment of a program that runs notebooks. Its files are in this folder."""
-    warm_server()  # its address is in the environment from now on
+    warm_server()  # from now on the environment has the address of the warm server
     launcher = importlib.util.find_spec("ipykernel_launcher")
     assert launcher is not None and launcher.origin is not None
     kernel = folder / "kernels" / "python3"

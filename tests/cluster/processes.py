@@ -1,8 +1,8 @@
 """A `polyrhythm` command as the operating system sees it: its processes, sockets and memory.
 
-Every process of a command inherits a mark in its environment, by which it is found in /proc. Every
-command records traces. If a test passes, its traces are replayed into fresh machines: the recorded
-events alone must give all recorded effects.
+Every process of a command inherits a mark in its environment. Tests find the processes in /proc by
+this mark. Every command records traces. If a test passes, its traces are replayed into fresh
+machines: the recorded events alone must give all recorded effects.
 """
 
 import os
@@ -29,8 +29,8 @@ SHOWN_ELSEWHERE = pytest.mark.skipif(
 _TCP_LISTEN = "0A"
 _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _LONGEST_PAUSE_S = 0.05
-"""The pause between two looks at a job grows up to this limit, because a look takes processor
-time."""
+"""The longest pause between two checks of a job. Pauses grow up to this limit, because a check
+takes processor time."""
 _SEVERAL_HEARTBEATS_S = 2.5
 _MOST_STEPS = 20_000 if TORTURED else 4_000
 """The largest number of steps of a trace that are replayed."""
@@ -43,8 +43,8 @@ the test waits."""
 
 
 def _trains_until_stopped(args: Sequence[object]) -> bool:
-    """Whether no goal of the command is near. A command that says how long steps take keeps its
-    flag."""
+    """Whether the command needs the pauses: it has no near goal, and does not set the time of steps
+    itself."""
     words = [str(arg) for arg in args]
     if "--min-step" in words or any(word.startswith("--target") for word in words):
         return False

@@ -11,7 +11,7 @@ from tests.cluster.processes import call
 WORKERS = 3
 SLOW, FAST = "worker-2", "worker-1"
 LIMIT_S = 240
-"""A job takes 5 s on a quiet machine."""
+"""The time limit of a job, which takes 5 s on a quiet machine."""
 FLAGS = (
     *("--updater", "addition", "--sync", "fsp", "--interval", "60ms", "--kind", "local"),
     *("--workers", WORKERS, "--servers", 2, "--check"),
@@ -37,7 +37,8 @@ def train(job: Path, folder: Path, *flags: object) -> Lines:
 def train_with_crash(
     who: str, did: str, patch: pytest.MonkeyPatch, job: Path, folder: Path, *flags: object
 ) -> Lines:
-    """Train in the same way; this worker is killed when it has sent or taken a part of a chunk."""
+    """Train in the same way. This worker is killed after it has sent or received a part of a
+    chunk."""
     crash = folder / "crash"
     crash.write_text(f"{who} {did} ChunkPart")
     patch.setenv("POLYRHYTHM_CRASH_AT", str(crash))

@@ -118,7 +118,7 @@ def test_only_a_single_file_of_limited_size_is_sent(
 
 
 def test_a_file_that_was_replaced_by_a_pipe_is_not_read(tmp_path: Path) -> None:
-    """Reading it would never end, and the lead would wait."""
+    """Reading such a file would never end, and the lead would wait."""
     job = tmp_path / "job.py"
     os.mkfifo(job)
     with pytest.raises(UsageError, match="it is not a regular file"):
@@ -126,7 +126,7 @@ def test_a_file_that_was_replaced_by_a_pipe_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
-    """A file without contents that is longer than the memory of any machine."""
+    """A sparse file without contents that is larger than the memory of any machine."""
     job = tmp_path / "job.py"
     with job.open("wb") as file:
         file.truncate(2**42)

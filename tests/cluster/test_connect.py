@@ -34,7 +34,8 @@ LONG_S = 200.0
 
 @pytest.fixture(autouse=True)
 def own_settings() -> Iterator[None]:
-    """A test process connects to several jobs: nothing of one test stays for the next."""
+    """A test process connects to several jobs one after the other, so each test must leave nothing
+    behind."""
     interval, state = sys.getswitchinterval(), torch.get_rng_state()
     yield
     sys.setswitchinterval(interval)
@@ -185,7 +186,8 @@ optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
 def test_a_program_that_ends_without_close(
     tmp_path: Path, end: str, reason: str, status: int
 ) -> None:
-    """Without a `with` block an exception is reported too. A program that only ends is gone."""
+    """Without a `with` block an exception is reported too. A program that ends without an exception
+    and without `close()` counts as gone."""
     with served(tmp_path) as job:
         path, pipe = tmp_path / "program.py", subprocess.PIPE
         path.write_text(UNCAUGHT.format(end=end))
@@ -407,8 +409,8 @@ with pr.serve(workers=1, servers=3, max_seconds=600, name="run", quiet=True) as 
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_ctrl_c_in_the_first_moment_of_a_python_program(tmp_path: Path, processes: int) -> None:
-    """With two processes, the fork server still imports torch. So that program is executed, and
-    those that are interrupted later are forked."""
+    """With two processes, the signal comes while the fork server imports torch. So this program is
+    executed, and the programs that are interrupted later are forked."""
     mark = f"{MARK}={uuid.uuid4().hex}"
     env = {**os.environ, MARK: mark.partition("=")[2]}
     null, pipe = subprocess.DEVNULL, subprocess.PIPE

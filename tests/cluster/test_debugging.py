@@ -43,8 +43,8 @@ def journal(folder: Path) -> list[str]:
 
 
 def test_a_breakpoint_of_an_inline_job_has_the_terminal(tmp_path: Path) -> None:
-    """The worker stands in the debugger for longer than a silent worker may be silent, and longer
-    than a round waits. It is not evicted, and nothing is written over the prompt."""
+    """The worker stays in the debugger for longer than the suspicion time, and for longer than a
+    round waits. The worker is not evicted, and nothing is written over the prompt."""
     write_job(tmp_path, "breakpoint()")
     args = (*INLINE, "--rounds", 30, "--timer", "1s")
     with Terminal(*args, cwd=tmp_path) as terminal:

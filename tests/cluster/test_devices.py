@@ -1,6 +1,6 @@
 """Workers get devices, keep them when they are started again, and report them. The test machines
-have no GPU, so the fork server of these jobs believes in two CUDA devices, and the model of the job
-stays on the CPU."""
+have no GPU. So torch reports two CUDA devices in the fork server of these jobs, and the model of
+the job stays on the CPU."""
 
 import json
 import os

@@ -46,7 +46,8 @@ def test_a_script_learns(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Some scripts make more passes if nothing is said. They reach the floor with these passes."""
+    """Fewer passes than the default of some scripts. With these passes every script reaches its
+    lowest accepted result."""
     example = EXAMPLES[name]
     if name == "lbfgs":
         request.getfixturevalue("imported")

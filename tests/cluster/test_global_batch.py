@@ -25,7 +25,7 @@ def read_points(folder: Path) -> dict[str, Counter[int]]:
 
 
 def test_the_points_of_each_version_stay_the_same_when_a_worker_dies(tmp_path: Path) -> None:
-    """Only the version of the round in which it died lacks its points."""
+    """Only the version of the round in which the worker died lacks points."""
     with Command(
         *(JOB, "--workers", 3, "--servers", 2, "--rounds", ROUNDS, *FLAGS), cwd=tmp_path
     ) as command:

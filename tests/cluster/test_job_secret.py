@@ -1,5 +1,5 @@
-"""The job's secret with real processes and a real second user: which processes may join. The secret
-must be in no file but its own and in no process listing."""
+"""The job's secret with real processes and a real second user: which processes may join. No other
+file and no process listing may contain the secret."""
 
 import json
 import os

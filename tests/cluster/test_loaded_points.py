@@ -69,8 +69,8 @@ def test_every_worker_visits_its_points_once_per_pass(
 def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
     tmp_path: Path, sync: str
 ) -> None:
-    """One worker is killed and another leaves in order, each with batches that are loaded and not
-    visited; a third one joins. Leases change every time."""
+    """One worker is killed, another leaves in order, and a third one joins. The first two have
+    batches that are loaded and not visited. Each of these events changes the leases."""
     epochs = 6
     staged = ["--workers", 3, "--min-step", "240ms", "--timer", "off", "--on-error", "go-on"]
     with Command(*flags(sync, "gradient", 2, epochs), *staged, cwd=tmp_path) as command:

@@ -181,7 +181,7 @@ def logged(cwd: Path, text: str) -> None:
 
 
 def test_the_recipe_for_tensorboard_writes_every_evaluation(tmp_path: Path) -> None:
-    """With a module in place of TensorBoard's, which has the same interface."""
+    """The test replaces TensorBoard by a module with the same interface."""
     text = with_recipe(recipe_with("SummaryWriter"))
     (tmp_path / "board.py").write_text(WRITER)
     logged(tmp_path, text.replace("torch.utils.tensorboard", "board"))

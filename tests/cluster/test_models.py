@@ -20,7 +20,8 @@ EPOCHS = 2
 
 
 def assert_saved_as_workers_have_it(folder: Path, run_dir: Path, workers: int) -> None:
-    """Every worker has written its final models to `folder`."""
+    """Check that the saved models equal the final models, which every worker has written to
+    `folder`."""
     saved = {name: load_file(run_dir / f"model-{name}.safetensors") for name in gan.LOSSES}
     files = sorted(path.name for path in run_dir.glob("*.safetensors*"))
     assert files == ["model-critic.safetensors", "model-generator.safetensors"]

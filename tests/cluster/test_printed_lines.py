@@ -222,8 +222,8 @@ def test_lines_and_the_live_table_share_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["local", "inline"])
 def test_sys_exit_of_a_worker_is_told_in_words(engine: str, tmp_path: Path) -> None:
-    """Without an error it ends the worker as `return` does. With one, the worker has failed, and
-    the line has the number or the text, without a traceback."""
+    """`sys.exit` without an error ends the worker as `return` does. With an error the worker has
+    failed, and the line has the number or the text, without a traceback."""
     (tmp_path / "job.py").write_text(
         BEGIN
         + """
@@ -244,7 +244,8 @@ def test_sys_exit_of_a_worker_is_told_in_words(engine: str, tmp_path: Path) -> N
 
 
 def test_a_job_goes_on_when_nobody_reads_its_progress(tmp_path: Path) -> None:
-    """As in `polyrhythm train job.py 2>&1 | head -1`: the model and the result are in the folder."""
+    """The reader of the output ends early, as in `polyrhythm train job.py 2>&1 | head -1`. The
+    folder must still have the model and the result."""
     (tmp_path / "job.py").write_text(BEGIN + "        print('step', step)\n")
     ours, theirs = os.pipe()
     with (tmp_path / "stdout.txt").open("w+") as stdout:

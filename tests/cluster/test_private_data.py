@@ -1,5 +1,5 @@
-"""Every worker has its own data (`--data-private`): only it visits its points, and passes count the
-points of the workers that are there."""
+"""Every worker has its own data (`--data-private`): no other worker visits its points, and passes
+count the points of the workers that are there."""
 
 import os
 import signal
@@ -66,7 +66,8 @@ def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(tmp_p
 
 
 def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path) -> None:
-    """It is killed in its first pass. The visits that counted are not repeated."""
+    """The worker is killed in its first pass. Visits that counted before its death are not
+    repeated."""
     epochs = 12
     with train(tmp_path, "--epochs", epochs, "--respawn", "--set", "wait=1") as command:
         kill_while_held(command)

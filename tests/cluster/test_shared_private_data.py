@@ -1,5 +1,6 @@
-"""Private data that some workers share (`--share-data`): their points travel to fast workers, workers
-die meanwhile, every pass visits every point once, and no point leaves a worker that shares nothing."""
+"""Private data that some workers share (`--share-data`). Their points travel to fast workers, and
+workers die meanwhile. Every pass visits every point once, and no point leaves a worker that shares
+nothing."""
 
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def visits(folder: Path, owner: int) -> torch.Tensor:
 
 
 def seen(folder: Path, worker: int) -> list[int]:
-    """Per worker, how many of its points this worker has got."""
+    """For each owner, how many of its points this worker has received."""
     return [int(text) for text in (folder / f"worker-{worker}.seen.txt").read_text().split()]
 
 

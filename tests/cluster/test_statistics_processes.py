@@ -111,8 +111,8 @@ def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
 def test_points_of_a_worker_that_is_killed_in_the_last_pass_are_in_the_last_sum(
     die: int, tmp_path: Path
 ) -> None:
-    """A pass has 4 rounds, in each of which every worker visits one chunk. When the worker dies, it has
-    finished 1 or 3 of its chunks for the last time."""
+    """A pass has 4 rounds, and every worker visits one chunk in each round. When the worker dies,
+    it has visited 1 or 3 of its chunks in the last pass."""
     more = ("--sync", "bsp", "--workers", 2, "--epochs", 3, "--set", "batch=75")
     with Command(JOB, *KIND, *STEP, *more, "--set", f"die={die}", cwd=tmp_path) as command:
         assert command.wait(90) == 3, command.stderr()  # a worker has failed
@@ -162,8 +162,8 @@ def test_points_move_with_what_they_remember(
     sync: str, points: int, passes: int, tmp_path: Path
 ) -> None:
     """A slow worker gives points to fast ones. In every version every point is in the sum at most
-    once, and at the end all of them are. With bsp, 10 points are shared unevenly, and move at the
-    end."""
+    once, and at the end all of them are. With bsp, 10 points are divided unevenly among the
+    workers, and move at the end."""
     more = ["--sync", sync, "--interval", "60ms", "--workers", 3, "--servers", 2, "--slow", "2=4x"]
     more += ["--migrate", "full", "--epochs", passes, "--set", "batch=25", "--check"]
     more += ["--set", f"points={points}", "--min-step", "20ms"]

@@ -14,7 +14,7 @@ from tests.cluster.processes import call
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PASSES = 12
-"""Enough for an accuracy of 97%."""
+"""The number of passes, which is enough for an accuracy of 97%."""
 KEYS = {
     *("job", "sync", "workers", "servers", "link", "rounds", "contributions", "points"),
     *("objective", "accuracy", "seconds", "points_per_s", "per_worker", "folds"),

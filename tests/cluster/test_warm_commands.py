@@ -96,8 +96,8 @@ def one_process() -> None:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job whose command is executed, because that takes seconds of processor time. The last test
-    with it kills it."""
+    """A job whose command is executed as a new program. All tests share it, because its start takes
+    seconds of processor time. The last test kills it."""
     with train(tmp_path_factory.mktemp("job") / "executed", fresh=True) as command:
         yield command
 

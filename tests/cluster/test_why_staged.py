@@ -157,7 +157,8 @@ def test_why_names_a_server_missing_at_the_start(tmp_path: Path, long_job: Path)
 
 @pytest.mark.parametrize(("points", "batch"), [(2, 1), (5, 8)])
 def test_why_names_a_worker_that_has_no_data(tmp_path: Path, points: int, batch: int) -> None:
-    """There are points for two of three workers. Two points make two batches of one point if the
+    """There are points for only two of the three workers. Two points make two batches of one point
+    if the
     user asks for batches of one. Five points make two batches of at least --min-batch points."""
     job = tmp_path / "few.py"
     job.write_text(FEW_POINTS.format(points, batch))

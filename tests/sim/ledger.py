@@ -2,11 +2,12 @@
 
 Contribution n of worker w adds 1 to element (w, n mod K) of a block that every slice holds. *At the
 end no element is larger than the number of contributions sent for it, and every contribution that
-was acknowledged or counted is in every slice exactly once. What a reader was sent is one version,
-not a mixture.*
+was acknowledged or counted is in every slice exactly once. Every version that a reader gets is one
+version, not a mixture of two.*
 
-A seed gives a scenario of crashes, stops, joins and leaves. Now and then a contribution is sent a
-second time, as by a worker that has not seen its acknowledgement. With replicas, servers fail too,
+A seed gives a scenario of crashes, stops, joins and leaves. From time to time a contribution is
+sent twice, as a worker does if it has not received the acknowledgement. With replicas, servers fail
+too,
 and *every slice* means the slice on its primary and on every replica.
 """
 
@@ -40,10 +41,10 @@ _RESTORED_S = 1.0
 """The time after which lost copies must be restored: about ten times as long as copying takes
 here."""
 _CALM_S = 1.3
-"""How long a run with failing servers continues after its last event: a server that joins with this
-event must have its copies before the end."""
+"""How long a run with failing servers continues after its last event. If a server joins with the
+last event, it must have its copies before the end of the run."""
 Block = Counter[tuple[int, int]]
-"""The number that was added to each element."""
+"""Per element, the sum that was added to it."""
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Books:
     """Contributions that may be missing at the end. A server that had them died before the fold of the
     round that counts them, and their worker died too, so it could not send them again."""
     memories: dict[int, "Blocks"] = field(default_factory=dict)
-    """The memory of each server. For a server that was started again, its new memory."""
+    """The memory of each server. A server that was started again has a new memory."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
     """The worker and the incarnation that these outstanding contributions belong to."""
     needless: int = 0
@@ -93,9 +94,9 @@ class Books:
 
 
 class Blocks(SimSliceStore):
-    """The memory of a server, with a block in every slot. It checks nothing. The block of a slice
-    that was fetched contains what the message contained, so a fault of a copy shows in that
-    copy."""
+    """The memory of a server, with a block in every slot. It checks nothing. The block of a fetched
+    slice has the contents of the message that brought it, so an error in a copy stays visible in
+    that copy."""
 
     books: Books
 
@@ -117,7 +118,7 @@ class Blocks(SimSliceStore):
 
     def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
         weight = super().fold(round_, slot, share, rows)
-        for slice_ in self.slices:  # this includes slices that an earlier primary has folded
+        for slice_ in self.slices:  # slices that an earlier primary has folded are included
             before = self._at.get(slice_, slot)
             if before != slot:
                 earlier = self._blocks[self.place(slice_, before)]
@@ -231,7 +232,7 @@ def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> st
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
     sync, _, patience = sync.partition(" abandon ")
-    # others continue while a slow worker reads; where all wait for it, the run would only be longer
+    # under these policies others continue while a slow worker reads; under the rest all wait
     slow_link = "5Mbit" if sync.startswith(("asp", "psp", "ssp")) else "20Mbit"
     text = f"""
         [job]
@@ -288,9 +289,9 @@ def _event(at_ms: float, what: str, worker: int | None = None, server: int | Non
 
 
 def storm(sync: str, seed: int, kind: str = "local") -> str:
-    """A job in which servers fail too: at most as many at once as a slice has replicas, with time
-    between the failures to restore the copies. The lead's server and the first worker do not
-    fail."""
+    """A job in which servers fail too: at most as many at once as a slice has replicas. There is
+    enough time between two failures to restore the copies. The lead's server and the first worker
+    do not fail."""
     rng = random.Random(f"servers {sync} {seed}")
     replicas = rng.choice([1, 1, 2])
     servers = replicas + rng.randint(2, 3)

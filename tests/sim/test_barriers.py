@@ -108,7 +108,7 @@ step = "40ms"
 
 
 def test_where_long_intervals_gain_nothing_fsp_makes_the_steps_of_bsp_and_does_not_wait() -> None:
-    """A step learns nothing more from points beyond its tenth, so every step gains the same."""
+    """In a step only the first ten points improve the objective, so every step gains the same."""
     steps = "[objective]\nhalving = 2000\nat_once = 10\n" + ONE_SLOW
     fsp = run("fsp", "rounds = 300\nprobe_points = 150", steps, "gradient").result
     bsp = run("bsp", "rounds = 300", steps, "gradient").result

@@ -97,7 +97,7 @@ class Case(msgspec.Struct, frozen=True):
     local_steps: int = 1
     coordination: str = "central"
     interval: str = "20ms"
-    """For fsp: a fixed interval, or `auto`."""
+    """The interval of fsp: a fixed one, or `auto`."""
     rounds: int = 6
     second: str = "23ms"
     """How long a step of worker-1 takes."""
@@ -344,8 +344,8 @@ class Conducted:
 
 
 class Conductor:
-    """Lets workers repeat the actions of a score, each one when as many decisions have been made as
-    the score says."""
+    """Lets workers repeat the actions of a score. Each action is repeated when the lead has made as
+    many decisions as the score says."""
 
     def __init__(self, hub: Hub, decisions: Decisions) -> None:
         self._hub, self._decisions = hub, decisions
@@ -401,8 +401,9 @@ def conduct(job: m.JobSpec, score: list[tuple[str, int, int]], found: Decisions)
     hub.servers[1].reach_lead(hub, hub.address(0))
     conductor = Conductor(hub, found)
     if traits_of(job.sync).trains_through:
-        # A worker that trains through the barrier begins its next batch under the lease that it
-        # has. In the simulator, no answer of the lead comes sooner; here the lead waits.
+        # A worker that trains through the barrier begins its next batch with its current lease. In
+        # the simulator the lead's answer always comes later; here the lead must wait for that
+        # batch.
         found.goes_on = lambda worker: conductor.workers[worker].waits
     try:
         conductor.play(score)

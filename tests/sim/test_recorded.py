@@ -95,8 +95,8 @@ def delays_ns(state: RunState, job: JobSpec, near: str = "tcp") -> list[float]:
 
 
 def test_a_worker_that_joins_late_does_not_change_the_estimated_delays() -> None:
-    """A worker that joins late has few exchanges, and its first contribution follows none. Its
-    waits do not change the estimated delays of the others."""
+    """A worker that joins late has few exchanges, and there is no exchange before its first
+    contribution. Its waits do not change the estimated delays of the others."""
     known = Run(
         scenario_under("ssp:2") + '[[workers]]\nstep = "20ms"\njoin = "11500ms"\n', check=False
     )

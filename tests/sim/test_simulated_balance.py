@@ -40,8 +40,8 @@ class Visits:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, subtracts: bool = False) -> None:
-        """`subtracts`: a contribution may have no points, if it subtracts those of a chunk that has
-        moved (kind statistics)."""
+        """`subtracts`: with kind statistics, a contribution may contain no points and only subtract
+        the points of a chunk that has moved."""
         self._subtracts = subtracts
         self.begun_again = 0
         self._forgotten: set[int] = set()
@@ -64,7 +64,7 @@ class Visits:
         ) -> int:
             at = self._positions(plan)
             points: int = commit(plan, holder, progress, ahead=ahead)
-            for index in {step.chunk for step in progress}:  # `_positions` sees if others change
+            for index in {step.chunk for step in progress}:  # `_positions` fails if others change
                 chunk, (passes, cursor) = plan.chunks[index], at[index]
                 at[index] = chunk.passes, chunk.cursor
                 while (passes, cursor) < (chunk.passes, chunk.cursor):
@@ -109,7 +109,8 @@ class Visits:
         def watched(sharing: Sharing, trailer: Trailer, ahead: bool = False) -> int:
             points: int = commit(sharing, trailer, ahead=ahead)
             computed = trailer.weight if trailer.visited < 0 else trailer.visited
-            # otherwise the parameters contain points that do not count, and are visited again
+            # otherwise points that do not count would be in the parameters, and would be visited
+            # again
             known = sharing.begun and not (self._subtracts and not trailer.progress)
             assert not known or points == computed or not computed, (points, trailer)
             return points
@@ -185,8 +186,8 @@ def test_the_chunks_of_slow_workers_are_visited_as_often_as_others(
 def test_chunks_differ_by_one_pass_after_the_balance_has_settled(
     slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The balance settles within 20 s, of which a pass takes two. A measurement that was wrong may
-    make a worker late now and then."""
+    """The balance settles within 20 s; a pass takes about 2 s. After that, a wrong measurement may
+    make a worker late from time to time."""
     apart: list[tuple[float, int]] = []
     balance = Sharing.balance
 
@@ -242,8 +243,9 @@ def test_nothing_moves_between_equal_workers_whose_speeds_wander(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(2))
 def test_few_points_move_between_workers_whose_speeds_wander(seed: int) -> None:
-    """The fast workers visit the 20,000 points about 26 times. The points of the slow one move once;
-    after that, one chunk in 20 moves in each pass, so that all finish it together."""
+    """The fast workers visit the 20,000 points about 26 times. The points of the slow worker move
+    once. After that, one chunk in 20 moves in each pass, so that all workers finish the pass
+    together."""
     run = Run(job("auto", 'max_time = "60s"') + wandering(seed), seed=seed)
     moved = {"balance-passes": 0, "balance-pass": 0}
     for line in run.lines("chunks"):

@@ -1,4 +1,5 @@
-"""The evaluator in the simulator: whoever dies or comes back, exactly one worker evaluates."""
+"""The evaluator in the simulator: whichever worker dies or comes back, exactly one worker
+evaluates."""
 
 import pytest
 

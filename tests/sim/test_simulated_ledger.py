@@ -16,7 +16,7 @@ from tests.sim.ledger import keep_books
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 SEARCHED = range(30 * TORTURE)
-"""The seeds of tests that switch a rule off: at least one of them must show the fault."""
+"""The seeds of tests that switch a rule off. At least one of these seeds must show the fault."""
 SEEDS = SEARCHED if "POLYRHYTHM_TORTURE" in os.environ else range(8)
 SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp", "fsp abandon 2ms"]
 

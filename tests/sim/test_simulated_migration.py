@@ -28,11 +28,11 @@ SEEDS = range(200) if TORTURE == 1 else range(10_000)
 
 
 class Places:
-    """Which incarnation of a worker has received the points of which chunk."""
+    """Records which incarnation of a worker has received the points of which chunk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.received: dict[int, set[int]] = {}
-        """Per number of a delivery that has arrived, the chunk."""
+        """The chunk of every delivery that has arrived, by the number of the delivery."""
         self.moved = 0
         receive, complete = SimDeliveries.receive, DataPlan._complete
 
@@ -117,7 +117,8 @@ def test_every_pass_visits_every_point_once(seed: int, monkeypatch: pytest.Monke
 
 
 def check_moves(run: Run) -> None:
-    """At the end, every chunk that was to move has moved or has stayed."""
+    """At the end no move is unfinished: every chunk has moved, or was reported as kept by its
+    worker."""
     begun = sum(line["moved"] for line in run.lines("chunks"))
     assert begun == sum(
         line["chunks"] for what in ("points-moved", "points-kept") for line in run.lines(what)
@@ -259,7 +260,8 @@ def test_a_job_that_resumes_from_a_cut_in_the_middle_of_a_window_visits_the_rest
 
 @pytest.mark.parametrize("bandwidth", ["2MB", "1MB"])
 def test_sending_the_points_costs_less_than_4_percent_of_the_run(bandwidth: str) -> None:
-    """FSP Table 2: at half the bandwidth, too. With `lease` the same chunks move without points."""
+    """As in Table 2 of the FSP paper, this also holds at half the bandwidth. With `lease` the same
+    chunks move without their points, so the difference is the cost of sending."""
     took_s = {}
     for migrate in ("lease", "full"):
         text = job_with(migrate, "epochs = 8").replace('"2MB"', f'"{bandwidth}"')

@@ -218,8 +218,8 @@ def test_a_run_that_cannot_go_on_says_what_every_process_waits_for() -> None:
 
 
 def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
-    """The only worker is stopped for ever. Heartbeats are still scheduled, so the simulation never
-    runs out of events, and ends only at its limit."""
+    """The only worker is stopped and never continues. Heartbeats are still scheduled, so the
+    simulation never runs out of events, and ends only at its limit."""
     with pytest.raises(JobFailed) as caught:
         Run(
             """
@@ -300,7 +300,7 @@ def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fold leaves contributions for the next round, though they were complete when it was
+    """A fold leaves contributions for the next round although they were complete when the fold was
     decided."""
     from polyrhythm.sim.server.slice_store import SimSliceStore
 

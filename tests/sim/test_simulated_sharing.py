@@ -1,6 +1,6 @@
-"""Private data of which some workers share their points: every pass visits every point once that is
-there, while workers die, come back and change their mind, and no point leaves a worker that shares
-nothing.
+"""Private data, which some workers share. Workers die, come back, and begin or cease to share.
+Every pass visits every point of the workers that are there once, and no point leaves a worker that
+shares nothing.
 
 The tests try 200 seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
 """
@@ -33,7 +33,7 @@ class Watch:
         self.visited: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         """Per chunk and pass, the points in the order of their visits."""
         self.skipped: defaultdict[int, set[int]] = defaultdict(set)
-        """Per chunk, the passes that are not made up because its owner was gone."""
+        """Per chunk, the passes that leave it out because its owner was gone."""
         self.arrived: set[int] = set()
         """The numbers of the deliveries that have arrived."""
         self.senders: set[str] = set()
@@ -82,7 +82,7 @@ class Watch:
 
         def watch_take(deliveries: SimDeliveries, lease: Leased) -> None:
             take(deliveries, lease)
-            for chunk in lease.chunks:  # other workers' points have the highest numbers
+            for chunk in lease.chunks:  # its own points have the lowest numbers
                 own = chunk.first < lease.points
                 assert own or chunk.chunk in deliveries.received, "it does not have these points"
 
@@ -101,8 +101,8 @@ class Watch:
         monkeypatch.setattr(Simulation, "_dial_worker", watch_dial)
 
     def check(self) -> None:
-        """No point is visited twice in a pass. All points of a chunk are visited, except in passes
-        that ended while no worker had it."""
+        """No point is visited twice in a pass. Every pass visits all points of a chunk, unless the
+        pass ended while no worker had the chunk."""
         assert self.plan is not None
         for index, chunk in enumerate(self.plan.chunks):
             every = list(range(chunk.points))
@@ -118,8 +118,8 @@ def event(at_s: float, what: str, worker: str, more: str = "") -> str:
 
 
 def storm(seed: int) -> str:
-    """Four workers with data sets of their own, of which some share them. Workers die, stop, leave, come
-    back with the same points or with others, and share their points or not."""
+    """Four workers with data sets of their own. Some workers share their points. Workers die, stop,
+    leave, come back with the same points or with others, and share their points or not."""
     rng = random.Random(seed)
     sync = rng.choice(["fsp", "fsp", "fsp", "psp", "bsp"])
     sharing = [rng.random() < 0.7 for _ in range(4)]
@@ -179,8 +179,8 @@ def test_every_pass_visits_every_point_once_and_only_shared_points_leave(
 
 
 def job(slow: str = "", events: str = "", **more: str) -> str:
-    """Two fast workers and a slow one, each with 600 points of its own. `slow`: more about the slow
-    one, worker-2."""
+    """Two fast workers and a slow one, each with 600 points of its own. `slow`: more lines of the
+    scenario for worker-2, the slow one."""
     settings = "".join(f"{key} = {value}\n" for key, value in more.items())
     return f"""
         [job]
@@ -239,7 +239,7 @@ def test_nothing_moves_if_the_slow_worker_does_not_share(monkeypatch: pytest.Mon
 def test_a_worker_refuses_to_send_points_that_it_does_not_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lead orders it by mistake."""
+    """The lead orders the worker to send them, by mistake."""
     watch = Watch(monkeypatch)
     monkeypatch.setattr(PrivatePlan, "may_move", lambda *order, **more: True)
     monkeypatch.setattr(PrivatePlan, "can_give", lambda *order: True)
@@ -311,7 +311,8 @@ def test_a_worker_that_comes_back_with_another_number_of_points_is_told(
 
 
 def unlike(seed: int) -> str:
-    """The scenario of the storm without private data: workers say that they have different data sets."""
+    """The scenario of `storm` without private data: the data sets of the workers have different
+    fingerprints."""
     text = storm(seed).replace("data_private = true", "").replace("share_data = true", "")
     text = text.replace('migrate = "full"', 'migrate = "auto"')
     text = text.replace('migrate = "blocking"', 'migrate = "auto"')
@@ -352,7 +353,7 @@ def test_auto_delivers_points_from_the_moment_on_in_which_a_worker_announces_oth
 def test_a_slow_worker_that_shares_nothing_is_not_named_among_those_that_give_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two slow workers are alike, and one of them shares its points."""
+    """Two slow workers are equally fast, and only one of them shares its points."""
     watch = Watch(monkeypatch)
     run = Run(job(f'{SHARES}\n[[workers]]\nstep = "40ms"'))
     assert watch.senders == {"worker-2"}

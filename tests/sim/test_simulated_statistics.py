@@ -1,5 +1,6 @@
-"""Kind statistics: in every version, on every server, the sum of the rows is what the memory of all
-points of all members gives, and no point is in two rows, whatever happens to workers and servers.
+"""Kind statistics: in every version, on every server, the sum of the rows equals the sum over the
+memory of all points of all members, and no point is in two rows, whatever happens to workers and
+servers.
 
 The checker of the simulator tests this after every fold, on primaries and replicas. The tests try 200
 seeds, and those that have found a fault. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
@@ -37,8 +38,8 @@ Versions = dict[int, list[PointNumbers]]
 
 
 def text_of(seed: int) -> str:
-    """In every second scenario servers fail too. In every third one, points move from worker to
-    worker with what they remember."""
+    """In every second scenario servers fail too. In every third scenario, points move from worker
+    to worker together with their memory."""
     sync = SYNCS[seed % len(SYNCS)]
     moves = '[job]\nmigrate = "full"\n' if seed % 3 == 2 else "[job]\n"
     if seed // len(SYNCS) % 2:
@@ -50,7 +51,8 @@ def text_of(seed: int) -> str:
 
 
 def run(seed: int) -> Run:
-    """In every fifth scenario the job resumes from a checkpoint, and the same happens to it again."""
+    """In every fifth scenario the job resumes from a checkpoint, and the resumed job has the same
+    events again."""
     text = text_of(seed)
     if seed % 5 != 2:
         return Run(text, seed=seed)
@@ -227,7 +229,7 @@ def check_all_points_at_the_end(versions: Versions, points: int) -> None:
 
 
 LAST = CALM.replace("points = 60", "points = 120").replace('"bsp"', '"SYNC"')
-"""Under bsp the last pass is from about 0.11 to 0.21 s."""
+"""Under bsp the last pass lasts from about 0.11 s to 0.21 s after the start."""
 
 
 @pytest.mark.parametrize("sync", SYNCS)

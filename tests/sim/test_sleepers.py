@@ -38,8 +38,8 @@ def test_no_server_keeps_the_link_of_a_worker_that_does_not_wake(sync: str) -> N
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 @pytest.mark.parametrize("at", ["30s", "80s"], ids=["within the time", "after it"])
 def test_it_joins_again_when_it_wakes(sync: str, at: str) -> None:
-    """The message that the worker was evicted is in its link before the end of the link, so it
-    reads the message first and joins again."""
+    """The message that the worker was evicted is sent before its link is closed, so the worker
+    reads this message first, and joins again."""
     run = Run(JOB.format(sync=sync) + WAKES.format(at=at))
     assert [line["name"] for line in run.lines("rejoined")] == ["worker-1"]
     assert run.simulation.workers["worker-1"].failure is None

@@ -45,7 +45,7 @@ def test_a_crashed_worker_is_not_waited_for_and_other_workers_visit_its_points(a
     run = happen(f"{at} crash worker-1")
     assert not run.end.failed
     assert run.result["points"] == 4000
-    if at == "1ms":  # the hello of the worker may be in flight: then it joins and is removed
+    if at == "1ms":  # the hello may be in flight at the crash: then the worker joins and is removed
         assert len(run.lines("joined")) in (2, 3)
         return
     (left,) = run.lines("left")[:1]
@@ -217,8 +217,8 @@ def test_a_short_silence_does_not_evict_a_worker() -> None:
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:3"])
 @pytest.mark.parametrize("stop_s", [1, 3, 12, 60])
 def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop_s: int) -> None:
-    """Steps take 3 s and messages are delayed, so the lead hears little but heartbeats of the
-    workers."""
+    """Steps take 3 s and messages are delayed, so the lead receives hardly anything but heartbeats
+    from the workers."""
     run = Run(
         f"""
         [job]
