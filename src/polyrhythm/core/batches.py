@@ -2,8 +2,8 @@
 
 *When a batch would leave fewer points in a chunk than the minimum, it takes these points too. So a
 chunk always has either no points left or enough for another batch, whichever worker visits it next,
-and a batch has at most `least` - 1 points more than was asked for.* The minimum exists because some
-layers, such as BatchNorm, cannot train on a single point. A data set that is smaller than the
+and a batch has at most `least` - 1 points more than the loop asked for.* The minimum exists because
+some layers, such as BatchNorm, cannot train on a single point. A data set that is smaller than the
 minimum is visited as one batch.
 """
 

@@ -16,9 +16,9 @@ def contribution(
     indices: int | None = None,
     quantised: bool = False,
 ) -> m.Contribution:
-    """`parts`: which tensors of a slice of non-trained buffers are sent; `indices`: how many rows
-    of a slice that consists of rows. None sends the whole slice. `quantised`: it is sent as
-    integers of 8 bits."""
+    """`parts`: which tensors of a slice of non-trained buffers are sent. `indices`: how many rows of
+    a slice that consists of rows are sent. If both are None, the whole slice is sent. `quantised`:
+    the slice is sent as integers of 8 bits."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,

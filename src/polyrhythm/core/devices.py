@@ -1,8 +1,9 @@
 """Which device each worker of a host computes on (`--devices`).
 
 *Worker number N of a host asks for item N of the list, and the list begins again after its last item.
-`cuda:1` and `cpu` name a device. `cuda` asks for any CUDA device, and `auto` for a CUDA device if there
-is one. These workers get the CUDA devices in turn.* A worker that is started again keeps its device.
+`cuda:1` and `cpu` name a device. `cuda` asks for any CUDA device, and `auto` for a CUDA device if
+there is one. Workers with `cuda` or `auto` get the CUDA devices in turn.* A worker that is started
+again keeps its device.
 """
 
 import re
@@ -26,7 +27,7 @@ class CudaFound(msgspec.Struct, frozen=True):
     missing: str = ""
     """Why there is no device."""
     forked: bool = True
-    """Whether forked processes can use CUDA. They cannot if it was initialised before the fork."""
+    """Whether forked processes can use CUDA. They cannot if CUDA was initialised before the fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Assignment:
 
 
 def as_text(devices: object) -> str:
-    """The text of `--devices`, if Python code may have given a `torch.device` or a list."""
+    """The text of `--devices`. Python code may also give a `torch.device` or a list, which are turned
+    into this text."""
     return ",".join(map(str, devices)) if isinstance(devices, list | tuple) else str(devices)
 
 
@@ -58,7 +60,7 @@ def asked_by(items: Sequence[str], number: int) -> str:
 
 
 def may_use_cuda(asked: str) -> bool:
-    """Whether a worker that asks for this may get a CUDA device."""
+    """Whether a worker that asks for `asked` may get a CUDA device."""
     return asked != CPU
 
 

@@ -85,7 +85,7 @@ class CommitCut(Effect, frozen=True):
 
 class ExpectKept(Effect, frozen=True):
     """Receive the state that this worker sends for cut `number`, and refuse more than `most_nbytes`
-    bytes. Discard a state that was received before. `number` is 0: expect none."""
+    bytes. Discard a state that was received before. If `number` is 0, expect no state."""
 
     number: int = 0
     worker: int = -1
@@ -183,8 +183,9 @@ class StartFold(Effect, frozen=True):
 
 
 class Publish(Effect, frozen=True):
-    """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker.
-    *A version is never sent to another incarnation, which would take it for its own.*"""
+    """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker. *A
+    version is never sent to another incarnation of the worker, because that incarnation would take
+    the version for its own.*"""
 
     worker: int
     incarnation: int
@@ -198,7 +199,7 @@ class Publish(Effect, frozen=True):
 
 
 class FreeSlots(Effect, frozen=True):
-    """Free the memory of these slots. It is not used again until another effect names the slots."""
+    """Free the memory of these slots. A slot is not used again until another effect names it."""
 
     slots: tuple[int, ...]
 
@@ -318,13 +319,14 @@ class PushSlices(Effect, frozen=True):
     pull: int = 0
     """Without rounds: the ticket of a pull for the parameters; 0 for none."""
     pulled: int = -1
-    """The last ticket whose answer the worker has copied; -1 if this request does not say so."""
+    """The last ticket whose answer the worker has copied; -1 if this request does not report a
+    ticket."""
 
 
 class Expect(Effect, frozen=True):
-    """From now on, write arriving slices of version `round` or later to the worker's parameters.
-    None: write none, because the user's code uses the parameters; slices of version `keep` are then
-    held until they may be written."""
+    """From now on, write arriving slices of version `round` or later to the worker's parameters. If
+    `round` is None, write no slices, because the user's code uses the parameters; slices of version
+    `keep` are then held until they may be written."""
 
     round: int | None
     keep: int | None = None
@@ -332,8 +334,9 @@ class Expect(Effect, frozen=True):
 
 class Resume(Effect, frozen=True):
     """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
-    `steps` to `points` say when to contribute next, as in `Release`. `anew`: the worker has
-    rejoined, so it discards what it had not contributed. `torn`: as in `Release`."""
+    The fields from `steps` to `points` say when to contribute next, as in `Release`. `anew`: the
+    worker has rejoined, so it discards everything that it had not contributed. `torn`: as in
+    `Release`."""
 
     round: int
     stop: bool

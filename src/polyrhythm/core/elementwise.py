@@ -17,7 +17,7 @@ ELEMENTWISE = (
     "RMSprop",
     "Rprop",
 )
-"""Torch's optimizers that treat every element of a parameter by itself."""
+"""Torch's optimizers that treat every element of a parameter independently of the others."""
 _REASONS = {
     "LBFGS": "it searches along a line with the whole gradient at once",
     "Adafactor": "it factors each matrix into rows and columns",

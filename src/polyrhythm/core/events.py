@@ -87,7 +87,7 @@ class ResumeAsked(Event, frozen=True):
     record: Record
     spec: ModelSpec
     kept_nbytes: int = 0
-    """The size of the state in the checkpoint that `worker.keep` added; 0: it has none."""
+    """The size of the state that `worker.keep` added to the checkpoint; 0 if there is none."""
 
 
 class CutCommitted(Event, frozen=True):
@@ -98,7 +98,7 @@ class CutCommitted(Event, frozen=True):
     nbytes: int = 0
     fault: str = ""
     taken: bool = False
-    """With `fault`: another job writes to the store, so this one makes no more checkpoints."""
+    """With `fault`: another job writes to the same store, so this job makes no more checkpoints."""
     unpruned: str = ""
     """Why older checkpoints could not be deleted; empty if they were."""
     unkept: str = ""
@@ -205,16 +205,16 @@ class StateAdopted(Event, frozen=True):
 
 
 class FoldDone(Event, frozen=True):
-    """The fold of `round` is done. `weight`: the largest weight, over all slices, that was
-    folded."""
+    """The fold of `round` is done. `weight`: the largest weight that was folded into a slice of this
+    server."""
 
     round: int
     weight: float
 
 
 class Sent(Event, frozen=True):
-    """Version `round` was sent to these workers. Over a stream link they no longer need the
-    server's buffer."""
+    """Version `round` was sent to these workers. Workers with a stream link do not read the server's
+    buffer any more."""
 
     workers: tuple[int, ...]
     round: int

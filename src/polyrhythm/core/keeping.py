@@ -14,8 +14,8 @@ _COPIES = 4
 
 
 def most_nbytes(spec: ModelSpec) -> int:
-    """The greatest size of a kept state. The lead's process holds one state in memory, so a member
-    must not be able to send more than belongs to a job with this model."""
+    """The greatest size of a kept state. The lead's process holds one state in memory, so the limit
+    depends on the size of the job's model."""
     return _ALWAYS_NBYTES + _COPIES * nbytes_of(spec)
 
 

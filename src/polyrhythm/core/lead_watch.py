@@ -34,8 +34,8 @@ _LEAST_HEARD_EVERY_S = 0.25
 
 class HeardThrottle:
     """Limits how often a node tells its machine that bytes came from the lead. Twice per heartbeat
-    is enough for `LeadWatch`, because it suspects the lead after more than one heartbeat; a short
-    lead timeout needs it more often."""
+    interval is enough for `LeadWatch`, because it suspects the lead only after more than one
+    interval. If the lead timeout is short, the node tells its machine more often."""
 
     __slots__ = ("_every_ns", "_last_ns", "next_ns")
 

@@ -1,8 +1,9 @@
-"""Metrics: the values that users' code reports, such as an accuracy. Which direction is better, what
-the value of a metric is when several workers report it, and how a target is written.
+"""Metrics: the values that users' code reports, such as an accuracy. This module decides which
+direction is better, what the value of a metric is when several workers report it, and how a target is
+written.
 
-*A metric is better when it is lower if its name contains one of the words of `_WORDS`, or if one of
-its parts is one of the abbreviations of `_PARTS`; every other metric is better when it is higher.
+*Lower values of a metric are better if its name contains one of the words in `_WORDS`, or if a part
+of its name is one of the abbreviations in `_PARTS`. For every other metric, higher values are better.
 `NAME>=VALUE` and `NAME<=VALUE` state the direction of a target themselves.*
 
 *An evaluation is about the model that all workers share, so it replaces the earlier values of all
@@ -19,7 +20,8 @@ from polyrhythm.wire.messages.fields import METRIC_NAME, MOST_METRIC_NAME, MOST_
 from polyrhythm.wire.messages.job import Target
 
 OBJECTIVE = "objective"
-"""The name of the mean loss of all workers, which is not reported but passed to `step()`."""
+"""The name of the mean loss of all workers. Users' code does not report the loss, but passes it to
+`step()`."""
 RESERVED = frozenset({OBJECTIVE, "at_s", "round", "passes", "points", "worker"})
 """Names of other columns in the history of a run."""
 MOST_NAMES = 500

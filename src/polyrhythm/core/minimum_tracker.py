@@ -1,5 +1,6 @@
-"""The minimum over keys, where each key has a number that usually grows and rarely falls. The cost does
-not depend on the number of keys; after a fall, it is that of counting up to the minimum again."""
+"""The minimum over keys, where each key has a number that usually grows and rarely falls. The cost
+does not depend on the number of keys. After a number has fallen, the tracker counts up from it to the
+next minimum again."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar

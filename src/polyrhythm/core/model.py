@@ -52,7 +52,8 @@ def _difference_of_tensors(mine: TensorSpec, other: TensorSpec) -> str | None:
 
 
 def _named(tensor: TensorSpec) -> str:
-    """The tensor with its kind. A spec does not tell a frozen parameter from a buffer."""
+    """The tensor's name and kind. The kind does not distinguish a frozen parameter from a buffer,
+    because a spec does not."""
     what = "the buffer or frozen parameter" if tensor.group == BUFFERS else "the parameter"
     return f"{what} {tensor.name!r}"
 

@@ -18,8 +18,8 @@ def file_of(model: str = "", *, best: bool = False) -> str:
 
 
 def files_of(models: Sequence[str], *, best: bool = False) -> str:
-    """The files of these models as one text, which a shell expands to their names. Without models:
-    the name of the only file."""
+    """The files of these models as one text, which a shell expands to their names. If `models` is
+    empty, the name of the job's only model file."""
     return file_of("{" + ",".join(models) + "}" if models else "", best=best)
 
 
@@ -31,8 +31,8 @@ def models_of(files: str) -> list[str]:
 
 
 def named(file: str, *, best: bool = False) -> str | None:
-    """The model whose file in a run's folder has this name; None if it is no file of one of several
-    models."""
+    """The model to which the file with this name belongs; None if the file does not belong to a job
+    with several models."""
     prefix = f"{file_of(best=best).removesuffix(SUFFIX)}-"
     name = file.removesuffix(SUFFIX).removeprefix(prefix)
     known = name.isidentifier() and (best or name != "best")
@@ -40,8 +40,8 @@ def named(file: str, *, best: bool = False) -> str | None:
 
 
 def choose(model: str | None, there: Iterable[str], *, best: bool = False) -> str:
-    """The name of the file of this model, or of the only one, if `there` are the files of a run.
-    Raises StoreError if the job has other models."""
+    """The name of the file of this model; `model` is None for a job with one model. `there`: the
+    files of the run. Raises StoreError if the job has other models."""
     names = sorted(name for file in there if (name := named(file, best=best)) is not None)
     if model is None and names:
         raise StoreError(f"the job has several models: name one of {', '.join(names)}")

@@ -31,9 +31,9 @@ _OPTIONS = {
     "RMSprop": ("alpha", "eps", "momentum", "centered", "weight_decay"),
     "Rprop": (),
 }
-"""By torch's name of an optimizer, the options that `--outer` accepts besides the learning rate."""
+"""Per optimizer, by torch's name, the options that `--outer` accepts besides the learning rate."""
 _MOST_RATE = 1e4
-"""The largest rate that a message can have."""
+"""The largest learning rate that a message can contain."""
 _BELOW_ONE = ("momentum", "beta1", "beta2", "rho")
 _SWITCHES = {"amsgrad", "centered"}
 _BETAS = {"beta1": 0.9, "beta2": 0.999}

@@ -15,16 +15,15 @@ _REMEMBERED = 64
 
 
 def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
-    """For how much of the gap between two readings of the clock the process was stopped. Readings
-    are due every `every_ns`; `ran_ns` is the least time for which the process computed in the
-    gap."""
+    """For how much of the gap between two readings of the clock the process was stopped. Readings are
+    due every `every_ns`; `ran_ns`: the process used at least this much CPU time in the gap."""
     missing_ns = gap_ns - min(max(ran_ns, 0), gap_ns)
     return missing_ns if missing_ns > every_ns + _SLACK_NS else 0
 
 
 class Pauses:
-    """The pauses of this process. In all methods `ran_ns` is the time for which the process has
-    computed since it began."""
+    """The pauses of this process. In all methods `ran_ns` is the CPU time that the process has used
+    since it began."""
 
     def __init__(self, every_ns: int, now_ns: int, ran_ns: int) -> None:
         self.every_ns = every_ns

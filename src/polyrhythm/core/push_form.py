@@ -19,14 +19,15 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
 def may_be_quantised(layout: Layout, slice_: Slice) -> bool:
-    """Whether this slice is quantised with `--push int8`. A slice that consists of rows is not: an
-    aggregate tells by its numbers which rows were sent (`tensors/rows.py`)."""
+    """Whether this slice is quantised with `--push int8`. A slice that consists of rows is not
+    quantised, because an aggregate finds out from its numbers which rows were sent
+    (`tensors/rows.py`)."""
     space = layout.spaces[slice_.space]
     return not space.buffers and space.dtype in _FLOATS and not slice_.width
 
 
 def scale_nbytes(dtype: str) -> int:
-    """The size of a scale for numbers of this dtype: at least that of float32."""
+    """The size of a scale for numbers of this dtype. It is at least the size of a float32."""
     return max(4, ITEM_NBYTES[dtype])
 
 
@@ -40,7 +41,7 @@ def quantised_slices(
     push: str, layout: Layout, routes: Sequence[Route], by_reference: Collection[int]
 ) -> frozenset[int]:
     """The slices that a worker quantises in its next contribution. `by_reference`: the servers that
-    read this worker's memory, so that a smaller push gains nothing."""
+    read this worker's memory. Nothing is quantised for them, because no bytes are sent."""
     if push != INT8:
         return frozenset()
     return frozenset(

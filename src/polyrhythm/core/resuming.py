@@ -15,7 +15,7 @@ from polyrhythm.wire.messages import JobSpec
 
 ON_LOSS = ("end", "resume")
 _LOSSES = frozenset({"server-died", "slices-lost"})
-"""The reasons for the end of a job with which parameters are lost."""
+"""The reasons for the end of a job that mean that parameters are lost."""
 _MOST_IN_VAIN = 3
 
 
@@ -24,8 +24,8 @@ class Loss:
     """How a job ended before it reached a goal."""
 
     reason: str | None
-    """The code of the lead's reason for the end; None if the command that runs the job found the
-    loss of the lead or of slices itself."""
+    """The code of the lead's reason for the end; None if the lead gave none, because the command that
+    runs the job noticed the loss of the lead or of slices itself."""
     servers: int
     """How many dead servers the command that runs the job knows of."""
     rounds: int
@@ -54,7 +54,7 @@ class Resuming:
     def decide(
         self, loss: Loss, found: NewestCheckpoint, job: JobSpec
     ) -> tuple[JobSpec | None, Reason]:
-        """The job to continue with from this checkpoint, or None if the job ends; and the
+        """Returns the job that continues from this checkpoint, or None if the job ends; and the
         reason."""
         self._in_vain = self._in_vain + 1 if found.number == self._last else 0
         self._last = found.number

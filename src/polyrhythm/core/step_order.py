@@ -1,9 +1,10 @@
 """The order in which the models of a job make their steps, such as critic, critic, generator.
 
-*All workers make their steps in one order, which repeats. The order is learnt: it is the sequence of
-models from a first step up to the next step of that first model after which every model has made a
-step. A worker whose next step is of another model than the order says is refused.* The order is
-learnt from whichever worker comes first, so a worker that differs in the first cycle is found too.
+*All workers make their steps in one order, which repeats. The order is learnt from the steps: it ends
+when every model has made a step and the model of the first step makes a step again. That step begins
+the order anew. A worker is refused if its next step is a step of another model than the order says.*
+The order is learnt from whichever worker comes first, so a worker that differs in the first cycle is
+found too.
 
 This matters where servers make the steps (kind gradient): a contribution is then one step of one
 model. With kind local a contribution is the change of all models, and any order is allowed.
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_STEPS = 1_000
-"""The longest order. It limits what the lead remembers if a model makes no steps at all."""
+"""The most steps in an order. Without a limit, the lead would remember ever more steps if one model
+made none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +23,17 @@ class OrderBroken:
     """A step that is not the next one in the order. The members are numbers of models."""
 
     expected: tuple[int, ...]
-    """The order, or the beginning of it that is known."""
+    """The order, or as much of its beginning as is known."""
     seen: tuple[int, ...]
-    """The steps of the worker since the beginning of the order, with the one that is refused."""
+    """The steps of the worker since the beginning of the order, including the step that is
+    refused."""
 
 
 class StepOrder:
     """The order of the steps of a job with `models` models, and where each worker stands in it.
 
     A worker that was removed and comes back goes on in the middle of its order, or begins again if
-    its process was restarted. Where it stands is found from its next steps."""
+    its process was restarted. Its next steps show where it stands."""
 
     def __init__(self, models: int) -> None:
         self._models = models
@@ -62,8 +65,8 @@ class StepOrder:
         return None
 
     def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
-        """The first member that comes to the end of what is known says how the order goes on: with
-        this model, or from its beginning. Returns the position of the step."""
+        """The member that first reaches the end of the known order decides how the order continues:
+        with this model, or from its beginning. Returns the position of the step."""
         (place,) = at
         if place < len(self.order):
             return at

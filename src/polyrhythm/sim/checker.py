@@ -1,9 +1,9 @@
 """Checks across machines that none of them could make alone.
 
 *A contribution that a server reports as arrived is in every slice of that server. With kind
-statistics, a fold deletes the contributions of workers that were removed, also while a report of one
-is on its way. A contribution that was complete when the lead decided a round is in that round's
-version: in every slice, on every server.*
+statistics, a fold deletes the contributions of removed workers, even while a report of such a
+contribution is on its way. A contribution that was complete when the lead decided a round is in that
+round's version: in every slice, on every server.*
 """
 
 from collections.abc import Callable
@@ -29,7 +29,8 @@ class Checker:
         self._arrived: dict[Given, set[int]] = {}
         self._promised: dict[int, list[Given]] = {}
         self._sequences: dict[int, dict[int, dict[Key, int]]] = {}
-        """Kind statistics: for each version and slice the last contribution in every row."""
+        """Kind statistics: for each version and slice, the sequence of the last contribution in every
+        row."""
         self._cuts: dict[int, dict[int, tuple[frozenset[Given], float]]] = {}
         self.checkpoints: list[tuple[Record, dict[int, tuple[frozenset[Given], float]]]] = []
         """The checkpoints that were made: the record, and per slice its contributions and weight."""
@@ -74,8 +75,8 @@ class Checker:
             check_rows(memory, server, slice_, self.is_member)
 
     def released(self, release: m.Release) -> None:
-        """The lead lets a worker go on: a version in which slices contain different contributions to
-        one row must be called torn."""
+        """The lead lets a worker go on. If slices of the version contain different contributions to
+        one row, the release must say that the version is torn."""
         slices = self._sequences.get(release.round, {})
         seen: dict[Key, int] = {}
         for sequences in slices.values():
@@ -100,8 +101,8 @@ class Checker:
         self._sequences.pop(round_ - 5, None)
 
     def folded(self, server: int, round_: int) -> None:
-        """A server has folded this round: check that the contributions that were complete are in
-        its slices, and its rows of statistics."""
+        """A server has folded this round: check that its slices contain the contributions that were
+        complete, and check its rows of statistics."""
         for slice_ in self.memories[server].slices:
             self.check_rows(server, slice_)
         self._note_rows(server, round_)

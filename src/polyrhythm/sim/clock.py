@@ -12,9 +12,9 @@ reads zero either."""
 
 
 class Clock:
-    """Makes the scheduled calls. The calls of one time share a list, so the heap holds each time
-    only once. This saves time when, for example, a version arrives at a thousand equal workers at
-    once."""
+    """Makes the scheduled calls. All calls for the same time share a list, so the heap holds each
+    time only once. This saves time when, for example, a version arrives at a thousand equal workers
+    at once."""
 
     def __init__(self) -> None:
         self.now_ns = BEGINNING_NS
@@ -26,7 +26,8 @@ class Clock:
         return self.now_ns
 
     def at(self, when_ns: int, do: Callable[[Any], None], what: Any = None) -> None:
-        """Call `do(what)` at that time. The argument saves callers a closure."""
+        """Call `do(what)` at this time. Callers need no closure, because `what` is passed as an
+        argument."""
         due = self._due.get(when_ns)
         if due is None:
             self._due[when_ns] = [(do, what)]

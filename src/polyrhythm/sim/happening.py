@@ -20,8 +20,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     factor: float | None = None
     """For slow: from then on, steps take this many times as long."""
     points: int | None = None
-    """For join: the points of the worker's own data set from then on (with data_private). None: as many
-    as before."""
+    """For join, with data_private: the number of points in the worker's own data set from then on.
+    None: as many as before."""
     share_data: bool | None = None
     """For join: whether the worker sends its points to others from then on. None: as before."""
     peer: int | None = None

@@ -30,8 +30,8 @@ class Hosted:
         self.until_ns: float = inf
         """The earliest time for which a call of `wake` is scheduled."""
         self.stale = True
-        """Whether the machine has handled an event since it was asked when to wake it. Only an event
-        changes what it answers."""
+        """Whether the machine has handled an event since `wake_at` was last called. Only an event
+        changes the result of `wake_at`."""
 
 
 class Process:
@@ -137,7 +137,7 @@ class Process:
 
 class SingleProcess(Process):
     """A process with one machine: its queue holds the events alone. There may be many of these
-    processes, so that their speed matters."""
+    processes, so their speed matters."""
 
     __slots__ = ("_hosted",)
 

@@ -2,12 +2,12 @@
 
 The journal gives the time per point on each worker, the batch size, and the cost of an exchange.
 
-*The time of transferring is the worker's own copying if all links are within a host. Otherwise it
-is the link's time. The round-trip time is the wait of a worker that waits for no other worker: of
-every worker under asp, of the last worker to arrive with rounds, and otherwise of the worker that
-waited least. Every message wakes a waiting worker, which makes its copying slower. So the scenario
-gives no worker more copying time than the worker that waited least. Under psp workers do not wait,
-and the round-trip time is unknown.*
+*The time of transferring is the worker's own copying if all links are within a host. Otherwise it is
+the link's time. The round-trip time is the wait of a worker that waits for no other worker: under
+asp, of every worker; with rounds, of the last worker to arrive; under other policies, of the worker
+that waited least. Every message wakes a waiting worker, and this makes its copying slower. So the
+scenario gives no worker more copying time than the worker that waited least has. Under psp workers do
+not wait, and the round-trip time is unknown.*
 
 A journal has only means, so all steps of a worker take equally long. Workers that joined late or
 left are present from the beginning to the end, and there is no limit on the data. A run with

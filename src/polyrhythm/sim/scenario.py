@@ -43,8 +43,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     kind: str = AUTO
     local_steps: int = 1
     outer: str = "off"
-    """For kind local: the optimizer with which servers fold the averaged change. The model of
-    learning does not depend on it."""
+    """For kind local: the optimizer with which servers fold the averaged change. The simulated
+    objective does not depend on the optimizer."""
     weights: str = BY_POINTS
     """How a round weighs its contributions: points or workers."""
     push: str = EXACT
@@ -86,9 +86,11 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     (their points travel too) or blocking (both workers wait meanwhile). auto: lease under fsp, and
     full with data_private."""
     migrate_memory: Size | None = None
-    """For full and blocking: the most bytes of a worker's inactive copies. None: its first share."""
+    """For full and blocking: the most bytes of a worker's inactive copies. None: as many points as
+    the worker's first share has."""
     data_private: bool = False
-    """Whether every worker has a data set of its own, of `points` points of its [[workers]] table."""
+    """Whether every worker has a data set of its own. `points` in its [[workers]] table gives the
+    size."""
     point: Size = Size(100)
     """The size of a point, for full and blocking."""
     most_steps: int = 64

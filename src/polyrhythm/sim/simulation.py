@@ -33,7 +33,7 @@ from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
 
 _NAMED = 5
-"""If more machines than this wait for the same thing, the others are only counted."""
+"""Of the machines that wait for the same thing, this many are named; the others are only counted."""
 
 
 class Simulation:
@@ -240,7 +240,8 @@ class Simulation:
             _WORKER_EVENTS[event.what](worker)
 
     def _changed(self, name: str, event: Happening) -> WorkerSpec:
-        """The worker as it joins with this event, and later ones."""
+        """The worker with the changes that this event makes. They also apply when the worker joins
+        again later."""
         spec = self._cast[name]
         changes = {"points": event.points, "share_data": event.share_data}
         given = {key: value for key, value in changes.items() if value is not None}

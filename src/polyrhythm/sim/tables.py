@@ -99,10 +99,11 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     memory: int | None = None
     """How many points of other workers fit into the worker's memory; None: any number."""
     points: int | None = None
-    """With data_private: the points of the worker's own data set; None: as many as the job's table
-    says."""
+    """With data_private: the number of points in the worker's own data set; None: as many as the
+    job's table says."""
     data: str = ""
-    """The fingerprint of the worker's data set. If workers have different ones, auto means full."""
+    """The fingerprint of the worker's data set. If workers have different fingerprints, migrate =
+    "auto" means full."""
     share_data: bool = False
     """With data_private: whether the worker sends its points to others."""
 

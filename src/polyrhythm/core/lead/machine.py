@@ -68,9 +68,7 @@ class LeadMachine:
         self._outbox.out = effects  # as `begin` does, without a call for every event
         if not self._ending.over:
             if self._has_store and self._cuts.active:
-                self._pauses.exclude(
-                    now_ns
-                )  # the tick that detects a pause may come after this event
+                self._pauses.exclude(now_ns)  # the tick that detects a pause may come later
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)

@@ -2,11 +2,12 @@
 (RayPS, §3.2).
 
 The primary of a slice is the first server, clockwise from the slice's hash, that has fewer slices
-than its bound. The bound is slices / servers, rounded down; it is rounded up for as many servers as
-the remainder allows. So no server is idle while another is the primary of two slices. The replicas
-are the first k other servers clockwise. When a server leaves, only its slices move. A server that
-joins takes only as many slices as its bound allows. The caller gives the order in which slices
-choose their servers, so that a server over its bound gives up the slice that came to it last.
+than its bound. The bound is slices / servers, rounded down; if there is a remainder of r slices, r
+servers have a bound that is higher by one. So no server is idle while another is the primary of two
+slices. The replicas are the first k other servers clockwise. When a server leaves, only its slices
+move. A server that joins takes only as many slices as its bound allows. The caller gives the order in
+which slices choose their servers, so that a server over its bound gives up the slice that came to it
+last.
 """
 
 import functools

@@ -138,8 +138,8 @@ class _Run:
 
 
 def _width_of(tensor: TensorSpec, align: int, most: int) -> int:
-    """The width of the rows into which this tensor is cut; 0 if it is not cut between rows: its
-    gradients contain all rows, or a slice would need more than `most` elements."""
+    """The width of the rows into which this tensor is cut; 0 if it is not cut between rows, because
+    its gradients contain all rows, or because a slice would need more than `most` elements."""
     if not tensor.rows or tensor.group == BUFFERS or not tensor.shape:
         return 0
     width = math.prod(tensor.shape[1:])

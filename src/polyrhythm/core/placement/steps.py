@@ -87,8 +87,8 @@ def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
 
 
 def promote(routes: Sequence[Route], targets: Sequence[Route], epoch: int) -> Routes:
-    """The routes in `targets` for all slices that every server of their target has, and the present
-    routes for the other slices. New primaries are primaries from `epoch` on."""
+    """A slice gets its route in `targets` if every server in that route has the slice already;
+    otherwise it keeps its present route. New primaries are primaries from `epoch` on."""
     return tuple(_promote(now, target, epoch) for now, target in zip(routes, targets, strict=True))
 
 
@@ -100,5 +100,5 @@ def _promote(now: Route, target: Route, epoch: int) -> Route:
 
 
 def begin(routes: Sequence[Route], epoch: int) -> Routes:
-    """The first routes of a job: every server in the role of a primary has it since `epoch`."""
+    """The first routes of a job: every primary has this role since `epoch`."""
     return tuple(Route(route.primary, route.replicas, (), epoch) for route in routes)

@@ -73,9 +73,9 @@ class Acks:
         named: Mapping[int, int] | None = None,
     ) -> list[tuple[int, int]]:
         """A round is folded. Workers in `readers` get the acknowledgement with the new version.
-        `named`: per worker, the last sequence that the fold contains; None: it contains all that
-        have arrived. Returns the other workers, with the sequences that must be acknowledged by a
-        message."""
+        `named`: per worker, the last sequence that the fold contains; None if the fold contains all
+        contributions that have arrived. Returns the workers that are not in `readers`, with the
+        sequences that must be acknowledged by a message."""
         told = []
         for worker, (sequence, of) in list(self._arrived.items()):
             if of <= round_ if named is None else sequence <= named.get(worker, 0):

@@ -67,8 +67,8 @@ class Failover:
         self.place_if_ready()
 
     def _enlist(self) -> None:
-        """Set the members that came with `Place`. A server that is the primary of no slice gets no
-        `Fold`, which would name them."""
+        """Set the members that came with `Place`. A server that is the primary of no slice learns the
+        members only from `Place`, because it gets no `Fold`."""
         epoch = self._state.epoch
         if epoch.introduced is not None:
             self._state.enlist(epoch.introduced)
@@ -153,8 +153,8 @@ class Failover:
         self._report_seeded()
 
     def _report_seeded(self) -> None:
-        """Tell the lead when all slices have their initial contents, after `Placed`: slices that
-        are read from a checkpoint may be there before every partner is linked."""
+        """Tell the lead that all slices have their initial contents, but not before `Placed` was
+        sent: slices that are read from a checkpoint may be ready before every partner is linked."""
         if self._seeding and not self.unseeded and self._seeding == self._state.epoch.routing:
             self._seeding = 0
             self._state.tell_lead(m.Seeded(**self._state.identity()))
@@ -198,9 +198,9 @@ class Failover:
             if not self._early.keep(message):
                 excess = Reason("unexpected-copies", {"server": peer})
                 state.out.append(Drop(server_name(peer), excess))
-            return  # the routes that say which slices are confirmed have not come yet
+            return  # the confirmation belongs to routes that have not come yet
         if not state.replication.knows(peer, message.routing):
-            return  # the peer copies other slices now than those it confirms
+            return  # the confirmation does not cover all slices that the peer copies now
         caught_up = state.replication.caught_up(peer)
         settled = state.replication.confirm(peer, message.rows, adopted=adopted)
         if state.replication.caught_up(peer) and not caught_up:

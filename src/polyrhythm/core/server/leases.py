@@ -61,7 +61,7 @@ class Versions:
         return slot in self._readers
 
     def target(self) -> tuple[int, int]:
-        """(the slot to fold into, the slot for the aggregate of the round after that)."""
+        """Returns the slot to fold into, and the slot for the aggregate of the next round."""
         if self._rotating:
             return self._fill, self._free({self._fill, *self._read_by_replicas})
         if not self.leased(self.slot):
@@ -93,8 +93,8 @@ class Versions:
 
     def lease(self, reader: int) -> bool:
         """Lease the current version to `reader`, and end its leases of earlier versions: a reader
-        that has asked or contributed needs none. Returns False if the reader was sent this version
-        before."""
+        that has asked or contributed does not need them any more. Returns False if the reader was
+        sent this version before."""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:
@@ -183,8 +183,8 @@ class SliceVersions:
         return first
 
     def target(self, slice_: int) -> int:
-        """The slot to fold the slice into: its current one if that is not leased, otherwise a
-        spare."""
+        """The slot to fold the slice into: its current slot if that is not leased, otherwise a spare
+        slot."""
         slot = self._slots[slice_]
         if not self._readers[slice_, slot]:
             return slot
@@ -272,8 +272,8 @@ class Leases:
         """The readers that were sent a version because they asked, or after slices moved."""
 
     def ask(self, pull: Pull) -> None:
-        """Queue a pull. A pull can arrive before an earlier request that came with a contribution;
-        the one for the later round is kept."""
+        """Queue a pull. A pull can overtake an earlier request that came with a contribution, so the
+        request for the later round is kept."""
         before = self.pulls.get(pull.worker)
         if before is None or before.round < pull.round:
             self.pulls[pull.worker] = pull
@@ -285,9 +285,9 @@ class Leases:
         self.versions.move(version)
 
     def lease(self, reader: int, asked: bool = False) -> bool:
-        """Lease the current version to `reader`. Returns False if this version is on its way to the
-        reader already: a second answer could still be read after the first one's lease has
-        ended."""
+        """Lease the current version to `reader`. Returns False if this version was sent to the reader
+        already. Then it must not be sent twice, because the reader could still read the second answer
+        when the lease has ended."""
         if self.pulls:
             self.pulls.pop(reader, None)
         if not self.versions.lease(reader):

@@ -19,8 +19,8 @@ _NO_WORKER = -1
 """The worker number in the row of a round's fold, which belongs to no single worker."""
 _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
-"""The most incomplete contributions that are kept per member. A member completes one contribution
-before it sends the next; a faulty one that completes none must not make the ledger grow."""
+"""The most incomplete contributions that are kept per member. A correct member completes one
+contribution before it sends the next. The limit keeps a faulty member from making the ledger grow."""
 Rows = dict[int, tuple[int, int]]
 """Per worker, its incarnation and its last sequence that is in the slice."""
 
@@ -118,15 +118,15 @@ class Ledger:
         self, worker: int, incarnation: int, sequence: int, slice_: int, slices: int
     ) -> int | None:
         """Record that a slice with the verdict NEW was added. Returns the round of the contribution
-        if it is complete now, else None. It is complete with `slices` slices, the number that its
-        sender counted; after a change of routes, with as many slices as this server is the primary
-        of."""
+        if it is complete now, else None. A contribution is complete when `slices` slices have come;
+        its sender has counted them. After a change of routes, it is complete when every slice of
+        which this server is the primary has come."""
         rows = self._rows.get(slice_)
         if rows is None:
             rows = self._rows[slice_] = {}
         rows[worker] = (incarnation, sequence)
         if slices == 1 and not self._arrivals and not self._rerouted:
-            # the result of the lines below, found sooner for a model of one slice
+            # for a model of one slice, this is the result of the lines below, in less time
             return self.round
         key = (worker, incarnation, sequence)
         arrival = self._arrivals.get(key)
@@ -165,8 +165,7 @@ class Ledger:
         return row is not None and row[0] == incarnation
 
     def _count(self, worker: int, incarnation: int, sequence: int) -> int:
-        """The number of slices that contain the contribution, of those that this server is the
-        primary of."""
+        """Of the slices whose primary this server is, how many contain the contribution."""
         count = 0
         for slice_ in self._mine:
             row = self._rows.get(slice_, {}).get(worker)
@@ -280,8 +279,8 @@ class Ledger:
         ]
 
     def made(self, primary: int, steps: Iterable[Row]) -> tuple[Row, ...]:
-        """Those of these steps that, with all steps before them, are in every slice copied from
-        `primary`. Slices whose state is still being fetched are left out."""
+        """Returns those of `steps` that are in every slice copied from `primary`, together with all
+        steps before them. Slices whose state is still being fetched are left out."""
         replicas = self._reliable(primary)
         return tuple(
             step for step in steps if replicas and all(self._has(s, step) for s in replicas)
@@ -330,9 +329,9 @@ class Ledger:
         return row[1] if row is not None and row[0] == incarnation else 0
 
     def _has(self, slice_: int, step: Row) -> bool:
-        """Whether a step is in the slice: the slice has this or a later step of the worker, or a
-        step of a later incarnation. Once it has the latter, contributions of earlier incarnations
-        are refused."""
+        """Whether a step is in the slice: the slice has this or a later step of the worker, or a step
+        of a later incarnation. Once a slice has a step of a later incarnation, contributions of
+        earlier incarnations are refused."""
         if step.worker == _NO_WORKER:
             return self.number(slice_) >= step.sequence
         row = self._rows.get(slice_, {}).get(step.worker, _NO_ROW)

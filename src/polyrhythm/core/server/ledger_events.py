@@ -24,14 +24,15 @@ def step_of(copy: Copy) -> Row:
 
 
 def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:
-    """The event to report once the step is made in all slices that are copied from its primary;
-    None before."""
+    """The event that reports this step, if the step is made in all slices that are copied from its
+    primary; else None."""
     made = ledger.made(copy.server, (step_of(copy),))
     return StepCopied(copy.server, made) if made else None
 
 
 def adopted(ledger: Ledger, state: State) -> StateAdopted | None:
-    """The event to report once all copies of this primary's slices are current; None before."""
+    """The event that reports this state, if all copies of the primary's slices are current now; else
+    None."""
     if not ledger.adopted(state.server):
         return None
     return StateAdopted(state.server, state.routing, ledger.made_all(state.server))

@@ -16,10 +16,10 @@ class RoundsLedger(Ledger):
         self._torn = 0
 
     def close(self, round_: int, named: Iterable[Row] | None = None) -> None:
-        """Round `round_` is folded; contributions that come later count in the next round. A slice
-        that its former primary had folded for this round already is not folded again. `named`: the
-        last contribution of each member that the fold contains; None: it contains all that have
-        come."""
+        """Round `round_` is folded; contributions that come later count in the next round. A slice is
+        not folded again if its former primary had folded this round already. `named`: the last
+        contribution of each member that the fold contains; None if the fold contains all
+        contributions that have come."""
         self.round = round_ + 1
         self._torn = len(self._arrivals) if named is None else 0
         if self._replicated:

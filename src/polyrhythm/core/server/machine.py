@@ -37,8 +37,9 @@ class ServerMachine:
         """A fold that was ordered while the slices of a cut are being copied."""
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
-        """Not used if the lead runs in the same process: the two live and stop together."""
-        self._handlers = self._HANDLERS  # an attribute of the instance is found sooner
+        """Not used if the lead runs in the same process, because then the two live and stop
+        together."""
+        self._handlers = self._HANDLERS  # an attribute of the instance is looked up faster
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -260,8 +261,9 @@ class ServerMachine:
             return
         state.cutting = 0
         state.tell_lead(m.CutTaken(**state.identity(), number=event.number, torn=event.torn))
-        # The fold comes first. With rounds it was ordered before routes that wait too, and contains
-        # contributions to the present slices. Its members are as new as those that came with routes.
+        # A waiting fold comes before waiting routes. With rounds, the lead ordered it before it sent
+        # the routes, and it contains contributions to the present slices. Its members are as new as
+        # those that came with the routes.
         fold, self._waiting_fold = self._waiting_fold, None
         if fold is not None:
             self._on_fold(fold, now_ns)

@@ -52,8 +52,8 @@ class ServerMode(Protocol):
         primary of no slice before."""
 
     def contained(self) -> dict[int, int] | None:
-        """Per worker, the last contribution that is in the present version; None: the version
-        contains all that have arrived in its rounds."""
+        """Per worker, the last contribution that is in the present version; None if the version
+        contains all contributions that have arrived in its rounds."""
 
     def may_be_placed(self) -> bool:
         """Whether this server can report to the lead that it applies the routes."""
@@ -81,7 +81,7 @@ class ServerMode(Protocol):
         them."""
 
     def freeze(self) -> None:
-        """Change the parameters no more, unless the lead orders a fold."""
+        """From now on, change the parameters only if the lead orders a fold."""
 
 
 def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:

@@ -5,10 +5,10 @@ the lead can take a replica out of that set, with a new epoch.* A step is a fold
 a contribution. A confirmation covers all slices that the peer copies from this primary, and every
 earlier step.
 
-*The primary does not wait for a learner until the learner has the state that it fetched; from then
-on it does. Once the learner also has the steps that were made before that, it has everything that
-can have been acknowledged.* A peer may be a replica of some slices and a learner of others. Until
-it has the state of the others, its confirmations cover only the slices of which it is a replica.
+*The primary begins to wait for the confirmations of a learner when the learner has the state that it
+fetched. Once the learner also has the steps that were made before that moment, it has everything that
+can have been acknowledged.* A peer may be a replica of some slices and a learner of others. Until it
+has the state of the others, its confirmations cover only the slices of which it is a replica.
 """
 
 from collections.abc import Iterable
@@ -43,8 +43,8 @@ class Replication:
         self._owed: dict[Step, set[int]] = {}
         """Per step, in the order of the steps: the peers that must still confirm it."""
         self._followed: dict[int, set[Step]] = {}
-        """Per learner, the steps made before the primary waited for it that the learner has not
-        confirmed."""
+        """Per learner, the steps that it has not confirmed, of those that were made before the
+        primary began to wait for it."""
 
     @property
     def pending(self) -> bool:
@@ -136,8 +136,8 @@ class Replication:
         return self._have[peer].get(worker, _NOTHING) >= (incarnation, sequence)
 
     def caught_up(self, peer: int) -> bool:
-        """Whether the learner has the state that it fetched and every step made before the primary
-        waited for it."""
+        """Whether the learner has the state that it fetched, and every step that was made before the
+        primary began to wait for it."""
         return peer in self._adopted and not self._followed.get(peer)
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:

@@ -1,4 +1,4 @@
-"""The routing epoch of a server, and the one that it changes to.
+"""The routing epoch of a server, and the epoch that it changes to.
 
 *A change has three steps: the lead tells the server the new routes; the slices become as the routes
 say; the server reports that other processes can rely on it. Further routes may come before the last
@@ -13,7 +13,8 @@ from polyrhythm.wire.messages import MemberSpec, Place
 class RoutingEpoch:
     def __init__(self) -> None:
         self.routing = 0
-        """The epoch that other processes can rely on."""
+        """The epoch that this server has reported to the lead, so that other processes can rely on
+        it."""
         self.held = 0
         """The epoch whose routes the slices follow."""
         self.since = 0
@@ -46,7 +47,7 @@ class RoutingEpoch:
 
     def hold(self, event: Rerouted) -> list[Place] | None:
         """The slices are as the routes of that epoch say. Returns the routes of the skipped epochs
-        and of this one; None if this one was replaced meanwhile."""
+        and of this one; None if this epoch was replaced meanwhile."""
         place = self.place
         if place is None or event.routing != place.routing:
             return None

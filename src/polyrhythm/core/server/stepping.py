@@ -4,9 +4,10 @@ values.
 Without rounds each contribution is a step of its own. With P members, P contributions count as one
 round: the learning rate of each is scaled, in a way that depends on the optimizer (`async_scale.py`),
 and momentum decays once per round and not once per contribution (`--async-momentum contribution`
-turns that off). With an outer optimizer the rate of a step is the one in `--outer`, and not the
-workers'. *The inputs of a step are read here, once per step. Otherwise the view could change while
-a step is on its way to the replicas, and the primary would make a different step than they do.*
+turns that off). With an outer optimizer the learning rate of a step is the one in `--outer`, and not
+that of the workers. *The inputs of a step are read here, once per step. Otherwise the view could
+change while a step is on its way to the replicas, and the primary would make a different step than
+they do.*
 """
 
 from polyrhythm.core.kinds import steps_on_servers

@@ -23,8 +23,9 @@ def key_of(row: Row) -> Key:
 
 
 MOST_WAITING = 64
-"""The most contributions of a worker that wait for a fold. A correct worker has at most two without an
-acknowledgement; a faulty one must not fill the memory of a server."""
+"""The most contributions of a worker that wait for a fold. A correct worker has at most two
+contributions without an acknowledgement. The limit keeps a faulty worker from filling the memory of a
+server."""
 
 
 class WaitingContributions(Generic[Value]):
@@ -37,8 +38,8 @@ class WaitingContributions(Generic[Value]):
         return len(self._values)
 
     def hold(self, row: Row, value: Value) -> None:
-        """A contribution has arrived. `row` says whose it is, and its sequence. It is dropped if too
-        many of the same worker wait."""
+        """A contribution has arrived. `row`: its worker and its sequence. The contribution is dropped
+        if too many contributions of this worker wait."""
         key = key_of(row)
         if sum(key_of(each) == key for each in self._values) < MOST_WAITING:
             self._values[row] = value

@@ -26,10 +26,10 @@ def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ())
     first worker. Raises an error if `--migrate` cannot go with the other options.
 
     `auto` moves chunks under policies with an interval, because there a fast worker visits its points
-    more often than a slow one. It means `lease` where all workers can read the whole data set: none is
-    private, and all workers announce the same one. Otherwise it means `full`. With the kind statistics
-    it means `full` too: what the points remember must move with them, or they would be missing from
-    the sum until the new worker visits them.
+    more often than a slow one. It means `lease` where all workers can read the whole data set: none
+    is private, and all workers announce the same one. Otherwise it means `full`. With the kind
+    statistics it means `full` too: the memory of the points must move with them, or the points would
+    be missing from the sum until the new worker visits them.
     """
     mode = job.migrate
     if job.data_private:
@@ -59,7 +59,7 @@ def _automatic(job: JobSpec, traits: Traits, unlike: Collection[str]) -> Migrati
 
 
 def migration_of(job: JobSpec, traits: Traits) -> str:
-    """How chunks move as far as the options of the job say: see `choose_migration`."""
+    """How chunks move according to the options of the job alone: see `choose_migration`."""
     return choose_migration(job, traits).mode
 
 
@@ -81,7 +81,7 @@ def _check_private(job: JobSpec, traits: Traits) -> None:
 
 
 def sharing_fault(job: JobSpec, traits: Traits) -> str | None:
-    """Why a worker with `--share-data` sends no points in this job; None if it may."""
+    """Why a worker with `--share-data` sends no points in this job; None if it may send them."""
     if not job.data_private:
         return (
             "it goes with --data-private: in this job every worker can read the whole data set, so no"
@@ -97,4 +97,4 @@ def sharing_fault(job: JobSpec, traits: Traits) -> str | None:
 DELIVERING = (FULL, BLOCKING)
 """The values with which points travel from worker to worker."""
 MOVING = (LEASE, *DELIVERING)
-"""The values that ask for moves of points."""
+"""The values with which chunks move."""

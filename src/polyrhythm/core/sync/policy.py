@@ -78,9 +78,9 @@ class TimePassed(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """The answer of a policy to one event.
 
-    With `fold`, the workers in `release` continue with the version that the fold makes; without it,
-    with the newest version that exists. A policy without rounds uses `fold` to change the view:
-    servers then fold nothing, and learn the new members.
+    With `fold`, the workers in `release` continue with the version that the fold makes; without
+    `fold`, with the newest version that exists. A policy without rounds uses `fold` to change the
+    view: servers then fold nothing, and learn the new members.
     """
 
     fold: bool

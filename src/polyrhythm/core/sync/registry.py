@@ -49,7 +49,8 @@ def find_policy(sync: str) -> PolicyEntry:
 
 
 def with_global_batch(sync: str, points: int | None) -> str:
-    """The text of `--sync`, if `--global-batch` asks for this many points in each round."""
+    """The text of `--sync`, with `--global-batch` applied to it. `points`: its value; None if it is
+    not given."""
     if points is None:
         return sync
     if points < 1:
@@ -97,8 +98,8 @@ def choose_kind(job: JobSpec) -> JobSpec:
 
 
 def check_several(job: JobSpec) -> None:
-    """Refuse a job with several models if its contributions contain many steps and servers make
-    them: gradients of several models cannot be one step."""
+    """Refuse a job with several models if servers make the steps and one contribution contains
+    several steps: gradients of several models cannot be one step."""
     traits = traits_of(job.sync)
     if not steps_on_servers(job.kind) or not (traits.gathers or traits.plans_steps):
         return

@@ -119,7 +119,7 @@ def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, cal
 
 def after_step(cadence: Cadence, standing: Standing, terms: Resume, points: float) -> Standing:
     """What the worker will have done after one more step of this many points, if no message changes
-    the plan. Batches that are loaded ahead are planned with this."""
+    the plan. Batches that are loaded ahead are planned with this function."""
     left_ns = standing.left_ns - round(cadence.takes_ns(points))
     everything, in_flight = standing.everything, standing.in_flight
     after = Standing(standing.steps + 1, standing.points + points, everything, in_flight, left_ns)
@@ -137,7 +137,7 @@ def missing(standing: Standing, terms: Resume) -> float:
 
 
 class _Untimed:
-    """The parts that all cadences without a clock have in common."""
+    """The methods that all cadences without a clock have in common."""
 
     __slots__ = ("_batch", "_least")
 
@@ -259,8 +259,9 @@ class ByClock:
         return NO
 
     def due_in_ns(self, left_ns: int) -> int:
-        """The worker is due half a micro-batch before the end of the interval: from then on, one
-        more micro-batch would end further from the end of the interval than the worker is now."""
+        """The worker is due half a micro-batch before the end of the interval. If it began another
+        micro-batch after that time, it would miss the end of the interval by more than it does by
+        stopping."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return ceil(left_ns - usual_ns / 2)
 
@@ -269,8 +270,8 @@ class ByClock:
         return self._micro.size(standing.left_ns)
 
     def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
-        """A micro-batch that was planned some micro-batches ago fits unless it would end more than
-        the time of one micro-batch after the interval."""
+        """A micro-batch that was planned earlier still fits if it would end before the interval is
+        over, or later by at most the time of one micro-batch."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return self.takes_ns(points) <= max(0, standing.left_ns) + usual_ns
 

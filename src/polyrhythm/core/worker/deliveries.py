@@ -1,5 +1,5 @@
 """The decisions of a worker that sends or receives the points of chunks: how many points a part has,
-how many bytes may wait in a link, how long sending may delay training, and whether a chunk fits into
+how many bytes may wait in a link, how long sending may delay training, whether a chunk fits into
 memory, and whether points may leave this worker at all."""
 
 from polyrhythm.wire.messages.reasons import Reason
@@ -15,9 +15,9 @@ _FREE_SHARE = 0.5
 
 
 def refusal(*, private: bool, shares: bool) -> Reason | None:
-    """Why this worker sends no points to any other worker, whatever the lead orders; None if it may.
-    `private`: every worker of the job has a data set of its own. `shares`: this worker was started with
-    `--share-data`."""
+    """Why this worker sends no points to any other worker, whatever the lead orders; None if it may
+    send them. `private`: every worker of the job has a data set of its own. `shares`: this worker was
+    started with `--share-data`."""
     return Reason("move-not-shared") if private and not shares else None
 
 
@@ -30,8 +30,9 @@ def part_points(left: int, point_nbytes: float | None) -> int:
 
 
 def may_send_more(spent_ns: int, since_ns: int) -> bool:
-    """Whether another part may be read between two batches, after `spent_ns` of reading in the
-    `since_ns` since the last time. One part always may."""
+    """Whether the worker may read another part now, between two batches. `spent_ns`: how long it has
+    read parts in this break. `since_ns`: the time since the last break. One part may always be
+    read."""
     return spent_ns == 0 or spent_ns < _SHARE * since_ns
 
 

@@ -18,8 +18,8 @@ from polyrhythm.wire import messages as m
 
 SETTLE_NS = 5 * 10**9
 """How long a leaving worker waits for acknowledgements. With rounds they come only when the other
-workers have contributed too. Contributions that have arrived count even if the worker leaves
-before."""
+workers have contributed too. Contributions that have arrived count even if the worker leaves before
+they are acknowledged."""
 
 
 class Departure:

@@ -40,7 +40,7 @@ class WorkerMachine:
         self.name = name
         self._state = state = WorkerState(name)
         self.outbox = state.outbox
-        """The number and the incarnation of this worker, among others."""
+        """It also contains the number and the incarnation of this worker."""
         self._lead = LeadWatch()
         self._departure = departure = Departure(state)
         self._training = training = Training(state, departure)

@@ -48,7 +48,8 @@ class MicroBatch:
         self._warm = False
 
     def at_least(self, points: int) -> None:
-        """No micro-batch has fewer points than this, as long as no other number is given."""
+        """From now on, no micro-batch has fewer points than this. A later call replaces the
+        number."""
         self._least = max(self._allowed, points)
 
     @property

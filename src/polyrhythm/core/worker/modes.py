@@ -105,10 +105,10 @@ class WorkerRoundsMode(Pulls):
 
     def pull_missing(self) -> None:
         """Pull from every server whose slices are older than the version to read. A server that has
-        folded again meanwhile answers with a later version; then the other servers are asked for
-        that version. A server is asked again only when its answer has arrived, because a second
-        answer could overwrite slices of a version that is complete already. No server is asked
-        before the first release, because some servers may not know this worker before."""
+        folded again meanwhile answers with a later version; then the other servers are asked for that
+        version. A server is asked again only when its answer has arrived, because a second answer
+        could overwrite slices of a version that is complete already. No server is asked before the
+        first release, because some servers may not know this worker yet."""
         if self._released == NOTHING:
             return
         round_ = max(self._released, self.landing.newest)
@@ -211,8 +211,8 @@ class WorkerArrivalMode(Pulls):
         pass
 
     def _take_ticket(self, *, waits: bool = True) -> tuple[int, int]:
-        """A new ticket for the next request, and the last ticket whose answer was copied, if the
-        request must report that. `waits`: the worker waits for the answer."""
+        """Returns a new ticket for the next request, and the last ticket whose answer was copied if
+        the request must report it. `waits`: the worker waits for the answer."""
         self.ticket += 1
         if waits:
             self.expect(self.ticket)

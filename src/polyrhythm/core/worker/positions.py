@@ -2,7 +2,8 @@
 
 *A worker that knows what the points of a chunk have added continues at its own position, if that is
 further than the position in the lease because of contributions in flight. A worker that does not know
-it begins where the lease says: it has visited them never, or before it gave the chunk up.*
+this begins at the position in the lease: it has never visited the points, or only before it gave the
+chunk up.*
 """
 
 from typing import TypeAlias

@@ -1,5 +1,5 @@
-"""What one incarnation of a worker reads: the versions that it has, has asked for and was released
-for.
+"""What one incarnation of a worker reads: the version that it has, the versions that it has asked
+for, and the version that the lead has released it for.
 
 *Under every policy a worker computes on parameters that contain its own last contribution.* The two
 modes, with rounds and on arrival, are in `modes`; this module has what they share.

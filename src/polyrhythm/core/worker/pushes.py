@@ -42,8 +42,8 @@ class Outstanding:
         """The contributions that are not acknowledged, the oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
-        """By the current routes, the slices of a contribution before any server has acknowledged
-        it."""
+        """All slices of a contribution by the current routes, as they are owed before any server has
+        acknowledged it."""
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -145,8 +145,8 @@ class BufferTurns:
         return self.last
 
     def turn(self, unacknowledged: int) -> None:
-        """Choose the next buffer. The first two are used in turn; the third only if servers may
-        still read the one whose turn it is. So only a worker that runs ahead of its
+        """Choose the next buffer. The first two buffers are used in turn. The third is used only if
+        servers may still read the buffer whose turn it is. So only a worker that runs ahead of its
         acknowledgements needs memory for the third buffer."""
         other = 1 - self.last if self.last < 2 else 0
         if not unacknowledged:
@@ -205,7 +205,8 @@ class Pushes:
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
-            # to other servers `reroute` sends the slices, after older ones that must be sent again
+            # `reroute` sends the slices to servers in `relinking`, after older slices that must be
+            # sent again
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
         # with more than 15 keywords Python would build a dict, which takes longer than all the rest

@@ -1,10 +1,10 @@
 """What a worker's points have added to its row of statistics, chunk by chunk, and the difference that
-it has not contributed yet.
+the worker has not contributed yet.
 
 *A chunk that leaves the lease is subtracted at once, before its points can be visited by another
 worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. A worker
-that gets a chunk together with what its points remember adds it again at once. After a rejoin nothing
-is subtracted, because the row of the earlier incarnation is deleted.*
+that gets a chunk together with the memory of its points adds the chunk at once. After a rejoin
+nothing is subtracted, because the row of the earlier incarnation is deleted.*
 
 The values are of any type: arrays in a worker, tuples of numbers in the simulator.
 """
@@ -42,8 +42,8 @@ class Remembered(Generic[Value]):
     def take(self, lease: Leased) -> set[int]:
         """Take a new lease. Returns the chunks whose points must be forgotten, because they are not
         in the lease, or because this worker has joined again. A chunk that is being sent to another
-        worker stays in the row until it has arrived there, and so does a chunk that is only kept,
-        because this worker waits (`--migrate blocking`)."""
+        worker stays in the row until it has arrived there. With `--migrate blocking`, the chunks of a
+        worker that waits also stay in its row."""
         if lease.incarnation != self._incarnation:
             self._incarnation = lease.incarnation
             gone = set(self._subtotals)
@@ -72,8 +72,8 @@ class Remembered(Generic[Value]):
         return self._add(self._zero(), self._subtotals.get(chunk, self._zero()))
 
     def adopt(self, chunk: int, subtotal: Value) -> None:
-        """A chunk has come from another worker, which has subtracted this: add it at once, although
-        its points are not visited yet."""
+        """A chunk has come from another worker, which has subtracted `subtotal`: add it at once,
+        although this worker has not visited the points yet."""
         self.visited(chunk, subtotal)
 
     def collect(self) -> Value:

@@ -78,14 +78,15 @@ class WorkerState:
         self.user_computes = False
         """Whether the user's code uses the parameters, so that they must not change."""
         self.begun = False
-        """Whether the user's code has had parameters, so that it is in its training loop."""
+        """Whether the user's code has got its first parameters, so that its training loop has
+        begun."""
         self.over_because: Reason | None = None
         """Why this incarnation must end, while the user's code still computes."""
         self.rejoins_because: Reason | None = None
         """Why the last incarnation ended."""
         self.unreached: set[tuple[int, int]] = set()
-        """Servers, with their incarnations, that this worker could not reach, so that it had to
-        rejoin, and has not reached since."""
+        """Servers, with their incarnations, that this worker could not reach. It had to rejoin
+        because of them, and has not reached them since then."""
         self.evaluates = False
         """Whether this incarnation evaluates the model for all workers."""
         self.asked = False
@@ -139,8 +140,9 @@ class WorkerState:
         self.since_ns = now_ns
 
     def leave_if_asked(self) -> None:
-        """A worker that was told to leave waits for no version, with two exceptions: the job ends,
-        or the worker reads the parameters in the servers' memory, where they change."""
+        """A worker that was told to leave waits for no version, with two exceptions: the job is
+        ending, or the worker reads the parameters directly in the servers' memory, where they would
+        change."""
         in_place = self.job is not None and self.job.in_place
         self.leaves = self.asked and not self.mode.stop and not in_place
 

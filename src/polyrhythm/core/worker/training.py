@@ -47,8 +47,8 @@ class Training:
             self._departure.let_go(now_ns)
 
     def _contribute_held(self, held: ev.Computed, now_ns: int) -> None:
-        """Send the contribution that was kept back, if it may be sent now. A leaving worker does
-        not wait for the answer to the one before."""
+        """Send the contribution that was kept back, if it may be sent now. A leaving worker does not
+        wait for the answer to the contribution before it."""
         state = self._state
         if not state.pushes.full() and (state.leaves or not state.mode.answer_first):
             state.pushes.held = None
@@ -110,9 +110,10 @@ class Training:
             state.outbox.tell_lead(withheld)
 
     def on_keep(self, message: m.Keep, now_ns: int) -> None:
-        """Let the process copy the state that belongs to a cut: the state after the last
-        contribution that was sent. If the next one is computed already and kept back, or the worker
-        rests, that is the present state; otherwise the user's code is still to complete it."""
+        """Let the process copy the state that belongs to a cut: the state after the last contribution
+        that was sent. If the next contribution is computed already and kept back, or the worker
+        rests, this is the present state. Otherwise it is the state at the end of the current
+        iteration of the user's loop."""
         state = self._state
         if message.incarnation == state.outbox.incarnation:
             at_once = state.pushes.held is not None or state.phase is _RESTING

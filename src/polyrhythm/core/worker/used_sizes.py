@@ -1,19 +1,19 @@
 """Learns which batch sizes a training loop uses.
 
 A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. Under policies that
-choose the batch size, such a loop would get small batches again and again, and make few steps.
-*After a batch that the loop has dropped, the next one has the full size. If all batches that the loop
-has used were larger than all that it has dropped, no batch is planned smaller than the smallest that it
-has used.* A loop that drops batches because of their contents uses small ones too, and so changes
-nothing for long.
+choose the batch size, such a loop would get small batches again and again, and make few steps. *After
+a batch that the loop has dropped, the next one has the full size. If every batch that the loop has
+used was larger than every batch that it has dropped, no batch is planned smaller than the smallest
+used batch.* A loop that drops batches because of their contents also uses small batches, so this rule
+does not apply to it for long.
 """
 
 MANY = 0.2
-"""A loop that drops more than this share of its points is warned about."""
+"""If a loop drops more than this share of its points, a warning is given."""
 _ENOUGH = 20
-"""So many batches are needed to tell a share."""
+"""The share of dropped points is judged after this many batches."""
 _NONE_USED = 3
-"""A loop that has dropped all of its first batches is warned about after this many."""
+"""If a loop has dropped all of its batches, the warning comes after this many batches."""
 
 
 class UsedSizes:
@@ -22,10 +22,10 @@ class UsedSizes:
         self.dropped_points = 0
         self._batches = 0
         self._smallest_used = 0
-        """0: none was used."""
+        """The points of the smallest batch that was used; 0 if none was used."""
         self._largest_dropped = 0
         self._full = False
-        """Whether the last batch was dropped."""
+        """Whether the last batch was dropped, so that the next one has the full size."""
         self._warned = False
 
     def used(self, points: int) -> None:
@@ -35,7 +35,7 @@ class UsedSizes:
         self._full = False
 
     def dropped(self, points: int) -> None:
-        """The loop has asked for the next batch without a gradient of this one."""
+        """The loop has asked for the next batch without computing a gradient with this one."""
         self._count(points)
         self.dropped_points += points
         self._largest_dropped = max(self._largest_dropped, points)

@@ -61,8 +61,8 @@ class Computing:
         self._frozen_ns = self._clock.now_ns
 
     def thaw(self) -> int:
-        """Continue after the process was stopped. Returns how much of the pause fell into its
-        steps."""
+        """Continue after the process was stopped. Returns the length of the pause if it interrupted
+        steps, else 0."""
         if not self.on:
             return 0
         stopped_ns = self._clock.now_ns - self._frozen_ns

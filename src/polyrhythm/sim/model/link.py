@@ -1,8 +1,8 @@
 """A modelled link: two channels, each of which takes time and keeps the order of messages.
 
 *A message leaves when everything before it has left and its own bytes are on the link. It arrives a
-delay later, and never before an earlier message. A message without a payload that must wait for the
-link leaves together with the message before it: both form one batch, which the receiver reads at
+delay later, and never before an earlier message. If a message without a payload must wait for the
+link, it leaves together with the message before it: both form one batch, which the receiver reads at
 once. A lost packet is sent again after a time-out, so no message is lost. If a process dies, the
 messages that had left still arrive. Then the other side sees the link end.*
 """
@@ -111,7 +111,7 @@ class Channel:
         return left_ns
 
     def _lose(self, left_ns: int, arrives_ns: int) -> int:
-        """Return when a message arrives. Each time that it is lost adds a time-out."""
+        """Return when a message arrives. Each loss of the message adds a time-out."""
         while self._rng.random() < self._loss:
             arrives_ns += self._timeout_ns
         arrives_ns = max(arrives_ns, self._last_ns + 1)

@@ -61,8 +61,8 @@ class SimulatedPace:
         return factor
 
     def _varied(self, steps: float) -> float:
-        """Return the mean time of this many steps, as a multiple of the usual time. Noise that is
-        normally distributed is not considered here."""
+        """Return the mean time of this many steps, as a multiple of the usual time. Normal noise is
+        not included here."""
         table, rng = self._table, self._rng
         if table.step_lognormal:
             drawn = [rng.lognormvariate(0.0, table.step_lognormal) for _ in range(ceil(steps))]

@@ -102,9 +102,9 @@ class SimPoints:
         return found
 
     def visit(self, count: int) -> int:
-        """Visit about `count` points of one pass and return how many were visited. There are fewer
-        at the end of the pass, and a few more if the remainder of a chunk would be too small for a
-        batch. 0: no points are left."""
+        """Visit about `count` points of one pass and return how many were visited. At the end of the
+        pass this may be fewer than `count`. It is a few more if the remainder of a chunk would be too
+        small for a batch. Returns 0 if no points are left."""
         if self._cursor + count + self.least <= self._length:
             self._cursor += count
             return count

@@ -3,7 +3,7 @@ contributes differences. All numbers are whole, so sums are exact.
 
 A visit of a point adds a number that depends on the point and on how often this worker has
 contributed. Every slice of the model has the same statistics: the sum of these numbers, and how many
-points have added one.
+points have added a number.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,8 +26,8 @@ def minus(one: Statistics, other: Statistics) -> Statistics:
 
 
 class PointNumbers(dict[int, float]):
-    """The numbers of the points of a worker at one of its contributions. They are never changed, and
-    equal only to themselves. So they can be the key of a cache."""
+    """The number of each point of a worker, at the time of one of its contributions. An object of
+    this class is never changed, and is equal only to itself, so it can be the key of a cache."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -36,8 +36,8 @@ class PointNumbers(dict[int, float]):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a contribution adds to its row, and the memory of all points of its worker after it: the
-    number of each point."""
+    """What a contribution adds to its row; and the memory of all points of the worker after this
+    contribution: the number of each point."""
 
     change: Statistics
     memory: PointNumbers
@@ -56,7 +56,7 @@ def carry(message: Contribution, difference: Difference) -> CarriedContribution:
 
 @dataclass(frozen=True, slots=True)
 class ChunkMemory:
-    """What the points of a chunk remember: the number of each point that was visited."""
+    """The memory of the points of a chunk: the number of each point that was visited."""
 
     numbers: Mapping[int, float]
     subtotal: Statistics
@@ -76,7 +76,7 @@ class SimMemory:
         self._numbers: dict[int, dict[int, float]] = {}
         """Per chunk, the number of each of its points that was visited."""
         self._firsts: dict[int, tuple[int, int]] = {}
-        """Per chunk of the lease, its first point, and how many it has."""
+        """Per chunk of the lease, its first point and its number of points."""
         self._at: dict[int, tuple[int, int]] = {}
         self._contributions = 0
 
@@ -92,12 +92,12 @@ class SimMemory:
         self._at = {chunk: at[chunk] for chunk in self._firsts}
 
     def of(self, chunk: int) -> ChunkMemory:
-        """What the points of a chunk remember that this worker sends."""
+        """The memory of the points of a chunk that this worker sends."""
         return ChunkMemory(dict(self._numbers.get(chunk, {})), self._remembered.subtotal(chunk))
 
     @property
     def known(self) -> Collection[int]:
-        """The chunks of which points are in the row."""
+        """The chunks with points in the row."""
         return self._remembered.chunks
 
     def knows(self, chunk: int) -> bool:

@@ -16,8 +16,8 @@ class SimTimesheet:
 
     def __init__(self) -> None:
         self.resumed_ns = 0
-        """When the user's code got the parameters, moved later by all time since then that does not
-        count as computing."""
+        """When the user's code got the parameters. Time after that which does not count as computing
+        moves this value later."""
         self.busy_ns = 0
         """The time at which the worker has handled the exchange and can compute."""
         self.stopped_ns = 0
@@ -39,8 +39,8 @@ class SimTimesheet:
             self.transferred_ns = left_ns - began_ns
 
     def landed(self, first_byte_ns: int, now_ns: int) -> None:
-        """Note that a slice has arrived. If several slices arrive at the same time, that time
-        counts once."""
+        """Note that a slice has arrived. If the transfers of several slices overlap, the time counts
+        once."""
         if first_byte_ns < self._landed_ns:
             first_byte_ns = self._landed_ns
         if first_byte_ns < self._left_ns:

@@ -2,8 +2,8 @@
 constant rate.
 
 Half of the slices are copied when the order arrives, and half at the end of the copying time. If a
-fold or a contribution is not held back in between, the two halves differ, and the checker sees it
-(`sim/checker.py`).
+fold or a contribution is not held back in between, the two halves differ, and the checker reports an
+error (`sim/checker.py`).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The slice store of a simulated server for kind statistics: rows of workers, with real numbers.
 
-A row also has the memory of the worker's points, as it was when the worker sent its last difference.
-So a checker can compute every row anew, and see whether a point is in two rows.
+A row also has the memory of the worker's points, as this memory was when the worker sent its last
+difference. So a checker can compute every row anew, and see whether a point is in two rows.
 """
 
 from collections.abc import Mapping, Sequence

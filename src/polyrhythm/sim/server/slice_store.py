@@ -136,8 +136,8 @@ class SimSliceStore:
         self._stepping.enlist(len(members))
 
     def seed(self, message: Seed) -> SliceSeeded | None:
-        """Take the initial parameters of one slice. Returns None if they belong to an older
-        routing, because the worker that sent them is gone."""
+        """Take the initial parameters of one slice. Returns None if they belong to an older routing
+        epoch, because the worker that sent them is gone."""
         if message.routing != self._routing:
             return None
         if message.slice not in self.contents:
@@ -152,7 +152,7 @@ class SimSliceStore:
             return None
         slice_ = message.slice
         if slice_ not in self.slices:
-            return None  # the sender used an older routing
+            return None  # the sender used older routes
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
         if verdict is STRANGER:
@@ -266,7 +266,7 @@ class SimSliceStore:
         self._fold_slice(message.slice, _REPLICA_SLOT, message.step)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
-        """Follow a new routing: become the primary or a replica of slices, or drop them."""
+        """Follow new routes: become the primary or a replica of slices, or drop them."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = [s for s, route in kept.items() if route.primary == self._server]
         self._replicated = True
@@ -311,7 +311,7 @@ class SimSliceStore:
         ]
 
     def _state(self, state: CarriedState) -> CarriedState:
-        """The state of a slice, with what a kind adds to it."""
+        """The state of a slice. A subclass adds what its kind of contribution needs."""
         return state
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:

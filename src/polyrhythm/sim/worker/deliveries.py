@@ -54,7 +54,7 @@ class SimDeliveries:
         self._sent: set[int] = set()
         """The numbers of the deliveries that were sent."""
         self.memory_of: Callable[[int], ChunkMemory | None] = lambda chunk: None
-        """Kind statistics: what the points of a chunk of this worker remember."""
+        """Kind statistics: the memory of the points of a chunk of this worker."""
         self._memories: dict[int, ChunkMemory] = {}
         self.received: dict[int, tuple[int, int]] = {}
         """The chunks that were received: the number of the delivery, and the points."""
@@ -114,7 +114,7 @@ class SimDeliveries:
         self._post(ev.PointsDelivered(part.chunk, part.number, nbytes))
 
     def take_memory(self, chunk: int) -> ChunkMemory | None:
-        """What the points of a received chunk remember. It can be taken once."""
+        """The memory of the points of a received chunk. It can be taken once."""
         return self._memories.pop(chunk, None)
 
     def close(self, end: Callable[[Channel], None]) -> None:

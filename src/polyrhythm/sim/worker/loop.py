@@ -32,7 +32,8 @@ from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 
 _RATES = (0.1,)
 _ADDRESS = m.Address("", 0, "", "")
-"""Where a simulated worker receives points: it is found by its name."""
+"""The address at which a simulated worker receives points. It is empty, because workers are found by
+their names."""
 _FORWARD = 1 / 3
 """The cost of a forward pass over a point, as a share of the cost of training on it."""
 
@@ -61,7 +62,7 @@ class Loop(LoopState):
         self._job = job
 
     def connect(self, deliveries: SimDeliveries) -> None:
-        """Send and receive points, and what they remember, over `deliveries`."""
+        """Send and receive points, and the memory of these points, over `deliveries`."""
         self.take_sends = deliveries.take
         self._received = deliveries.received
         deliveries.memory_of = self._visits.memory_of

@@ -107,12 +107,12 @@ class LoopState:
         self.end_iteration: Callable[[], None] | None = None
         """Called when an iteration of the loop has ended."""
         self.take_sends: Callable[[m.Leased], None] = lambda lease: None
-        """Called with a lease when the loop visits the points of no earlier lease any more."""
+        """Called with a lease when the loop does not visit points of earlier leases any more."""
         self.asked = False
         self.cadence: Cadence = ByCount()
         self._looks = (False, False)
-        """Whether the loop reads its links between steps: when nothing is on its way, and when
-        something is."""
+        """Whether the loop reads its links between steps: first while no contribution is in flight,
+        then while one is."""
         self._received: Sized = ()
         """The points that came from other workers."""
         self.traits: Traits = BSP.traits

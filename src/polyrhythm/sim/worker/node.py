@@ -178,7 +178,7 @@ class WorkerProcess(SingleProcess):
             self.run()
 
     def _receive_points(self, batch: Sequence[m.Message]) -> None:
-        """A thread of its own receives points, while the worker computes too."""
+        """Receive points, even while the worker computes."""
         if self.frozen:
             self._put_off(lambda: self._receive_points(batch))
             return
@@ -188,7 +188,7 @@ class WorkerProcess(SingleProcess):
 
     def closed(self, channel: Channel, reason: str) -> None:
         if channel.peer == POINTS:
-            return  # a link between workers: the lead notices the end of either of them
+            return  # a link between two workers: the lead notices by itself if a worker has ended
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:

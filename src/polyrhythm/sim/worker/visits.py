@@ -33,7 +33,7 @@ class SimVisits:
         self.memory: SimMemory | None = None
         """Kind statistics: what the points of this worker have added to its row."""
         self.take_received: Callable[[int], ChunkMemory | None] = lambda chunk: None
-        """Returns what the points of a chunk remember, if they came from another worker."""
+        """Returns the memory of the points of a chunk, if they came from another worker."""
         self._cursor = SimPoints()
         self._taken: Leased | None = None
         """The lease whose points are visited."""
@@ -64,7 +64,7 @@ class SimVisits:
         self.everything = self._cursor.everything
 
     def memory_of(self, chunk: int) -> ChunkMemory | None:
-        """What the points of a chunk remember; None unless the kind is statistics."""
+        """The memory of the points of a chunk; None unless the kind is statistics."""
         return None if self.memory is None else self.memory.of(chunk)
 
     def cut_at(self, least: int) -> None:
@@ -72,7 +72,7 @@ class SimVisits:
         self._cursor.least = least
 
     def left(self, points: int) -> int:
-        """How many of the next `points` points are left."""
+        """How many points a visit of `points` points would find."""
         return points if self.lease is None else self._cursor.left(points)
 
     def visit(self, points: int, steps: int) -> None:
@@ -83,7 +83,7 @@ class SimVisits:
         self.ever += points
 
     def collect(self) -> tuple[int, int, tuple[ChunkProgress, ...]]:
-        """Return the points, steps and progress for a contribution, and set them to zero."""
+        """Return the points, steps and progress for a contribution, and begin to count anew."""
         points, steps = self.points, self.steps
         self.steps = self.points = 0
         if self.memory is not None:

@@ -1,7 +1,7 @@
 """`ssp-restart`: SSP as the PSP paper describes it, to reproduce that paper's tables (PSP §3.1).
 
-A worker that is `bound` steps ahead of the slowest stops, and after that every worker stops when it
-arrives. When all have stopped, all pull the parameters, and the clocks restart at zero.
+A worker that is `bound` steps ahead of the slowest worker stops. After that, every other worker stops
+when it arrives. When all have stopped, all pull the parameters, and the clocks restart at zero.
 """
 
 from polyrhythm.core.machine import Reason, Waiting

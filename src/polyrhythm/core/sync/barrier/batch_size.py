@@ -1,8 +1,8 @@
 """The number of points in a worker's batch under BSPB and BSPV, FSP's two baselines (FSP §6.1).
 
-Under BSPB a batch is all points of a worker (`WHOLE`). BSPV searches for the size at the beginning
-of training, by cost and benefit. The paper takes that rule from another paper; this is a simple
-version of it: double the size while the objective falls faster per second (the time at barriers
+Under BSPB a batch is all points of a worker (`WHOLE`). BSPV searches for the size at the beginning of
+training, by cost and benefit. FSP takes that rule from another paper. This module has a simple
+version of the rule: double the size while the objective falls faster per second (the time at barriers
 included), then keep the best size.
 """
 

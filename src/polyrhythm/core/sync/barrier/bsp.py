@@ -26,8 +26,8 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 _WAITING = Reason("waiting")
-"""The usual answer while members are missing. It does not list them, so that most events cost
-little; `why` does."""
+"""The usual answer while members are missing. It does not list the missing members, so that most
+events cost little; `why` lists them."""
 
 
 class Bsp:
@@ -42,8 +42,8 @@ class Bsp:
         self.first_arrival_ns: int | None = None
         """The time of the first arrival in this round; None while no member has arrived."""
         self._counted_before: set[int] = set()
-        """The workers whose contribution was counted in a round that was decided before the lead
-        knew of it: they are released at once."""
+        """The workers whose contribution was counted in a round whose fold was decided before the
+        lead knew of that contribution. They are released at once."""
         self._folded = -1
         """The last round that all servers have folded."""
         self._decided = -1
@@ -56,7 +56,7 @@ class Bsp:
 
     @property
     def members(self) -> list[int]:
-        """The members of the open round, or of the next one if its fold is under way."""
+        """The members of the open round, or of the next round while a fold is under way."""
         return sorted(self._joining if self._folded < 0 else self._members)
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
@@ -70,7 +70,7 @@ class Bsp:
             if self._missing and self._open and not self._counted_before:
                 until_ns = self._until_ns
                 if until_ns is None or now_ns < until_ns:
-                    return self._waiting  # as `_evaluate` does, in most events
+                    return self._waiting  # for most events `_evaluate` would return the same
         else:
             self._update_members(event, now_ns)
             self._set_timer()
@@ -129,8 +129,8 @@ class Bsp:
         """Fold without the missing members, which were due at `since_ns`, if any member has
         arrived.
 
-        `decision` is what this barrier has just decided; the fold also releases the workers that it
-        releases.
+        `decision` is what this barrier has just decided. The fold also releases the workers that
+        `decision` releases.
         """
         if not self._open or not self._missing or not self._arrived:
             return decision

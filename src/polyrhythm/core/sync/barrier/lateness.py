@@ -5,10 +5,10 @@ contributions, but never to less than half of the interval. Lateness is calculat
 interval had not been shortened. Otherwise the correction would reduce the lateness from which it is
 calculated, and half of the delay would remain.
 
-The first measurement of a worker is dropped when the second one comes, because a process's first
-step takes many times as long as its others. Time to evaluate the probe sample does not count as
-lateness. In rounds that begin with the probe sample, a worker that needs longer for it than the
-fastest worker gets an interval that is shorter by the difference.
+The first measurement of a worker is dropped when the second one comes, because a process's first step
+takes many times as long as its others. The time to evaluate the probe sample does not count as
+lateness. In rounds that begin with the probe sample, the interval of each worker is shortened by the
+time that it needs for the sample beyond that of the fastest worker.
 """
 
 import msgspec

@@ -25,7 +25,7 @@ _PHIS = 2
 """Without a learning rate, a search begins with this many times the cost of a barrier: barriers then
 take a third of the time."""
 _LEAST_BATCH = 0.75
-"""But with no less than this part of the interval of a batch."""
+"""But the search begins with at least this share of the interval of a batch."""
 _ASK_EVERY = 4
 
 
@@ -35,7 +35,7 @@ class IntervalTerms:
     probe: bool
     """Whether workers measure the objective before the interval begins."""
     parts: int = 1
-    """If n, workers measure it on every n-th point of the probe sample."""
+    """If n, workers measure the objective on every n-th point of the probe sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Measured:
     pass_ns: int | None = None
     """The time that the fastest worker needs for all of its points; None if unknown."""
     usual: bool = True
-    """Whether `phi_ns` was measured in this round. Otherwise it is that of an earlier, typical
+    """Whether `phi_ns` was measured in this round. Otherwise it is the cost of an earlier, typical
     barrier."""
     batches: float = 0.0
     """The points of the round, divided by the number of points in a bsp round (one user's batch per
@@ -143,11 +143,11 @@ class Bounds:
         """The interval with which a search begins, and from which it moves only as far as
         measurements prove. It is within the limits.
 
-        With a learning rate, it is the interval in which all workers together visit as many points
-        as in a round of bsp, because the user chose the rate for batches of that size; until a
-        round has been measured, it is the lower limit. Without one, short rounds cost little more
-        than their barriers, so it is twice that cost, but not much less than the interval of a batch:
-        parameters that are computed from very few points are poor.
+        With a learning rate, it is the interval in which all workers together visit as many points as
+        in a round of bsp, because the user chose the rate for batches of that size; until a round has
+        been measured, it is the lower limit. Without a learning rate, short rounds do no harm except
+        for the cost of their barriers. So the interval is twice that cost, but not much less than the
+        interval of a batch, because parameters that are computed from very few points are poor.
         """
         batch_ns = self._batch_ns()
         if self._rated:
@@ -167,7 +167,7 @@ class Bounds:
 
 
 class BlindInterval:
-    """The interval while no objective is reported: that with which a search begins.
+    """The interval while no objective is reported: the one with which a search would begin.
 
     It changes only if it is wrong by more than a quarter. In every fourth round workers are asked
     to measure the objective.

@@ -2,8 +2,8 @@
 
 Two baselines of FSP search in this way at the beginning of training: the halved interval and the
 doubled batch. One measurement of the objective ends a trial and begins the next one. So the next
-value is already in use when the value before it is judged. When the objective falls more slowly
-than before, the search goes back to the value before and ends.
+value is already in use when the value before it is judged. When the objective falls more slowly than
+with the value before, the search goes back to that value and ends.
 """
 
 

@@ -2,8 +2,9 @@
 
 The search starts with the interval in which all workers together visit as many points as in a round
 of bsp, because the user chose the learning rate for batches of that size. The kind statistics has no
-learning rate: there it starts with twice the cost of a barrier, or a little less than that interval
-(`Bounds.start_ns`). It moves away from there only as far as measurements prove.
+learning rate. There the search starts with twice the cost of a barrier, or with three quarters of
+that interval if this is longer (`Bounds.start_ns`). The search moves away from its start only as far
+as measurements prove.
 
 A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
 with 2 eta, and the objective is measured between parts. Each part at 2 eta is compared with the
@@ -14,12 +15,12 @@ errors has such a best interval; the one nearest to the starting interval is cho
 does not move the interval. That matters because an interval that is too short costs at most half of
 the time (it is never shorter than a barrier), while one that is too long can make training fail.
 
-The paper instead rolls back between two measurements, and trains on the same data twice. Here a
-part has several rounds, so that measuring the objective takes at most a tenth of the time, and one
-lucky step does not decide. At the beginning of a job the objective is measured on a part of the sample
-where all of it would make a trial longer than the job so far. So a short job soon has its first trial,
-and spends little time on it. A stage ends after three checks in a row that find less than 80% of the
-promised gain. Checks become rarer while trials confirm the interval.
+The paper instead rolls back between two measurements, and trains on the same data twice. Here a part
+has several rounds, so that measuring the objective takes at most a tenth of the time, and one lucky
+step does not decide. At the beginning of a job the objective is measured on a part of the sample
+only, if the whole sample would make a trial longer than the job so far. So a short job soon has its
+first trial, and spends little time on it. A stage ends after three checks in a row that find less
+than 80% of the promised gain. Checks become rarer while trials confirm the interval.
 """
 
 import math
@@ -43,14 +44,14 @@ _FIRST_UNRATED_NS = 25 * 10**6
 """Without a learning rate, the first round replaces the first parameters by those of its points. Very
 few points can give parameters that are worse than the first ones."""
 _WARM_UP = (5, 12)
-"""The least and the most rounds before the first trial. In the first round the processes are cold.
-The second one measures the objective, which shows how long that takes. The others approach the
-interval in which each worker visits one batch."""
+"""The least and the most rounds before the first trial. In the first round the processes are still
+warming up. The second round measures the objective, and so shows how long measuring takes. The other
+rounds approach the interval in which each worker visits one batch."""
 _ABOUT_ONE = (0.67, 1.5)
 _SHORTER, _LONGER = 4, 2
 """A stage may divide the interval by up to 4, or double it at most. An interval longer than those
-tried is never chosen: too long does more harm than too short, and the line is right only near the
-measured lengths."""
+tried is never chosen: an interval that is too long does more harm than one that is too short, and the
+line is right only near the measured lengths."""
 _ENOUGH = 0.8
 _CHECKS = 3
 _COMPARISONS = 4
@@ -63,9 +64,9 @@ _PROBES = 10
 """A part takes this many times as long as measuring the objective, unless it would then have more
 than `_MOST_ROUNDS` rounds."""
 _SAMPLES = (1, 2, 4, 8)
-"""The objective is measured on the whole sample, a half, a quarter or an eighth of it: on the largest
-with which a trial takes no longer than the job has trained so far. The first measurement of all is on
-an eighth."""
+"""The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. The
+largest of these is chosen with which a trial takes no longer than the job has trained so far. The
+first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
 """The least and the most rounds between two checks, as multiples of the rounds of a part. So a stage
 takes longer than its trial."""
@@ -78,8 +79,7 @@ class _Stage:
     promised: float
     """The fall of the objective per second that the trial predicted."""
     interval_ns: int
-    """The chosen interval. The interval in use is longer for a while if the lower limit requires
-    that."""
+    """The chosen interval. While the lower limit is higher, the interval in use is longer."""
     span: int
     """The number of rounds from one check to the next."""
     rounds: int = 0
@@ -106,7 +106,7 @@ class AutoInterval:
     """The interval of `--interval auto`. The first rounds last 10 ms, or 25 ms
     without a learning rate (kind statistics).
 
-    While no objective is reported, the interval is that with which a search begins.
+    While no objective is reported, the interval is the one with which a search would begin.
     """
 
     def __init__(self, *, rated: bool = True) -> None:
@@ -174,7 +174,7 @@ class AutoInterval:
         return self._begin_trial("interval-measuring")
 
     def _begin_trial(self, code: str, **fields: float) -> Reason:
-        """Start a trial, with an interval whose double is within the limits too."""
+        """Start a trial, with an interval that is within the limits, and whose double is too."""
         self._stage = None
         most_ns = max(self._bounds.low_ns, self._bounds.high_ns // 2)
         self._interval_ns = min(most_ns, self._bounds.clamp(self._interval_ns))
