@@ -16,7 +16,7 @@ class CodeMissing(UsageError):
 
 
 class DataError(PolyrhythmError):
-    """A data set is nowhere to be had, or its files are damaged."""
+    """A data set was not found, or its files are damaged."""
 
 
 class StoreError(PolyrhythmError):
@@ -36,7 +36,7 @@ class DamagedCheckpoint(StoreError):
 
 
 class FrameError(PolyrhythmError):
-    """Bytes that are not a frame of ours, or a frame that was damaged."""
+    """The received bytes are not a frame of polyrhythm, or the frame is damaged."""
 
 
 class LinkError(PolyrhythmError):
@@ -44,12 +44,12 @@ class LinkError(PolyrhythmError):
 
 
 class LinkEnded(LinkError):
-    """The other side is gone, or the way to it is."""
+    """The peer is gone, or cannot be reached any more."""
 
 
 class Refused(PolyrhythmError):
-    """The lead or a server said no, with its reason. `code`: the code of the reason, if it is
-    known."""
+    """The lead or a server has refused this process, for a reason that the error names. `code`: the
+    code of the reason, if it is known."""
 
     def __init__(self, message: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -82,8 +82,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class NotFinite(PolyrhythmError):
-    """A contribution holds NaN or infinity; nothing of it was sent. `what`: whether a gradient, a
-    parameter or a buffer does; `tensor`: its name."""
+    """A contribution holds NaN or infinity; nothing of it was sent. `what`: gradient, parameter or
+    buffer. `tensor`: its name."""
 
     def __init__(self, message: str, *, what: str = "", tensor: str = "") -> None:
         super().__init__(message)

@@ -48,8 +48,8 @@ def connect(
     POLYRHYTHM_SECRET, or through the index of this user's jobs on this host.
 
     `devices` is the device of this worker: `auto` (a CUDA device, or cpu if there is none), `cpu`,
-    or one such as `cuda:1`. Of a list, and of several CUDA devices, a process of torchrun, Slurm or
-    MPI takes the one with its number on this host. `worker.device` is the result.
+    or one such as `cuda:1`. If a list or the host has several devices, a process of torchrun, Slurm
+    or MPI takes the one with its number on this host. `worker.device` is the result.
 
     With `share_data`, points of this worker's private data set may be sent to other workers of the
     job (`--data-private`). Without it they never leave this process.

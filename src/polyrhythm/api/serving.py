@@ -221,8 +221,9 @@ def defaults_of_serve() -> dict[str, Any]:
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[Callable[[], bool]]:
     """Note Ctrl-C instead of raising KeyboardInterrupt, while the processes of a job start. The
-    returned function says whether it came. Otherwise an exception could arrive before anything
-    refers to the job, and nobody would stop it. Python handles signals in its main thread only."""
+    returned function says whether Ctrl-C came. Otherwise an exception could arrive before any
+    object refers to the job, and the job would not be stopped. Python handles signals in its main
+    thread only."""
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()

@@ -93,7 +93,7 @@ def run() -> None:
     """The entry point of the program. The process ends with it."""
     names = called(sys.argv[1:])
     if names == ("simulate",):
-        # a search for cycles visits all objects of the simulation; Python makes one at the end too
+        # garbage collection would visit all objects of the simulation, also when Python ends
         gc.disable()
         atexit.register(gc.freeze)
     try:

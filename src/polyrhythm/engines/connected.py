@@ -38,7 +38,7 @@ _NAME_TAKEN = "name-taken"
 
 
 def _while_connected(method: Method) -> Method:
-    """The same method, which raises an error after the worker was closed."""
+    """Wrap a method, so that it raises an error after the worker was closed."""
 
     @wraps(method)
     def call(worker: "ConnectedWorker", *args: Any, **keywords: Any) -> Any:

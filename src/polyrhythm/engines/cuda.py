@@ -17,7 +17,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def look_for_cuda() -> CudaFound:
-    """The CUDA devices of this host. This process may have used CUDA afterwards."""
+    """The CUDA devices of this host. This call may initialise CUDA in this process."""
     if not _is_built():
         return _nothing_found()
     count = torch.cuda.device_count()

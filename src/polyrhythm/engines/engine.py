@@ -1,4 +1,4 @@
-"""The seam between commands and engines: an engine runs the processes of one job until the job
+"""The interface between commands and engines: an engine runs the processes of one job until the job
 ends.
 
 A command builds one `ChildRequest` for every server and worker that it wants to start, takes an

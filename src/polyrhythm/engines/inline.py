@@ -124,7 +124,7 @@ def _how(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return exit_words(error)
     if isinstance(error, PolyrhythmError):
-        return str(error)  # as with processes
+        return str(error)  # the same text as for a worker process
     return f"{type(error).__name__}: {error}"
 
 

@@ -22,7 +22,7 @@ class Logs:
         self._processes = processes
         self._looked_s = 0.0
         self._told: dict[str, int] = {}
-        """By process: the file (its inode) that the process was told to replace."""
+        """For each process, the inode of the log that it was told to replace."""
 
     def limit(self) -> None:
         """Tell processes with large logs to begin new ones. Call this a few times a second."""

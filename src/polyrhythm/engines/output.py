@@ -87,8 +87,8 @@ class _Unfinished:
 
 
 class _Log(io.FileIO):
-    """A descriptor of the log. *Output begins a new line if the unfinished line before it is of the
-    other descriptor or is a progress bar.* So lines are not joined."""
+    """A descriptor of the log. *Output begins a new line if the unfinished line before it was
+    written to the other descriptor or is a progress bar.* So lines are not joined."""
 
     def __init__(self, fd: int, unfinished: _Unfinished) -> None:
         super().__init__(fd, "w", closefd=False)

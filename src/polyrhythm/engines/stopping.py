@@ -23,7 +23,7 @@ class ProcessStop:
         self._processes = processes
         self._run = run
         self._since_s: float | None = None
-        """When the processes began to be ended; None: they should not end yet."""
+        """When the engine began to end the processes; None if they should not end yet."""
         self._before_end = False
         """Whether the job is stopped before it reached a goal."""
         self.waits_for_workers = False

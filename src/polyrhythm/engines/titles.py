@@ -11,7 +11,8 @@ _MOST_COMM = 15
 
 def set_title(title: str, short: str = "") -> None:
     """Set the title of this process. A title that is longer than the command line of the process is
-    cut. `short`: what programs show that show at most 15 characters; default: the title's end."""
+    cut. `short`: the title for programs that show at most 15 characters; by default the end of the
+    title."""
     with contextlib.suppress(OSError, ValueError, IndexError):  # some systems have no such file
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         # the text after the last parenthesis begins with field 3

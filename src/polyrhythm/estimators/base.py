@@ -1,4 +1,4 @@
-"""What all estimators share: their options, the check of their input, and the way to a fit."""
+"""What all estimators share: their options, the check of their input, and how they start a fit."""
 
 import math
 import sys
@@ -26,7 +26,7 @@ SYNCS = ("bspb", "bsp", "bspv", "fsp", "asp")
 """The policies of jobs of kind statistics. asp is for comparison only: it may diverge."""
 _ROWS = 16_384
 _MOST_WEIGHT = math.sqrt(np.finfo(np.float64).max)
-"""Larger sums of weights leave the range of float64 when they are multiplied with squares."""
+"""Larger sums of weights would exceed the range of float64 when they are multiplied by squares."""
 
 
 class Estimator(BaseEstimator):
@@ -101,7 +101,7 @@ class Estimator(BaseEstimator):
 
 
 def check_finite(x: Any) -> float:
-    """The largest amount of the values. Raise an error that names the first value which is NaN or
+    """The largest absolute value. Raise an error that names the first value which is NaN or
     infinite."""
     values = x.data if hasattr(x, "indptr") else x
     largest = _largest(values)
@@ -124,15 +124,15 @@ def check_finite(x: Any) -> float:
 
 
 def _largest(values: npt.NDArray[Any]) -> float:
-    """The largest amount of some numbers; NaN if one of them is NaN."""
+    """The largest absolute value of some numbers; NaN if one of them is NaN."""
     if not values.size:
         return 0.0
     return float(np.maximum(np.abs(values.max()), np.abs(values.min())))
 
 
 def check_size(x: Any, largest: float, name: str = "Input X") -> None:
-    """Raise an error if sums of squares overflow: those of as many numbers as `x` has, of its type,
-    and as large as `largest`."""
+    """Raise an error if a sum of squares could overflow: a sum over as many numbers as `x` has, of
+    the type of `x`, whose absolute values are at most `largest`."""
     values = x.data if hasattr(x, "indptr") else x
     summands = 8.0 * x.shape[1] * (x.shape[0] if values.dtype == np.float64 else 1)
     most = math.sqrt(float(np.finfo(values.dtype).max) / summands)
@@ -160,7 +160,7 @@ def warn_few_points(x: npt.NDArray[Any], wanted: int, name: str) -> None:
 
 
 def check_positive(name: str, value: Any, *, whole: bool = True, least: float = 1) -> None:
-    """Raise an error if an option is not a number from `least` on."""
+    """Raise an error if an option is not a number that is at least `least`."""
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
         kind = "an integer" if whole else "a number"

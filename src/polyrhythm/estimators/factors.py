@@ -1,4 +1,4 @@
-"""Non-negative matrix factorisation with the interface of scikit-learn's."""
+"""Non-negative matrix factorisation with the interface of scikit-learn."""
 
 import warnings
 from typing import Any

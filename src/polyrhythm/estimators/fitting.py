@@ -29,14 +29,15 @@ from polyrhythm.wire.messages import JobSpec
 
 AfterPass = Callable[[int, float | None], None]
 _FEW_POINTS = 20_000
-"""So few points do not repay a second worker in this process."""
+"""With fewer points, a second worker in this process would cost more time than it saves."""
 _CHUNK_POINTS = 8_192
 """The fewest points of a chunk: a chunk is visited by one call of the algorithm."""
 _CHUNKS_EACH = 4
 _STEP_POINTS = 131_072
-"""With many points a worker has at least `_CHUNKS_EACH` chunks, and visits about this many points at a
-time, or fewer: a call for each chunk takes time too, and chunks move only if a worker dies. A worker
-with more than 16 times as many points has larger chunks, because it has at most 16."""
+"""With many points, a worker visits at most about this many points at a time, and has at least
+`_CHUNKS_EACH` chunks. Chunks are large, because each visit of a chunk is a call that takes time,
+and because chunks move only if a worker dies. A worker has at most 16 chunks, so a worker with more
+than 16 times this many points has larger chunks."""
 _HEARTBEAT_S = 20.0
 _LONGEST_S = 1e7
 
@@ -58,7 +59,7 @@ class Fitted:
     parameter: Arrays
     passes: int
     terminated: bool
-    """False: the number of passes has ended the fit."""
+    """Whether the algorithm has ended the fit. False: the fit has reached its number of passes."""
     objectives: list[float]
     """The objective after each pass."""
     ended_s: list[float] = field(default_factory=list)
@@ -107,7 +108,7 @@ def _steps(points: int, workers: int, sync: str) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _FitWorker:
-    """What a worker of the job runs."""
+    """The function that every worker of the job runs."""
 
     algorithm: Algorithm
     points: Batch
@@ -141,8 +142,8 @@ class _FitWorker:
 
 
 def _inline(fit: _FitWorker, workers: int, least: int, sync: str, max_passes: int) -> Fitted:
-    """In this process: one worker, or one per core if there are many points. numpy releases the lock
-    of the interpreter while it computes."""
+    """Fit in this process, with one worker, or one per core if there are many points. numpy
+    releases the lock of the interpreter while it computes."""
     results: dict[str, Fitted] = {}
 
     def main(worker: Worker) -> None:
@@ -165,7 +166,7 @@ def _inline(fit: _FitWorker, workers: int, least: int, sync: str, max_passes: in
 
 @contextmanager
 def _own_interval() -> Iterator[None]:
-    """Nodes let Python switch threads more often. Afterwards it is as before."""
+    """Restore Python's interval between thread switches at the end, because nodes change it."""
     before = sys.getswitchinterval()
     try:
         yield
@@ -174,7 +175,7 @@ def _own_interval() -> Iterator[None]:
 
 
 def _joined(fit: _FitWorker, place: FitPlace) -> Fitted:
-    """As a worker of the job at this address. Every worker of the job needs the same points."""
+    """Fit as a worker of the job at this address. Every worker of the job needs the same points."""
     from polyrhythm.api.connecting import connect
 
     assert place.address is not None
@@ -189,7 +190,7 @@ def _joined(fit: _FitWorker, place: FitPlace) -> Fitted:
 def _processes(
     fit: _FitWorker, workers: int, least: int, sync: str, max_passes: int, *, quiet: bool
 ) -> Fitted:
-    """With worker processes on this machine. They map the points from a file."""
+    """Fit with worker processes on this machine. They map the points from a file."""
     from polyrhythm.api.training import train
 
     with tempfile.TemporaryDirectory(prefix="polyrhythm-fit-") as name:
@@ -254,8 +255,8 @@ def _keep(points: Batch, folder: Path) -> dict[str, Any]:
 
 
 def _mapped(array: npt.NDArray[Any]) -> tuple[str, str, int, tuple[int, ...]] | None:
-    """The file, the type, the offset and the shape of an array that is mapped from a file; None if it
-    is not, or not in one piece."""
+    """The file, the type, the offset and the shape of an array that is mapped from a file; None if
+    the array is not mapped, or is not in one piece."""
     whole: Any = array
     while whole is not None and not isinstance(whole, np.memmap):
         whole = whole.base

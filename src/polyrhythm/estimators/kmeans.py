@@ -1,4 +1,4 @@
-"""KMeans with the interface of scikit-learn's."""
+"""KMeans with the interface of scikit-learn."""
 
 import warnings
 from typing import Any
@@ -65,7 +65,7 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         }
 
     def _chosen_centers(self, points: Batch, offset: Array, rng: np.random.Generator) -> Array:
-        """The first centres, where k-means++ does not choose them."""
+        """The first centres, if k-means++ does not choose them."""
         if isinstance(self.init, str) and self.init == "random":
             chosen = rng.choice(len(points), self.n_clusters, replace=False)
             centers: Array = points.x[chosen].astype(np.float64)
@@ -184,8 +184,8 @@ class KMeans(Clusterer):
         y: Any = None,
         sample_weight: Any = None,
     ) -> "KMeans":
-        """Move the centres by some more points. A centre is the mean of all points that it was given
-        so far, in `fit` and in the calls of `partial_fit` since."""
+        """Move the centres by adding more points. A centre is the mean of all points that were
+        assigned to it so far, in `fit` and in later calls of `partial_fit`."""
         first = not hasattr(self, "cluster_centers_")
         x = self._points(X, reset=first, learns=True)
         points = Batch(x, None, check_weights(sample_weight, x))

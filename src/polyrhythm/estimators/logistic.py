@@ -1,4 +1,4 @@
-"""Logistic regression with the interface of scikit-learn's."""
+"""Logistic regression with the interface of scikit-learn."""
 
 import math
 import warnings
@@ -172,7 +172,8 @@ class LogisticRegression(ClassifierMixin, Estimator):
         return found
 
     def _warm(self, algorithm: Algorithm, features: int) -> Arrays | None:
-        """The place where the last fit has ended, if it is wanted and fits."""
+        """The parameters with which the last fit ended, if `warm_start` is set and their shape
+        fits."""
         shape = (algorithm.rows, features)
         if not self.warm_start or getattr(self, "coef_", np.empty(0)).shape != shape:
             return None

@@ -1,4 +1,4 @@
-"""Gaussian mixtures with the interface of scikit-learn's."""
+"""Gaussian mixtures with the interface of scikit-learn."""
 
 import warnings
 from typing import Any

@@ -41,7 +41,8 @@ class AcceptLimit:
         return fd >= most - min(RESERVE, most // 4)
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
-        """The next connection; None if there is none, or it was refused for lack of descriptors."""
+        """The next connection; None if there is none, or if the connection was refused for lack of
+        descriptors."""
         try:
             sock, _ = listener.accept()
         except BlockingIOError:

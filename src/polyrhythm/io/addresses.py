@@ -1,5 +1,5 @@
-"""Addresses that need no connection to be judged. Commands check them before they import anything
-that connects."""
+"""Checks of addresses that need no connection. Commands make them before they import anything that
+connects."""
 
 from polyrhythm.core.addresses import is_loopback as is_loopback
 

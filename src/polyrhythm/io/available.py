@@ -7,7 +7,7 @@ _MOST_NBYTES = 4096
 def available_nbytes() -> int | None:
     """The memory that new allocations can use without swapping; None if this system does not say."""
     try:
-        # without a buffer and without text: this is called for every chunk that arrives
+        # unbuffered and as bytes, to save time: this is called for every chunk that arrives
         with open(_MEMINFO, "rb", buffering=0) as file:
             _, _, rest = file.read(_MOST_NBYTES).partition(b"MemAvailable:")
         return int(rest.split(None, 1)[0]) * 1024

@@ -15,7 +15,7 @@ _FEW_CORES = 2
 @dataclass(frozen=True)
 class Amounts:
     written_nbytes: int
-    """The link hashes at least this much, if so much is queued, before each write."""
+    """Before each write, the link hashes at least this many bytes, if that many are queued."""
     arriving_nbytes: int
     """A payload is hashed in pieces of this size while it arrives."""
 

@@ -34,8 +34,9 @@ class Link(Protocol):
     """The incarnation of the worker or server at the other end; 0 until it is known."""
     kind: str
     by_reference: bool
-    """The peer reads payloads in the sender's memory, without a copy. So the sender must not reuse
-    the memory as soon as `done` is called; it must wait until the peer's messages allow it."""
+    """Whether the peer reads payloads in the sender's memory, without a copy. If so, the sender
+    must not reuse the memory as soon as `done` is called: it must wait until the peer's messages
+    allow it."""
 
     @property
     def host_here(self) -> str:
@@ -70,7 +71,7 @@ class Link(Protocol):
 
     def outlast(self, seconds: float) -> None:
         """Keep the link through network failures of up to this duration: end it only when nothing
-        has come from the peer's machine for so long."""
+        has come from the peer's machine for this long."""
 
     def land_with(self, land: Land) -> None:
         """Let `land` choose the memory into which payloads are received, if they travel as
@@ -89,7 +90,7 @@ class PollableLink(Link, Protocol):
     """A link with a file descriptor, which one thread can read among many others (`io/poll.py`)."""
 
     unfinished: bool
-    """The last `receive_ready` stopped at its limit `most`."""
+    """Whether the last `receive_ready` stopped at its limit `most`."""
 
     def fileno(self) -> int: ...
 

@@ -68,7 +68,7 @@ class StreamLink:
         self._sending = False
         self._closed = False
         self.unfinished = False
-        """The last `receive_ready` stopped at its limit `most`."""
+        """Whether the last `receive_ready` stopped at its limit `most`."""
 
     @property
     def pollable(self) -> PollableLink:

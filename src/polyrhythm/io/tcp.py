@@ -80,9 +80,9 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 def _end_after(sock: socket.socket, seconds: float) -> None:
-    """End the link when, for so long, the peer's machine acknowledges nothing or the peer process
-    reads nothing. The second case needs its own timeout, because the kernel of a stopped process
-    still acknowledges bytes until its buffer is full."""
+    """End the link when the peer's machine has acknowledged nothing, or the peer process has read
+    nothing, for this long. The second case needs its own timeout, because the kernel of a stopped
+    process still acknowledges bytes until its buffer is full."""
     timeout = struct.pack("ll", round(seconds), 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

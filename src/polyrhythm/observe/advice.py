@@ -26,7 +26,8 @@ from polyrhythm.wire.messages import JobSpec
 _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
 _STRAGGLER = 0.1
-"""A worker for which the others waited for a smaller share of the last seconds is not named."""
+"""A worker is named only if the others waited for it for at least this share of the last
+seconds."""
 _EXCHANGE = 0.5
 COMPARE = "and compare the seconds to the same objective"
 
@@ -56,8 +57,8 @@ def advise(state: RunState, job: JobSpec) -> str | None:
 
 def _points_in_short_interval(state: RunState, job: JobSpec) -> float | None:
     """The mean number of points of a contribution, if a fixed interval ends it before the worker
-    has visited half of its batch; otherwise None. A contribution that ends early because the
-    worker has visited all of its points is not meant."""
+    has visited half of its batch; otherwise None. A contribution that ends early because the worker
+    has visited all of its points does not count."""
     if not traits_of(job.sync).timed or not state.batch:
         return None
     try:
@@ -89,7 +90,8 @@ def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
 
 
 def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:
-    """The worker that waited least, and by how much more of their time the others waited."""
+    """The worker that waited for the smallest share of its time, and the difference between the
+    median share of the others and its own."""
     waits = {name: time.shares[1] for name, time in times.items() if time.shares is not None}
     if len(waits) < 2:
         return None

@@ -1,5 +1,5 @@
-"""Means and medians over the rounds of a run, of which each line of the journal summarises several,
-and the extremes of its metrics."""
+"""Means and medians over the rounds of a run, and the extremes of its metrics. Each line of the
+journal summarises several rounds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,7 +81,7 @@ class ModelSteps:
             self.reported_nbytes = (self.reported_nbytes or 0) + pushed_nbytes
 
     def nbytes(self, contributions: int, whole: int) -> int:
-        """The size of all contributions in bytes, if they are exact, and if those that are not of
-        one model have the size `whole`."""
+        """The size of all contributions in bytes, for contributions that are exact. A contribution
+        that contains steps of all models has the size `whole`."""
         of_one = sum(self._steps.get(model, 0) * size for model, size in enumerate(self._sizes))
         return (contributions - sum(self._steps.values())) * whole + of_one

@@ -1,7 +1,7 @@
 """The sentences about checkpoints in a run's story.
 
-*A store that fails is told once, and again when it works, because every checkpoint that is due
-would repeat the sentence. The journal keeps every failure.*
+*The story says once that a store fails, and once that it works again. Otherwise every checkpoint
+that is due would repeat the sentence. The journal keeps every failure.*
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ class CheckpointTeller:
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._unwritten = 0
-        """How many checkpoints the store has not taken since the last one that was made."""
+        """How many checkpoints could not be written since the last one that was made."""
 
     def made(self, line: dict[str, Any]) -> list[Sentence]:
         made = f"checkpoint {line['number']} of round {line['round']} is made"

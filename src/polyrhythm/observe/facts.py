@@ -51,7 +51,7 @@ class RunFacts:
     listening: str | None = None
     """The address at which further workers and servers can join."""
     way: JoinWay = field(default_factory=JoinWay)
-    """How they join."""
+    """How workers and servers join."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, ObservedWorker] = field(default_factory=dict)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class RunFacts:
     last_move: dict[str, Any] | None = None
     """The line of the journal about the last such move."""
     migration: Reason | None = None
-    """Why chunks move in the way in which they do (`--migrate`)."""
+    """Why the job moves chunks in its present way (`--migrate`)."""
     lost_points: dict[str, int] = field(default_factory=dict)
     """Per worker that is gone with its own data set, the number of its points."""
     folds: dict[int, int] = field(default_factory=dict)

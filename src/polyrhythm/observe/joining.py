@@ -53,7 +53,7 @@ class JoinWay:
         return f"polyrhythm {role} {file}--connect {self.address}{insecure}{secret}"
 
     def hint(self, role: str = "worker") -> str:
-        """How to join, complete: the command, and where the secret is."""
+        """The complete hint: the command that joins the job, and where the secret is."""
         command = self.command(role)
         if self.served and role == "worker":
             command = f'polyrhythm.connect("{self.address}") in Python, or {command}'

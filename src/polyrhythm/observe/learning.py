@@ -1,7 +1,7 @@
 """Describes in words whether a run learns, and what to try if it does not.
 
 The advice names only settings that can help in this case: the learning rate, the momentum, or a
-limit on how old the parameters may be that a worker computes on. It recommends no policy for its
+limit on the age of the parameters on which a worker computes. It recommends no policy for its
 speed.
 """
 

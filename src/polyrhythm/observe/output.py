@@ -85,7 +85,7 @@ class ProcessOutput:
         return self._lines.end()
 
     def skip(self, most: int) -> list[str]:
-        """If more than `most` bytes are not read yet, leave out all but the last of them."""
+        """If more than `most` bytes are not read yet, leave out all of them except the last few."""
         _, behind = self._unread()
         if behind <= most:
             return []

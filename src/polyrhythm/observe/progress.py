@@ -32,11 +32,12 @@ from polyrhythm.wire.messages import JobSpec
 _LINE_EVERY_S = 3.0
 _REDRAW_EVERY_S = 0.25
 _OUTPUT_S = 0.1
-"""How long the lines of processes are printed before the job is looked after again."""
+"""How long the lines of processes are printed before the command attends to the job again."""
 _PIECE = 4_000
 """How many bytes are printed at a time: a pipe that takes output takes at least this much."""
 _PIECE_ABOVE_TABLE = 16_000
-"""The same for a terminal with a live table, which is redrawn after every piece."""
+"""How many bytes are printed at a time in a terminal with a live table. The table is redrawn after
+every such piece."""
 _MOST_WAITING = 10_000
 """The most lines that wait for a terminal that takes no output."""
 

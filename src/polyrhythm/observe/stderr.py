@@ -33,9 +33,9 @@ class _Unfailing:
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        """If nobody can read this file any more, send what is still in its buffer, and all that
-        follows, to the null device. Otherwise Python tries to write it again when it ends, and
-        fails."""
+        """If no process can read this file any more, send the content of its buffer, and all later
+        output, to the null device. Otherwise Python would try to write the buffer again when it
+        ends, and fail."""
         if error.errno not in (errno.EPIPE, errno.EIO):
             return
         with contextlib.suppress(OSError, ValueError):

@@ -44,11 +44,11 @@ def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> di
 
 
 def result(state: RunState, job: JobSpec) -> dict[str, Any]:
-    """The result that `--json` prints, from a state. Numbers of bytes are computed, not measured: a
-    contribution carries every slice of the model once (in a job with several models whose steps the
-    servers make, those of one model), and a worker reads the model once when it
-    joins and once after each contribution. With `--wire-dtype bf16`, a model of float32 travels at
-    half its size. With `--push int8`, `bytes_pushed` is the sum of what workers have sent."""
+    """The result that `--json` prints, from a state. Numbers of bytes are computed, not measured. A
+    contribution carries every slice of the model once; if servers make the steps of several models,
+    it carries the slices of one model. A worker reads the model once when it joins and once after
+    each contribution. With `--wire-dtype bf16`, a model of float32 travels at half its size. With
+    `--push int8`, `bytes_pushed` is the sum of what workers have sent."""
     seconds = state.seconds
     carried = state.nbytes * _WIRE_SHARE.get(job.wire_dtype, 1.0)
     return {

@@ -32,8 +32,8 @@ _SHORT = (*("sent", "per s", "points/s"), *("comp.", "wait", "link"))
 _SHORT_NAME = 11
 """The longest name of a worker in the live table; the rest of a longer name is cut."""
 _LIVE_WIDTH = 60
-"""The live table is never wider, so that a terminal that becomes narrower does not break its
-lines: the table is redrawn in place by the number of its lines."""
+"""The live table is never wider than this, so that a terminal that becomes narrower does not break
+its lines: the table is redrawn in place by the number of its lines."""
 _SHOWN = 24
 """The most workers in a live table, so that it fits the screen."""
 
@@ -242,7 +242,7 @@ def _failover(failover: ServerLoss) -> str:
 
 
 def _word(run: Run) -> str:
-    """How the run stands, and how many workers failed in it."""
+    """The state of the run in words, and how many workers failed in it."""
     failed = len(run.failures)
     return run.word if not failed else f"{run.word}, {counted(failed, 'worker')} failed"
 

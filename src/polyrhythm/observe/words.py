@@ -37,7 +37,8 @@ def number(value: float | None) -> str:
 
 
 def measure(value: float) -> str:
-    """The value of a metric, with four digits after the point where they say enough."""
+    """The value of a metric, with four digits after the point; very small and very large values
+    have four significant digits."""
     plain = value == 0 or 1e-2 <= abs(value) < 1e6
     return f"{value:.4f}" if plain else f"{value:.4g}"
 

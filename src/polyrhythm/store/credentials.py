@@ -19,7 +19,7 @@ _FROM_FILE = {
     "region": "region",
     "endpoint_url": "endpoint",
 }
-"""By the name of a setting in the shared AWS files, its name in obstore."""
+"""For each setting in the shared AWS files, its name in obstore."""
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
 _VARIABLES = {
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),

@@ -22,7 +22,8 @@ class Listed:
     fault: str | None
     other_version: bool = False
     incomplete: bool = False
-    """The checkpoint has no manifest: it is being written, or writing it was interrupted."""
+    """Whether the checkpoint has no manifest: it is being written, or writing it was
+    interrupted."""
 
     @property
     def state(self) -> str:

@@ -43,7 +43,7 @@ _DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""By the name of a dtype in safetensors, its name in torch."""
+"""For each name of a dtype in safetensors, its name in torch."""
 _NAMES = {f"torch.{dtype}": name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 

@@ -21,7 +21,7 @@ Parts = tuple[tuple[int, int], ...]
 tensor that is in the slice."""
 
 _BITS = {2: (torch.int16, -(1 << 15)), 4: (torch.int32, -(1 << 31)), 8: (torch.int64, -(1 << 63))}
-"""By the size of a floating-point number in bytes: the integer type of this size, and the integer
+"""For each size of a floating-point number in bytes: the integer type of this size, and the integer
 that has the bits of -0.0."""
 
 

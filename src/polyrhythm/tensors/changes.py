@@ -20,7 +20,7 @@ from polyrhythm.tensors.finite import all_finite
 from polyrhythm.tensors.not_finite import not_finite
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the size of an element in bytes, the integer type of this size."""
+"""For each size of an element in bytes, the integer type of this size."""
 
 
 @dataclass(slots=True)

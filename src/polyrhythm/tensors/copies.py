@@ -1,9 +1,9 @@
 """Copies between the memory of a device, where the user's code computes, and that of the host.
 
-*The user's code, downloads and uploads run independently of each other, as on the streams of a GPU.*
-A download begins after everything that the user's code has ordered so far; an upload too, because
-it overwrites parameters. The host waits for downloads once per step. It does not wait for uploads:
-what the user's code orders after `join` waits for them on the device.
+*The user's code, downloads and uploads run independently of each other, as on the streams of a
+GPU.* A download begins after everything that the user's code has ordered so far. So does an upload,
+because it overwrites parameters. The host waits for downloads once per step. It does not wait for
+uploads: what the user's code orders after `join` waits for them on the device.
 
 `tensors/device_model.py` decides what is copied. The classes here only run it at the right time, so
 that the same tests cover all devices: `DeferredCopies` is a device in host memory, whose copies
@@ -65,12 +65,12 @@ class Copies(Protocol):
         """Wait for everything that the user's code has ordered so far."""
 
     def computed_ns(self, called_ns: int) -> int:
-        """When the device had computed what the last download contains, after the host had ordered
-        all of it at `called_ns`."""
+        """The time at which the device had computed the content of the last download. `called_ns`:
+        the time at which the host had ordered all of it."""
 
     def take_late_ns(self) -> int:
-        """How long the uploads before the last `join` took after it. It is returned only once, and
-        is known after the next `synchronise`."""
+        """How long the uploads before the last `join` still took after that call. The time is
+        returned only once, and is known after the next `synchronise`."""
 
     def close(self) -> None:
         """Wait for all copies, and release the memory that `pin` has pinned."""

@@ -2,8 +2,8 @@
 
 Copying normally loads the target into the cache. That is of no use if another process reads the
 copy, or if a pass over the whole model evicts it before it is used. Without this load the copy is
-one and a half times as fast. The C library's `memmove` omits the load above a size, which the local
-engine lowers for its child processes (`engines/environment.py`).
+one and a half times as fast. The C library's `memmove` omits the load for copies above a certain
+size. The local engine lowers this size for its child processes (`engines/environment.py`).
 """
 
 import ctypes

@@ -26,7 +26,7 @@ class CudaCopies:
         self._has_uploaded = False
         self._joined_ns = 0
         self._done_ns = 0
-        """When the host had waited for the last downloads."""
+        """The time at which the host had finished waiting for the last downloads."""
         self._pinned: dict[int, torch.Tensor] = {}
         """The memory that was pinned after it was allocated, by address."""
 

@@ -6,8 +6,8 @@ on the device, checked there, and copied to the push buffers in one piece per sp
 once for all of that.* Buffers of the model are small: a copy of them in host memory is compared with
 the last version.
 
-On the device this needs, besides parameters and gradients, the memory of one more model: the
-contribution (kind gradient), the sums of the micro-batches, or the base of the changes (kind local).
+Besides parameters and gradients, the device needs memory for one more model: the contribution (kind
+gradient), the sums of the micro-batches, or the base of the changes (kind local).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +66,8 @@ class DeviceModel(FlatModel):
         self._uploading = False
         """Whether the device may still read the memory in which versions arrive."""
         self._early: set[int] = set()
-        """The slices of the version that is arriving that are on their way to the device."""
+        """The slices of the arriving version that are being copied to the device, or were
+        copied."""
         self._through = aside
         self._parameters = [i for i, s in enumerate(layout.spaces) if s.length and not s.buffers]
         self._buffer_spaces = [i for i, s in enumerate(layout.spaces) if s.length and s.buffers]
@@ -77,7 +78,7 @@ class DeviceModel(FlatModel):
         self.aside = True  # versions never arrive in the memory of the parameters
         self._dense = list(self._dense_ranges())
         self._verdicts = self._host_tensor(len(tensors) + len(layout.spaces), torch.bool)
-        """Whether each of the things that were checked on the device is finite."""
+        """For each tensor or space that was checked on the device, whether it is finite."""
 
     def _allocate(self) -> tuple[list[memoryview], list[torch.Tensor], list[torch.Tensor]]:
         flat = [
@@ -147,7 +148,8 @@ class DeviceModel(FlatModel):
         super().land_parts(slice_, parts, data)
 
     def read_in_place(self, memory: memoryview) -> None:
-        """Copy a version from a server's memory. It cannot be used there."""
+        """Copy a version from a server's memory, because a device cannot use that memory in
+        place."""
         self._claim()
         end = 0
         for here, space in zip(self._here, self.layout.spaces, strict=True):
@@ -296,7 +298,8 @@ class DeviceModel(FlatModel):
             flat, base = self._flat[index], self._base[index]
             pieces, scratch = [], torch.empty_like(flat[: next(chunks_of(flat))[1]])
             for begin, end in chunks_of(flat):
-                # the last piece was copied before, because all of this is in order
+                # the device works in order, so `scratch` is overwritten only after the last piece
+                # was copied
                 change = torch.sub(flat[begin:end], base[begin:end], out=scratch[: end - begin])
                 self._download(targets[index][begin:end], change)
                 pieces.append(largest_of(change))

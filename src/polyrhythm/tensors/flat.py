@@ -84,8 +84,8 @@ class FlatModel:
         ]
         self._models = tuple(models)
         self._others: dict[int, tuple[int, ...]] = {}
-        """The slices that the last contribution leaves out because they belong to other models,
-        each without any part."""
+        """The slices that the last contribution leaves out because they belong to other models.
+        Each has an empty tuple of parts."""
 
     def _allocate(self) -> tuple[list[memoryview], list[torch.Tensor], list[torch.Tensor]]:
         memory, flat = allocate_spaces(self.layout)
@@ -259,7 +259,7 @@ class FlatModel:
     def gather(self, points: float) -> None:
         """Add the gradients of a micro-batch, multiplied by its number of points, to the sums."""
         if self._sums is None:
-            # a sum of half precision would lose, or exceed, most of what is added to it
+            # a sum in half precision would lose small summands, or overflow
             dtypes = [torch.float32 if f.dtype in HALVES else f.dtype for f in self._flat]
             pairs = zip(self._flat, dtypes, strict=True)
             self._sums = [torch.full_like(f, NO_GRADIENT, dtype=dtype) for f, dtype in pairs]
@@ -287,7 +287,8 @@ class FlatModel:
     def _fill_beside_rows(
         self, push: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], points: float
     ) -> None:
-        """Do the same for the spaces in which some tensors have gradients of rows."""
+        """Do what `fill_gathered` does for the spaces in which some tensors have gradients of
+        rows."""
         by_tensor, views = self._views_of(sums), self._views_of(push)
         for index, _, place, _ in self._trained:
             if place.space in self._rows.spaces:

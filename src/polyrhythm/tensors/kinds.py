@@ -182,6 +182,6 @@ def _updater(
         return Latest() if keeps_rows(job.kind) else Buffers()
     if job.updater == "addition":
         return Addition() if traits_of(job.sync).rounds else Sum()
-    # slices number parameter groups over all models
+    # slices name parameter groups by their numbers among the groups of all models
     optimizer = OptimizerSpec(spec.optimizers[model].name, spec.optimizer.groups)
     return KINDS[job.kind].updater(layout, job, optimizer, held)

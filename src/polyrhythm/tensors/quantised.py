@@ -35,8 +35,8 @@ def _largest_scale(wire: torch.dtype) -> float:
 
 
 def _in_blocks(numbers: torch.Tensor) -> list[tuple[torch.Tensor, slice]]:
-    """Pairs: numbers of a slice as a table in which each row is one block, and which blocks these
-    are. If the last block is shorter, it is in a second pair."""
+    """Return pairs of a table and a range of blocks. Each row of the table contains the numbers of
+    one block. If the last block is shorter, it is in a second pair."""
     whole = len(numbers) // BLOCK
     blocks = []
     if whole:
@@ -55,7 +55,8 @@ def _split(payload: torch.Tensor, length: int, dtype: torch.dtype) -> tuple[torc
 class Quantiser:
     """Quantises the slices of one worker's contributions. `keeps_residuals`: the numbers that
     quantising leaves out are kept here. Otherwise they stay in the worker's parameters: the policy
-    lets the worker train on from its own parameters, less what it has sent (`FlatModel.rebase`)."""
+    lets the worker continue from its own parameters, minus what it has sent
+    (`FlatModel.rebase`)."""
 
     def __init__(self, *, keeps_residuals: bool) -> None:
         self._keeps = keeps_residuals
@@ -89,7 +90,7 @@ class Quantiser:
         for first, end in absent:
             values[first:end].zero_()
         largest = _find_scales(values, scales, wire)
-        if not math.isfinite(largest):  # the sum of two finite numbers is not finite: leave one out
+        if not math.isfinite(largest):  # a sum has overflowed: do without the residual
             values.copy_(numbers)
             largest = _find_scales(values, scales, wire)
         limited = largest > _MOST * _largest_scale(wire)

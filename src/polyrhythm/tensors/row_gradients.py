@@ -25,7 +25,7 @@ class _Table:
     whole: bool = False
     """Whether one of these gradients contained all rows."""
     begun: bool = False
-    """Whether there was such a gradient."""
+    """Whether a gradient was gathered since the last contribution."""
 
 
 class RowGradients:
@@ -150,7 +150,8 @@ class RowGradients:
 
 
 def _slices_of(layout: Layout, place: TensorPlace) -> list[Slice]:
-    """The slices into which this tensor is cut between rows; none if it is not."""
+    """The slices into which this tensor is cut between rows; empty if it is not cut between
+    rows."""
     return [
         slice_
         for slice_ in layout.slices

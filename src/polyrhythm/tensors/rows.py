@@ -99,7 +99,8 @@ def add_rows(held: Held, rows: Rows, weight: float) -> None:
 
 
 def in_rows(slice_: Slice, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the slice's length, without the padding at its end, with one row per row."""
+    """A tensor of the slice's length as a table of the slice's rows, without the padding at its
+    end."""
     first, end = slice_.parts[0]
     return tensor[first:end].view(-1, slice_.width)
 

@@ -14,7 +14,7 @@ _HOT = 1 << 19
 """A large gradient is checked and copied in pieces of this many elements. A piece is still in the
 cache when it is copied after the check."""
 _CHUNK_NBYTES = 8 << 20
-"""What has to be computed while it is copied from or to a device is computed in chunks of this
+"""Numbers that are computed while they are copied from or to a device are handled in chunks of this
 size."""
 
 

@@ -17,15 +17,16 @@ class Updater(Protocol):
     """How contributions to a slice are added up, and what a fold does with the sum."""
 
     takes_parts: ClassVar[bool]
-    """A contribution may contain only some parts of a slice. Without rounds, replicas then get the
-    resulting step instead of the contribution."""
+    """Whether a contribution may contain only some parts of a slice. Without rounds, replicas then
+    get the resulting step instead of the contribution."""
     takes_rows: ClassVar[bool]
-    """A contribution may contain only some rows of a slice that consists of rows."""
+    """Whether a contribution may contain only some rows of a slice that consists of rows."""
     by_name: ClassVar[bool]
-    """A contribution is taken only when a fold names it (`enter`), not when it arrives (`add`)."""
+    """Whether a contribution is taken only when a fold names it (`enter`), not when it arrives
+    (`add`)."""
     writes_on_aggregate: ClassVar[bool]
-    """A fold may write to the aggregate, so a replica must fold a copy of the aggregate that it
-    received."""
+    """Whether a fold may write to the aggregate. If so, a replica must fold a copy of the aggregate
+    that it received."""
     most_tensors: ClassVar[int]
     """The most tensors that the updater keeps for a slice between folds."""
 

@@ -37,7 +37,7 @@ FLAG_REFERENCE = 1
 _FIXED = struct.Struct("<8sBBHIQQI")
 _CHECKSUM = struct.Struct("<I")
 _STAGING_NBYTES = 64 * 1024
-_NO_DIGEST = Digest.NONE  # found sooner than a member of an enum
+_NO_DIGEST = Digest.NONE  # a module variable is looked up faster than an enum member
 _HEADER_NBYTES = {digest: _FIXED.size + digest.nbytes * 2 + _CHECKSUM.size for digest in Digest}
 _HELLO_NBYTES = {digest: nbytes - digest.nbytes for digest, nbytes in _HEADER_NBYTES.items()}
 

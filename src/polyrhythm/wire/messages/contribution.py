@@ -20,8 +20,8 @@ class Contribution(Message, frozen=True, kw_only=True):
     parts: tuple[Amount, ...] | None = None
     """For a slice of the model's buffers: the numbers of the parts that this worker changed. The
     payload contains these parts one after the other. Empty: the contribution does not change this
-    slice, and there is no payload; a slice of parameters can be left out so, if it belongs to
-    another model than the step. None: the payload is the whole slice."""
+    slice, and there is no payload. A slice of parameters is left out in the same way if the
+    contribution is a step of another model. None: the payload is the whole slice."""
     indices: Count | None = None
     """For a slice that consists of rows: how many rows the payload contains. Their numbers within
     the slice come first (64 bits each, ascending), then their values. -1: the worker had no
@@ -60,7 +60,7 @@ class Trailer(Message, frozen=True, kw_only=True):
     """How many further steps the worker left out because they were not finite."""
     model: Count = -1
     """In a job with several models, if servers make the steps: the number of the model whose step
-    this is. -1: the contribution is of all models."""
+    this is. -1: the contribution contains steps of all models."""
     visited: Count = -1
     """In a job with several models: how many points this contribution reports as visited. The
     points of a batch add to the weight of every step that is made with it, and are reported once.
@@ -105,7 +105,8 @@ class Fold(Message, frozen=True, kw_only=True):
     points left: they count as workers that contribute no change."""
     rows: tuple[Row, ...] = ()
     """Kind statistics: the rows of this version, one for each member, with the last contribution
-    that the row contains. Contributions that it does not name wait; other rows are deleted."""
+    that the row contains. Later contributions wait for another fold. Rows of other workers are
+    deleted."""
 
 
 class Folded(Message, frozen=True, kw_only=True):
@@ -141,9 +142,9 @@ class Asking(Message, frozen=True, kw_only=True):
 
 
 class Acknowledged(Message, frozen=True, kw_only=True):
-    """A primary tells a worker that contribution `sequence` is safe in all slices whose primary it
-    has been since the routing epoch `routing`: the primary and all replicas have the
-    contribution."""
+    """A primary tells a worker that contribution `sequence` is safe: the primary and all replicas
+    have it. This holds for all slices whose primary the sender has been since the routing epoch
+    `routing`."""
 
 
 class Pull(Message, frozen=True, kw_only=True):

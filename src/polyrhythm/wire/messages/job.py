@@ -130,5 +130,5 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """With `data_private`: whether the workers that the job's own command starts may send their points
     to others. A worker that joins the job decides that by itself."""
     migrate_memory: int | None = None
-    """Where points travel from worker to worker: the most bytes of the inactive copies of a worker.
-    None: as many points as the first share of a worker has."""
+    """If points are sent from worker to worker: the most bytes of the inactive copies that a worker
+    keeps. None: a worker keeps copies of as many points as its first share has."""

@@ -53,10 +53,10 @@ class Routing(Message, frozen=True, kw_only=True):
 class Enrol(Message, frozen=True, kw_only=True):
     """A worker says how many points the training data has, and asks for chunks. `batch`: the batch
     size of the user's loop; 0 if unknown. `listens`: where the worker receives points of other
-    workers; None if it receives none. `groups`: points at which a row group of a file begins; chunks
-    are cut there. `shares`: with `--data-private`, whether the worker may send its points to other
-    workers (`--share-data`). `data`: a fingerprint of the data set, by which the lead notices that
-    workers do not have the same one; empty if unknown."""
+    workers; None if it receives none. `groups`: points at which a row group of a file begins;
+    chunks are cut there. `shares`: with `--data-private`, whether the worker may send its points to
+    other workers (`--share-data`). `data`: a fingerprint of the data set, by which the lead notices
+    that workers have different data sets; empty if unknown."""
 
     points: Amount
     batch: Amount = 0
@@ -117,7 +117,7 @@ class ChunkPart(Message, frozen=True, kw_only=True):
     """The number of points in the parts before this one."""
     count: Amount
     structure: Annotated[str, Meta(max_length=10_000)] = ""
-    """How a point consists of columns (`learn/migration/layout.py`)."""
+    """How the values of the columns form a point (`learn/migration/layout.py`)."""
     columns: Annotated[tuple[ColumnSpec, ...], Meta(max_length=256)] = ()
 
 

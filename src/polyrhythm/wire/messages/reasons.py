@@ -52,7 +52,8 @@ def failed(detail: object) -> Reason:
 
 
 NOT_FINITE = "not-finite"
-"""The code of a worker's reason to leave, or to leave a contribution out: it is not finite."""
+"""The code of a worker's reason to leave, or to leave a contribution out: the contribution is not
+finite."""
 
 
 def not_finite(what: str, tensor: str, step: int, detail: str) -> Reason:

@@ -148,8 +148,7 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     """The sequence number of the contribution that supplied the learning rate."""
     scale: Number = 1.0
     """The fraction of a full step. With rounds: the share of the workers that still have points to
-    visit. Without rounds: that of one
-    contribution (`core/server/async_scale.py`)."""
+    visit. Without rounds: the fraction for one contribution (`core/server/async_scale.py`)."""
     per_round: Count = 1
     """How many steps count as one round (n). Momentum decays once per round, so each step
     multiplies it by the n-th root of the momentum factor."""
