@@ -2,6 +2,7 @@
 
 import pytest
 
+from polyrhythm.core.lead.balance.balancing import Balancing
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.ended_moves import JOB_ENDS
@@ -160,6 +161,26 @@ def test_a_target_without_memory_gets_nothing_more() -> None:
     assert ended.reason is not None and ended.reason.fields["targets"] == [FAST[0]]
     assert ended.chunks == 6
     assert job.migration.targets([FAST, THIRD]) == [THIRD]
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_move_that_the_end_of_the_job_interrupts_is_reported_once(arrives: bool) -> None:
+    """While the model is being saved, points may still arrive, and connections may break."""
+    job = Job()
+    balancing = Balancing(job.migration)
+    flying = job.begin(3)
+    (ended,) = balancing.ended(job.plan, last=True)
+    assert (ended.reason, ended.chunks) == (JOB_ENDS, 3)
+    if arrives:
+        job.confirm()
+        for chunk in flying:
+            job.deliver(chunk)
+        assert set(flying) <= set(job.held(FAST))
+    else:
+        (first, *_) = job.sends(SLOW)
+        job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
+        job.settle()
+    assert balancing.ended(job.plan) == []
 
 
 def test_a_report_of_another_worker_about_a_delivery_is_ignored() -> None:

@@ -170,6 +170,36 @@ def test_an_owner_that_comes_back_and_does_not_share_any_more_gets_its_chunks_ba
     assert set(chunks) <= job.held(B_AGAIN) and not plan.withdrawn(B_AGAIN)
 
 
+@pytest.mark.parametrize("end", ["the job ends", "the owner leaves", "the owner is back again"])
+def test_chunks_that_do_not_get_back_to_their_owner_are_not_counted_as_kept(end: str) -> None:
+    """The journal does not say that they move to a faster worker, so nothing is taken back."""
+    job = Job(B)
+    chunk = min(job.held(B))
+    job.move(chunk, B, A)
+    job.release(B)
+    job.migration.ended(job.plan)
+    job.enrol(B_AGAIN)
+    job.migration.withdraw(job.plan, [chunk], B_AGAIN)
+    if end == "the owner leaves":
+        job.release(B_AGAIN)
+        assert chunk in job.held(A)
+    elif end == "the owner is back again":
+        job.migration.withdraw(job.plan, [chunk], (1, 10))
+    assert job.migration.ended(job.plan, last=end == "the job ends") == []
+
+
+def test_a_chunk_that_has_stayed_with_another_member_is_counted_when_it_moves_again() -> None:
+    job = Job(B)
+    chunk = min(job.held(B))
+    job.move(chunk, B, A)
+    job.release(B)
+    job.enrol(B_AGAIN)
+    job.migration.withdraw(job.plan, [chunk], B_AGAIN)
+    job.release(B_AGAIN)
+    job.migration.ended(job.plan)
+    assert not job.move(chunk, A, C) and kept(job) == ["move-not-shared"]
+
+
 def test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it() -> None:
     """If its owner dies meanwhile, the member goes on with the points, which it cannot read."""
     job = Job(A)

@@ -57,6 +57,9 @@ class Migration:
         self._free: dict[int, tuple[Holder, Holder]] = {}
         """Per chunk that moves without its points, because the target has a copy, its source and
         target."""
+        self._back: set[int] = set()
+        """Those of them that go back to an owner which does not share them any more. The journal has
+        no line about the begin of these moves, so it must have none that takes it back."""
         self._numbers = 0
         self._copies: dict[Holder, dict[int, None]] = {}
         """Per member, the chunks of which it has an inactive copy, the oldest one first."""
@@ -213,6 +216,7 @@ class Migration:
                 complete = chunk.holder == target
                 reason = None if complete else _left(source, target)
                 self._count(plan, source, target, index, reason, free=int(complete))
+                self._back.discard(index)
         changed = self.slide(plan)
         if self._blocking:
             changed |= plan.renumber(before - self._involved())
@@ -260,8 +264,10 @@ class Migration:
             self._count(plan, source, target, index, reason)
         changed = self._cancel(plan, [each for each in chunks if each in self._flying], reason)
         for index in chunks:
-            if (ended := self._free.pop(index, None)) is not None and ended[1] != owner:
-                self._count(plan, *ended, index, reason)
+            if (ended := self._free.pop(index, None)) is None or ended[1] != owner:
+                if ended is not None:
+                    self._count(plan, *ended, index, reason)
+                self._back.add(index)
             if (holder := plan.chunks[index].holder) is not None:
                 self._free[index] = (holder, owner)
         return changed | plan.give([(each, *self._free[each]) for each in chunks])
@@ -360,7 +366,8 @@ class Migration:
         reason: Reason | None,
         free: int = 0,
     ) -> None:
-        self._ended.count(source, target, plan.chunks[chunk].points, reason, free)
+        if reason is None or chunk not in self._back:
+            self._ended.count(source, target, plan.chunks[chunk].points, reason, free)
 
     def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
         """The moves that have ended since the last call. Complete ones are reported when nothing

@@ -45,6 +45,8 @@ class Balancing:
         """How many folds to wait before the next decision."""
         self._given: list[Gift] = []
         """The last moves of leases without points. All earlier ones are complete."""
+        self._over = False
+        """Whether the job is over, so that the journal has all moves."""
 
     def deliver(self, migration: Migration) -> None:
         """From now on, points of chunks that move are delivered."""
@@ -93,7 +95,11 @@ class Balancing:
     def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
         """The moves that have ended since the last call, and that the journal does not have yet.
         `last`: the job is over, so moves that are not complete have ended too. If only leases move,
-        just these incomplete moves are returned."""
+        just these incomplete moves are returned. *A move is returned once: what happens to it while
+        the model is being saved does not count.*"""
+        if self._over:
+            return []
+        self._over = last
         if self._migration is not None:
             return self._migration.ended(plan, last=last)
         found = EndedCounts()
