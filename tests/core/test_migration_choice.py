@@ -1,4 +1,4 @@
-"""How chunks move from slow workers to fast ones: `--migrate auto` depends on what workers can read."""
+"""What `--migrate auto` means: it depends on which points the workers can read."""
 
 from collections.abc import Collection
 

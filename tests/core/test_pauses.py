@@ -1,5 +1,5 @@
-"""How long a process was stopped. A process looks at the clock at regular times. If a look comes
-late, the process was stopped since the look before, except while it computed."""
+"""How long a process was stopped. A process reads the clock at regular times. If it reads the clock
+late, it was stopped since the reading before, except for the time in which it computed."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def train(
     batches: Iterable[Any],
     order: tuple[str, ...] = ("critic", "generator"),
 ) -> int:
-    """Train with these batches: all steps of the order with each batch. Returns their number."""
+    """Train: make all steps of the order with each batch. Returns the number of batches."""
     count = 0
     for (real,) in batches:
         for name in order:

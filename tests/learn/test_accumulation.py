@@ -28,7 +28,7 @@ class Loop:
     def __init__(self, patch: pytest.MonkeyPatch, every: int) -> None:
         self.every = every
         self.steps: list[list[torch.Tensor]] = [[]]
-        """Per step since the last contribution: its batches."""
+        """The batches of each step since the last contribution."""
         self.sent: list[tuple[float, float, list[list[torch.Tensor]]]] = []
         """Per contribution: its weight, its gradient or change, and the batches of each step."""
         contribute = WorkerNode.contribute
@@ -78,7 +78,8 @@ def size_of(step: list[torch.Tensor]) -> int:
 def test_a_contribution_is_the_mean_of_its_steps_weighted_by_points(
     sync: str, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That includes the last one, in which the data end in the middle of an accumulation."""
+    """This includes the last contribution, because the data end in the middle of an
+    accumulation."""
     loop = Loop(monkeypatch, every)
     assert loop.run(sync=sync, epochs=2, interval="20ms") == 2 * POINTS
     assert loop.visited() == sorted([*DATA[0].tolist()] * 2)

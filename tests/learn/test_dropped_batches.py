@@ -80,7 +80,7 @@ class Loop:
 def test_a_loop_that_skips_small_batches_makes_its_steps(
     sync: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under fsp the first batches have 8 points. Only the last batch of a pass is small later."""
+    """Under fsp the first batches have 8 points. Later only the last batch of a pass is small."""
     loop = Loop(monkeypatch, lambda points: points >= BATCH)
     assert loop.run(sync, kind) == PASSES
     assert sum(loop.got) == PASSES * POINTS
@@ -177,7 +177,7 @@ def test_a_loop_that_drops_batches_for_another_reason_gets_small_ones() -> None:
 
 @pytest.mark.parametrize(("dropped", "expected"), [(4, False), (5, True)])
 def test_more_than_a_fifth_of_the_points_is_many(dropped: int, expected: bool) -> None:
-    """The shares are 4 and 5 of 20 batches."""
+    """The loop drops 4 or 5 of 20 batches."""
     sizes = UsedSizes()
     for number in range(20):
         assert not sizes.warns(), "too early"

@@ -1,4 +1,5 @@
-"""The points of a worker's chunks: what they add to its row, and what is subtracted when chunks go."""
+"""The points of a worker's chunks: what they add to its row, and what is subtracted when a chunk is
+given up."""
 
 from typing import Any
 
@@ -16,7 +17,7 @@ PARAMETER: Arrays = {"factor": np.asarray(1.0)}
 
 
 class Total(Algorithm):
-    """The sum of all points, multiplied by the parameter; without memory."""
+    """An algorithm without memory: the sum of all points, multiplied by the parameter."""
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         return PARAMETER
@@ -32,7 +33,7 @@ class Total(Algorithm):
 
 
 class Remembering(Total):
-    """The same with memory: what each point has added."""
+    """The same algorithm with memory: it remembers what each point has added."""
 
     def memory(self, count: int) -> dict[str, Any]:
         return {"added": np.zeros(count)}
@@ -149,7 +150,7 @@ def visits(wanted: list[int], *, loose: bool) -> list[list[int]]:
 
 
 def test_a_chunk_is_divided_into_equal_visits() -> None:
-    """Every call of the algorithm costs time, also one for few points."""
+    """Every call of the algorithm has a fixed cost, also a call with few points."""
     assert visits([30], loose=True) == [[40], [30]] * 4
     assert visits([40, 20], loose=True) == [[40], [30]] * 4
     assert visits([60], loose=False) == [[70]] * 4

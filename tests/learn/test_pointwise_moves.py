@@ -1,5 +1,5 @@
-"""A chunk moves to another worker with its points and what they remember: its points are not in two
-rows, and not missing after the new worker's next contribution."""
+"""A chunk moves to another worker with its points and their memory. Its points are never in two
+rows, and they are in the sum again after the new worker's next contribution."""
 
 from collections.abc import Iterator
 from queue import Queue
@@ -170,7 +170,8 @@ def test_a_worker_that_waits_keeps_what_it_has_received(pair: Pair, algorithm: A
 def test_a_chunk_moves_on_although_its_holder_never_took_a_lease_with_it(
     pair: Pair, algorithm: Algorithm
 ) -> None:
-    """The chunk has arrived, and the lease in which it is sent on replaces the one that contains it."""
+    """The chunk has arrived. The worker's next lease already orders it to send the chunk on, so no
+    lease that contains the chunk took effect."""
     visit_all(pair.source, PARAMETER)
     pair.deliver()
     back = ChunkSend(2, 1, 25, 50, 0, 1, "worker-0", pair.carriers[0].address)
@@ -209,8 +210,8 @@ def centres(*values: float) -> Arrays:
 
 
 def test_points_of_kmeans_change_their_cluster_at_a_worker_whose_centres_have_moved_less() -> None:
-    """The source has followed its centres over a long way, so the bounds of its points are large. A
-    visit in which many points move sets no bounds; the last one does."""
+    """The centres of the sending worker have moved far, so the bounds of its points are large. A
+    visit in which many points change their cluster sets no bounds; the last visit sets them."""
     kmeans = KMeansAlgorithm(2)
     first = centres(0.0, 49.0)
     pair = Pair(kmeans, KMeansAlgorithm(2), kmeans.layout(first).size)

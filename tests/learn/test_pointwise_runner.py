@@ -73,7 +73,8 @@ def test_every_policy_converges_to_the_same_objective(sync: str) -> None:
 
 
 def test_asp_is_for_comparison_only(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without rounds, workers read sums of different moments. With one worker nothing differs."""
+    """Without rounds, workers read sums of different moments, so their parameters differ. With one
+    worker there is no difference."""
     expected = reference(KMeansAlgorithm(K), 50)
     _, found = run(sync="asp", workers=1, epochs=60)
     assert close(found["worker-0"].parameter, expected.parameter)
@@ -118,7 +119,7 @@ class Halting(KMeansAlgorithm):
 
 
 def test_the_job_ends_when_all_points_have_voted_to_halt() -> None:
-    # points that have voted are not visited, so a job that does not notice it never ends a pass
+    # points that have voted are not visited; a job that waited for them would never end a pass
     job, found = run(Halting, sync="bspb", workers=2, rounds=20)
     (ended,) = [line for line in job.journal if line["what"] == "ended"]
     assert ended["fields"] == {"goal": "terminated", "why": "halted"}
@@ -132,7 +133,8 @@ def test_another_kind_of_job_is_refused() -> None:
 
 @pytest.mark.parametrize("most", [10, 64, 999])
 def test_the_sample_for_the_first_parameters_comes_from_the_whole_source(most: int) -> None:
-    """The points of a file may be sorted."""
+    """The first parameters must not come from neighbouring points, because the points of a file may
+    be sorted."""
     ascending = np.arange(1_000.0)
     source = ArraySource(Batch(ascending[:, None], ascending, ascending))
     sample = sample_source(source, most, np.random.default_rng(3))

@@ -1,5 +1,5 @@
-"""PSP and FSP with the inline engine: under PSP no worker waits at the barrier, under FSP all
-workers see equal parameters after it, and the models reach the optimum."""
+"""PSP and FSP with the inline engine. Under PSP no worker waits at the barrier. Under FSP all
+workers have equal parameters after the barrier. Under both the models reach the optimum."""
 
 import threading
 from collections import defaultdict

@@ -1,5 +1,6 @@
-"""Jobs with `--push int8`. The links of an inline job carry references, over which pushes stay
-exact. So most of these tests let the worker treat them as links that carry bytes."""
+"""Jobs with `--push int8`. The links of an inline job carry references to memory, so pushes over
+them stay exact. Most of these tests therefore let the worker treat the links as links that carry
+bytes."""
 
 import threading
 from collections.abc import Sequence
@@ -150,7 +151,8 @@ def test_a_parameter_without_a_gradient_is_not_decayed(frames: Frames) -> None:
 
 
 def test_the_steps_of_several_models_leave_the_others_as_they_are(frames: Frames) -> None:
-    """A step contains the slices of its model, and keeps the residuals of the other one."""
+    """A step sends the slices of its own model, and leaves the residuals of the other model as they
+    are."""
     final: list[float] = []
 
     def main(worker: Worker) -> None:
@@ -201,8 +203,8 @@ def test_lbfgs_reaches_the_minimum(frames: Frames) -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_and_the_residual_stays(frames: Frames) -> None:
-    """The third step is left out. What the server reads of the other steps, and what is left of the
-    last one, is the sum of their gradients."""
+    """The third step is left out. What the server reads of the other steps, plus the residual of
+    the last one, is the sum of their gradients."""
     made: list[torch.Tensor] = []
 
     def main(worker: Worker) -> None:

@@ -125,7 +125,8 @@ def test_every_reported_value_reaches_the_journal() -> None:
 
 
 def test_an_evaluation_can_happen_once_per_pass() -> None:
-    """Also after the last pass, when the job has ended. Only one worker evaluates."""
+    """The model is evaluated after every pass, also after the last one, when the job has ended.
+    Only one worker evaluates."""
 
     def main(worker: Worker) -> None:
         loop(worker, lambda: worker.evaluate(lambda: {"loss": 1.0, "f1": 0.5}, every="pass"))
@@ -146,7 +147,7 @@ def test_one_batch_may_be_a_whole_pass() -> None:
 
 
 def test_each_call_has_an_interval_of_its_own() -> None:
-    """32 points of each worker are 8 steps of 4 points in a pass."""
+    """Each worker has 32 points, so a pass has 8 steps of 4 points."""
 
     def main(worker: Worker) -> None:
         def evaluate() -> None:

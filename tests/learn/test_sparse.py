@@ -71,7 +71,7 @@ def alone(name: str, workers: int) -> State:
 
 
 def computed(model: nn.Module, step: int, worker: int) -> torch.Tensor:
-    """The loss of a step, whose gradients are computed."""
+    """Compute the loss of a step and its gradients."""
     loss = loss_of(model, step, worker)
     loss.backward()
     return loss

@@ -260,7 +260,8 @@ def test_channels_last_survives_the_exchange() -> None:
 def test_a_model_that_is_not_on_the_assigned_device_is_reported_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The device `meta` exists everywhere, and no model is on it."""
+    """The test uses the device `meta`, which exists on every machine. No model is on this
+    device."""
     devices: list[torch.device] = []
 
     def main(worker: Worker) -> None:

@@ -231,8 +231,8 @@ def test_the_shares_of_the_probe_sample_are_disjoint_and_complete(
 def test_the_workers_of_a_job_together_evaluate_the_sample_or_evenly_chosen_points_of_it(
     exchanges: Exchanges,
 ) -> None:
-    """The number of members does not change which points these are. The first measurement of a job is
-    on every eighth point."""
+    """The points of a measurement do not depend on the number of members. The first measurement of
+    a job uses every eighth point."""
     asked: dict[int, dict[str, list[int]]] = {}
     lock = threading.Lock()
 

@@ -33,7 +33,7 @@ def copy_in(model: nn.Module) -> None:
 
 
 def swap_and_restore(model: nn.Module) -> None:
-    """As code does that evaluates averaged weights."""
+    """A loop that evaluates averaged weights does this."""
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     clamp(model)
     model.load_state_dict(kept)
@@ -79,7 +79,7 @@ def test_a_loop_that_changes_parameters_itself_is_refused(
 
 
 def test_a_change_that_torch_counts_is_found_at_any_time() -> None:
-    """Step 18 is not among those that are checked anyway: 0 to 4, 8, 16, 32."""
+    """The steps 0 to 4, 8, 16 and 32 are always checked; step 18 is not one of them."""
     with pytest.raises(UsageError, match="changed the parameter 'weight' itself"):
         train(clamp, since=18, rounds=24)
 

@@ -13,7 +13,7 @@ EPOCHS = 3
 
 
 def plan_of(passes: int, cursor: int) -> DataPlan:
-    """A has two chunks of 10 points, and has come to this position in both."""
+    """Worker A has two chunks of 10 points, and has reached this position in both."""
     plan = DataPlan(20, 1, 0, EPOCHS, least=10)
     plan.forgets = True
     plan.share([A])
@@ -37,7 +37,8 @@ def leased(plan: DataPlan) -> list[int]:
 
 @pytest.mark.parametrize("end", ["the heir dies", "the chunks are shared anew"])
 def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> None:
-    """Its last visits are in flight, and it may have forgotten the points since."""
+    """The worker's last visits are in flight, and the worker may have forgotten the points after
+    them."""
     plan = plan_of(2, 5)
     assert plan.share([A, B]) == {A}
     (moved,) = plan.moving

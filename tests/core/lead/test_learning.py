@@ -164,7 +164,8 @@ def test_a_finding_carries_numbers() -> None:
 
 
 def test_small_gains_of_statistics_count_as_convergence() -> None:
-    """The inertia of KMeans falls by a tenth and ends: that is no fault."""
+    """The inertia of KMeans falls by a tenth, and the job ends. The lead must not report this as a
+    fault."""
     losses = [15.4, 14.6, 14.3, *[14.1] * 8]
     assert states(*losses)[-1] is STALLED
     learning = Learning(small_gains=True)

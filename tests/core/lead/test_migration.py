@@ -1,4 +1,5 @@
-"""The moves of chunks whose points travel: windows, the one event of the commit, and copies."""
+"""The moves of chunks whose points travel: windows, the single event that commits a move, and
+inactive copies."""
 
 import pytest
 

@@ -47,8 +47,8 @@ def test_a_late_contribution_is_named_by_the_fold_after_it_is_complete() -> None
 
 
 def test_a_contribution_that_all_servers_had_before_the_fold_counts_in_the_next_round() -> None:
-    """The lead learns of it after it has ordered the fold, so the fold does not contain it, although
-    every server had it."""
+    """The lead learns of the contribution after it has ordered the fold, so the fold does not
+    contain the contribution, although every server has it."""
     made = stage(workers=2)
     made.contribute(0, 1)
     assert rows(made.tick(200.0))[0] == {0: 1, 1: 0}

@@ -1,4 +1,5 @@
-"""The plan of private data sets: who visits which points, and which points the passes include."""
+"""The plan of private data sets: which worker visits which points, and which points the passes
+include."""
 
 import pytest
 
@@ -18,7 +19,8 @@ def plan_of(**points: int) -> PrivatePlan:
 
 
 def visit(plan: PrivatePlan, holder: tuple[int, int], passes: int, cursor: int = 0) -> None:
-    """The member has visited all its chunks this many times, and `cursor` points of each more."""
+    """The member has visited all its chunks this many times, and `cursor` points of each chunk once
+    more."""
     for chunk in plan.lease(holder).chunks:
         plan.commit(holder, (ChunkProgress(chunk.chunk, passes, cursor),))
     plan.check()

@@ -9,7 +9,8 @@ SAMPLE = 100
 
 
 def evaluated(workers: int) -> list[list[int]]:
-    """Per measurement of a job with so many members: the positions in the sample that they evaluate."""
+    """For each measurement of a job with this number of members, the positions in the sample that
+    they evaluate."""
     stage = Stage(workers=workers, sync="fsp", interval="auto").begin()
     found = []
     for round_ in range(1, 12):
@@ -31,7 +32,8 @@ def evaluated(workers: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_the_same_points_are_evaluated_whatever_the_number_of_members(workers: int) -> None:
-    """Values of the objective are compared with each other, also after a worker has joined or left."""
+    """The lead compares values of the objective with each other, also after a worker has joined or
+    left. So the points of a measurement must not depend on the members."""
     first, *later = evaluated(workers)
     assert sorted(first) == list(range(0, SAMPLE, 8)), "every eighth point"
     assert later

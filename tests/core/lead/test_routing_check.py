@@ -1,4 +1,5 @@
-"""`RoutingTable.check` finds routes that break an invariant, also after it has found them in order."""
+"""`RoutingTable.check` finds routes that break an invariant, even if an earlier check of the same
+table has passed."""
 
 import pytest
 

@@ -44,7 +44,8 @@ def test_a_served_job_without_workers_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("served", [True, False])
 def test_a_worker_that_left_before_round_1_is_replaced_in_a_served_job(served: bool) -> None:
-    """The round opens with as many workers as the job wants, whoever came and went before."""
+    """A served job opens round 1 when it has as many members as it wants; workers that have left do
+    not count. In other jobs they count."""
     lead = Stage(workers=2, servers=1, served=served)
     lead.hello("worker-0")
     lead.tell(m.Leave(**lead.who(0)))

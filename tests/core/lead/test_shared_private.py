@@ -1,5 +1,5 @@
-"""Private data sets that their owners share: where their chunks may go, and where they are when workers
-are gone."""
+"""Private data sets that their owners share: which workers may get their chunks, and which worker
+has them when others are gone."""
 
 import pytest
 
@@ -19,7 +19,7 @@ NAMES = {A: "a", B: "b", C: "c", B_AGAIN: "b"}
 
 
 class Job:
-    """Three members with 40 points each, of which those in `sharing` share them."""
+    """Three members with 40 points each. The members in `sharing` share their points."""
 
     def __init__(self, *sharing: Holder) -> None:
         self.plan = PrivatePlan(7, None)
@@ -42,7 +42,8 @@ class Job:
         return {chunk.chunk for chunk in self.plan.lease(holder).chunks}
 
     def move(self, chunk: int, source: Holder, target: Holder) -> bool:
-        """Try to move a chunk, with its points if they must be sent. Returns whether they were."""
+        """Try to move a chunk, with its points if they must be sent. Returns whether the points
+        were sent."""
         plan, migration = self.plan, self.migration
         migration.queue([(chunk, source, target)])
         migration.slide(plan)
@@ -201,7 +202,8 @@ def test_a_chunk_that_has_stayed_with_another_member_is_counted_when_it_moves_ag
 
 
 def test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it() -> None:
-    """If its owner dies meanwhile, the member goes on with the points, which it cannot read."""
+    """If the owner dies meanwhile, the member keeps the points. It could not read them from its own
+    data set."""
     job = Job(A)
     job.move(0, A, B)
     job.migration.queue([(0, B, A)])

@@ -8,14 +8,14 @@ from polyrhythm.core.server.async_scale import power_for
 
 MEMBERS = 8
 ROUNDS = {"RMSprop": 400}
-"""200 rounds for others. RMSprop does not correct the beginning of its mean of squares."""
+"""The number of rounds, if it is not 200. RMSprop needs more rounds, because it does not correct
+its mean of squares, which begins at 0."""
 NOISE = 16.0
 
 
 def moved(optimizer: str, per_round: int, scale: float) -> float:
     """How far noisy gradients with the mean 1 move the parameters, on average. A round has MEMBERS
-    batches. `per_round` steps are made in a round, each with the mean of its part of the
-    batches."""
+    batches and `per_round` steps. Each step uses the mean over an equal part of the batches."""
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.zeros(2000))
     made = getattr(torch.optim, optimizer)([parameter], lr=0.01 * scale)

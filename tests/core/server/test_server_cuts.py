@@ -1,5 +1,5 @@
-"""While a server copies its slices for a checkpoint, folds and new routes wait. Afterwards they
-follow in the order in which the lead has sent them."""
+"""While a server copies its slices for a checkpoint, folds and new routes wait. Then the server
+handles them in the order in which the lead has sent them."""
 
 import pytest
 
@@ -50,8 +50,8 @@ class Copying:
 def test_a_fold_that_waits_for_a_cut_is_made_with_the_slices_for_which_it_was_ordered(
     kind: str,
 ) -> None:
-    """Slice 1 moves to this server. The contributions in it, which the fold contains, are still to
-    be sent here."""
+    """Slice 1 moves to this server. The fold counts contributions to this slice that workers have
+    not sent to this server yet."""
     copying = Copying(kind=kind)
     assert copying.tell(FOLD) == []
     assert copying.tell(place(2, AFTER)) == []
@@ -76,8 +76,8 @@ def test_a_fold_that_waits_for_a_cut_is_made_when_it_is_copied() -> None:
 
 
 def test_on_arrival_members_that_are_named_during_a_cut_stay_though_routes_wait_too() -> None:
-    """Without rounds the lead names members while servers apply routes, so the fold may be the
-    newer order. The routes have come with the members before it."""
+    """Without rounds the lead names members while servers apply routes, so the fold may have been
+    ordered after the routes. The routes came with an earlier list of members."""
     copying = Copying(sync="asp")
     assert copying.tell(place(2, AFTER)) == []
     newer = m.Fold(term=1, round=1, members=(ANNA, BERT, CARL), view=3)

@@ -326,8 +326,8 @@ def test_new_routes_do_not_acknowledge_a_contribution_that_no_fold_has_named() -
 
 
 def test_a_fold_that_a_slice_has_not_made_acknowledges_nothing() -> None:
-    """This server has folded round 1. Then it becomes the primary of slice 1, in which the fold was
-    not made, and the contribution comes again for that slice."""
+    """This server has folded round 1. Then it becomes the primary of slice 1, to which the fold was
+    not applied, and the contribution comes again for that slice."""
     seat = Seat(kind="statistics").begin()
     seat.tell(ev.Contributed(0, 1, 1, 1))
     rows = (m.Row(0, 1, 1), m.Row(1, 2, 0))
@@ -343,7 +343,8 @@ def test_a_fold_that_a_slice_has_not_made_acknowledges_nothing() -> None:
 
 
 def test_a_fold_under_way_does_not_acknowledge_a_later_incarnation() -> None:
-    """Bert joins again while the fold waits for a replica. His sequences begin anew."""
+    """The worker bert joins again while the fold waits for a replica. Its sequence numbers begin
+    anew."""
     server = ServerMachine(0, m.JobSpec(job="j", servers=2, replicas=1, kind="statistics"))
     servers = tuple(m.ServerSpec(number, m.Address("", 0, "", ""), 1) for number in range(2))
 

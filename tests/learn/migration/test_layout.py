@@ -22,7 +22,7 @@ from polyrhythm.wire.messages import ColumnSpec
 
 
 def sent(packed: Packed, count: int) -> Packed:
-    """What arrives of these points."""
+    """The points as the receiver decodes them."""
     payload = memoryview(b"".join(packed.buffers()))
     return unpack(packed.structure, packed.specs, count, payload)
 

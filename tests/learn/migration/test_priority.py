@@ -12,7 +12,8 @@ MOVED = 3
 
 
 def lease(number: int, *moved: ChunkLease) -> Leased:
-    """Three chunks of 10 points after 4 passes, of which the first one is half visited."""
+    """Three chunks of 10 points after 4 passes. The first chunk is half visited in the fifth
+    pass."""
     native = [ChunkLease(n, 10 * n, 10 * n + 10, 4, 5 if n == 0 else 0) for n in range(3)]
     return Leased(points=40, seed=0, chunks=(*native, *moved), number=number)
 

@@ -1,4 +1,5 @@
-"""Received points are served in batches beside the worker's own, and dropped when a lease says so."""
+"""Received points are in batches together with the worker's own points, and are dropped when a
+lease no longer has them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +30,7 @@ def part(packed: Packed, number: int, points: int, offset: int, count: int) -> C
 
 
 def receive(received: ReceivedPoints, parts: list[list[Any]], number: int = 1) -> int | None:
-    """Receive chunk 7 in these parts of points, or of columns."""
+    """Receive chunk 7 in parts. Each part is a list of points, or has columns."""
     total, offset, found = sum(map(len, parts)), 0, None
     for points in parts:
         packed = pack(points)
@@ -83,7 +84,8 @@ def test_chunks_that_no_lease_needs_are_dropped_unless_they_came_later() -> None
 def fetcher(
     received: ReceivedPoints, *, columns: bool, arrays: Sequence[Column] | None = None
 ) -> Fetcher:
-    """Points 0 to 9 are the worker's own: their values are their numbers. Others cannot be read."""
+    """A data set with the worker's own points 0 to 9, whose values are their numbers. Other points
+    cannot be read."""
 
     def native(indices: Indices) -> Any:
         assert all(index < 10 for index in indices)
@@ -153,7 +155,8 @@ def test_rows_of_several_columns_are_put_together_from_arrays() -> None:
 
 
 def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
-    """Chunks come, go and come back from lease to lease, and a chunk may get other numbers."""
+    """From one lease to the next chunks arrive, leave and come back, and the points of a chunk may
+    get other numbers."""
     rng = np.random.default_rng(5)
     received, own = ReceivedPoints(), np.arange(30.0)
     native = rows_of((torch.from_numpy(own),))
@@ -164,7 +167,7 @@ def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
         received.add(message, memoryview(b"".join(packed.buffers())))
     for _ in range(50):
         leased = rng.choice(6, size=rng.integers(0, 5), replace=False).tolist()
-        later = 15 * int(rng.integers(0, 2))  # own numbers, or higher ones
+        later = 15 * int(rng.integers(0, 2))  # as own points, or with higher numbers
         numbers = {chunk: np.arange(5) + 5 * chunk + later for chunk in leased}
         expected = {int(each): own[each] for each in range(30)}
         for chunk, points in numbers.items():

@@ -90,9 +90,9 @@ def test_points_that_are_left_out_would_not_have_moved(
 
 @pytest.mark.parametrize("joining", [False, True])
 def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> None:
-    """Some centres move far, so that many points change their clusters, and the others stay: the drifts
-    of the clusters differ. Then all centres move a little. `joining`: new points come when centres have
-    moved far, and a visit with new points sets no bounds."""
+    """Some centres move far, so that many points change their cluster, and the other centres stay.
+    Then all centres move a little. `joining`: new points come after centres have moved far; a visit
+    with new points sets no bounds."""
     moved = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -136,7 +136,8 @@ def test_a_look_at_few_points_does_not_copy_all_of_them() -> None:
 
 
 def test_many_clusters_need_little_memory_in_a_visit() -> None:
-    """The distances of 2,000 points to 10,000 centres have 80 MB, and a block may have 8,192 points."""
+    """The distances of 2,000 points to 10,000 centres take 80 MB of memory, and a block may have
+    8,192 points."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2_000, 2)).astype(np.float32)
     algorithm = KMeansAlgorithm(10_000)

@@ -31,7 +31,7 @@ class Mean(Algorithm):
 
 
 class CountedOnce(Mean):
-    """The same with memory: a point adds its summand on its first visit only."""
+    """The same algorithm with memory: a point adds its summand at its first visit only."""
 
     def memory(self, count: int) -> Memory:
         return {"counted": np.zeros(count, np.bool_)}

@@ -138,7 +138,7 @@ def test_the_result_is_scikit_learns_from_the_same_start(kind: Kind) -> None:
 def test_float32_is_as_exact_as_float64_where_a_column_has_few_values(
     kind: Kind,
 ) -> None:
-    """The components become narrow in that column."""
+    """In a column with few distinct values the components become narrow."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2_000, 3)) + 3.0
     x[:, 2] = rng.choice([0.0, 1.087, 2.173, 31.7], 2_000)

@@ -1,4 +1,4 @@
-"""Workers finish a pass together: which of the visits that are left in it move."""
+"""Workers finish a pass together: which of its remaining visits move to another worker."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_nothing_moves_if_the_times_differ_by_less_than_a_chunk() -> None:
 
 
 def test_nothing_moves_if_the_difference_is_uncertain() -> None:
-    unsure = replace(SLOW, error=0.002)  # the time that it needs has a standard error of 1 s
+    unsure = replace(SLOW, error=0.002)  # its remaining time has a standard error of 1 s
     assert not finish_pass([FAST, unsure], CHUNK, ROUND_S).moves
 
 

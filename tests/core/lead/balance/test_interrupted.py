@@ -1,4 +1,4 @@
-"""Leases that are to move when the job ends have not moved."""
+"""Moves of leases that are not complete when the job ends do not count as moved."""
 
 from polyrhythm.core.lead.balance.balancing import Balancing
 from polyrhythm.core.lead.chunks import Holder

@@ -20,7 +20,7 @@ def workers(first: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def random_pair(rng: random.Random) -> tuple[SuperWorker, SuperWorker, float]:
-    """A slow and a fast super-worker, with a slow one that is behind at the end of the time."""
+    """A slow and a fast super-worker. The slow one is behind at the end of the time."""
     while True:
         one = SuperWorker(workers(0, rng.randint(1, 8)), rng.randint(20, 500), 0, 0, 0, 0)
         slow = SuperWorker(one.keys, one.points, rng.uniform(1, 20), 0, rng.uniform(0, 3), 0)
@@ -34,7 +34,8 @@ def random_pair(rng: random.Random) -> tuple[SuperWorker, SuperWorker, float]:
 
 
 def difference(slow: SuperWorker, fast: SuperWorker, tau_s: float, moved: float) -> float:
-    """By how much the slow workers are behind after this time, if each gives `moved` points away."""
+    """How many passes the slow workers are behind after this time, if each of them gives `moved`
+    points away."""
     beta = len(slow.keys) / len(fast.keys)
     lost_s = (fast.passes - slow.passes) * beta * moved * fast.seconds
     there = fast.passes + (tau_s - lost_s) / ((fast.points + beta * moved) * fast.seconds)
@@ -51,7 +52,7 @@ def test_eq_9_agrees_with_a_search_on_1000_random_pairs() -> None:
         best = min(tried, key=lambda moved: abs(difference(slow, fast, tau_s, moved)))
         lost_s = (fast.passes - slow.passes) * beta * best * fast.seconds
         if abs(lost_s - tau_s) < 0.05 * tau_s:
-            continue  # at the limit, both forms are right within the steps of the search
+            continue  # at the limit, both forms agree up to the step size of the search
         if lost_s < tau_s:
             enough += 1
             assert found == pytest.approx(best, abs=0.25)
@@ -137,7 +138,8 @@ def test_in_the_last_pass_all_finish_at_the_same_time() -> None:
 
 
 def test_workers_whose_speeds_differ_by_less_than_their_errors_form_one_group() -> None:
-    """So points go to all of them, and not only to the one that happens to look fastest."""
+    """So points go to all fast workers, and not only to the one whose measured speed is the highest
+    by chance."""
     uncertain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.3, 1.0) for n in range(3)]
     certain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.05, 1.0) for n in range(3)]
     assert [each.keys for each in group(uncertain)] == [((0, 1), (1, 1), (2, 1))]

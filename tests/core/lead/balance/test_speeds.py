@@ -21,7 +21,7 @@ def seconds_of(speeds: Speeds, key: Key) -> float:
 
 
 def measured(*points: int) -> Speeds:
-    """The speeds after rounds of 0.1 s in which a worker visited so many points."""
+    """The speeds after rounds of 0.1 s in which a worker visited these numbers of points."""
     speeds = Speeds()
     for at, count in enumerate((1, 1, *points)):
         speeds.visited(ONE, count)
@@ -45,7 +45,8 @@ def test_a_large_change_of_speed_counts_after_two_seconds() -> None:
 
 
 def test_rounds_that_follow_each_other_are_no_independent_measurements() -> None:
-    """A second of equal rounds does not make a speed certain; half a minute makes it more so."""
+    """After one second of equal rounds the speed is still uncertain. After half a minute its error
+    is smaller."""
     errors = []
     for rounds in (10, 300):
         speed = measured(*[100] * rounds).of(ONE)
@@ -62,7 +63,8 @@ def test_a_speed_that_was_seen_to_wander_far_is_less_certain() -> None:
 
 
 def test_the_slow_first_rounds_of_a_job_are_soon_forgotten() -> None:
-    """The first rounds have a tenth of the points. Later neither the speed nor its error shows them."""
+    """The first rounds have a tenth of the points. Later these rounds change neither the speed nor
+    its error."""
     steady = measured(*[100] * 80).of(ONE)
     found = measured(*[10] * 6, *[100] * 74).of(ONE)
     assert steady is not None and found is not None
@@ -81,7 +83,7 @@ _STALLS = st.dictionaries(st.integers(0, 99), st.floats(1.0, 10_000.0), max_size
 def test_a_speed_lies_between_those_of_the_rounds_however_long_one_stalls(
     rounds: list[tuple[float, int]], stalls: dict[int, float]
 ) -> None:
-    """`stalls`: these rounds take longer than the others, by so many seconds."""
+    """`stalls`: by how many seconds these rounds take longer than the others."""
     speeds, now_ns, seen = Speeds(), 10**9, []
     speeds.folded([(ONE, False)], 0)
     speeds.visited(ONE, 1)
@@ -100,8 +102,9 @@ def test_a_speed_lies_between_those_of_the_rounds_however_long_one_stalls(
 
 
 def decisions(seed: int, rates: list[float], noise: float, seconds: float) -> list[bool]:
-    """Per decision, whether points would move, for workers that visit so many points per second, in
-    rounds of 0.1 s. In each round the logarithm of a worker's speed is off by `noise`."""
+    """For each decision, whether points would move. The workers visit these numbers of points per
+    second, in rounds of 0.1 s. In each round the logarithm of a worker's speed is off by
+    `noise`."""
     rng, speeds, points = random.Random(seed), Speeds(), 5_000
     keys = [(worker, 1) for worker in range(len(rates))]
     visited = dict.fromkeys(keys, 0)
@@ -123,7 +126,8 @@ def decisions(seed: int, rates: list[float], noise: float, seconds: float) -> li
 
 
 def test_nothing_moves_between_equal_workers_with_noisy_rounds() -> None:
-    """The noise of the few rounds that count at first is not taken for that of many."""
+    """At first only a few rounds count. The error of a speed must take their small number into
+    account."""
     moved = [seed for seed in range(100) if any(decisions(seed, [5_000.0] * 4, 0.3, 60.0))]
     assert not moved
 
