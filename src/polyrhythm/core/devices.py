@@ -1,6 +1,6 @@
 """Which device each worker of a host computes on (`--devices`).
 
-*Worker number N of a host asks for item N of the list, and the list begins again after its last item.
+*Worker number N of a host asks for item N of the list. After its last item, the list begins again.
 `cuda:1` and `cpu` name a device. `cuda` asks for any CUDA device, and `auto` for a CUDA device if
 there is one. Workers with `cuda` or `auto` get the CUDA devices in turn.* A worker that is started
 again keeps its device.

@@ -129,8 +129,8 @@ class Build(Effect, frozen=True):
 
 
 class Reach(Effect, frozen=True):
-    """Connect to those of these servers that have a lower number than this one; servers with a
-    higher number connect to this one. `incarnation`: the incarnation of this server."""
+    """Connect to each of these servers with a lower number than this server. Servers with a higher
+    number connect to this server. `incarnation`: the incarnation of this server."""
 
     servers: tuple[ServerSpec, ...]
     incarnation: int

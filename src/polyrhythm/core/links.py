@@ -49,7 +49,8 @@ class Links:
         return self._wanted[server]
 
     def dial(self, specs: Iterable[ServerSpec]) -> tuple[ServerSpec, ...]:
-        """Those of these servers that were not dialled yet. They count as dialled from now on."""
+        """Returns the servers in `specs` that were not dialled yet. They count as dialled from now
+        on."""
         missing = tuple(s for s in specs if self._dialed.get(s.server) != s.incarnation)
         self._dialed.update((spec.server, spec.incarnation) for spec in missing)
         return missing

@@ -13,7 +13,7 @@ class SimKeptState:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        """The size of the state; 0: the worker keeps none."""
+        """The size of the state; 0 if the worker keeps no state."""
         self.asked: fx.CaptureState | None = None
         """The request of the lead, until it is answered."""
 

@@ -136,8 +136,8 @@ class Process:
 
 
 class SingleProcess(Process):
-    """A process with one machine: its queue holds the events alone. There may be many of these
-    processes, so their speed matters."""
+    """A process with one machine. Its queue holds only events, because they are all for the same
+    machine. There may be many of these processes, so their speed matters."""
 
     __slots__ = ("_hosted",)
 

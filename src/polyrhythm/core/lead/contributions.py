@@ -90,8 +90,7 @@ class Contributions:
         one, because all folds of earlier rounds were ordered without naming them."""
         self._torn = -1
         self._whole_from = 0
-        """In every round from this one on, each complete contribution is in that round on all
-        servers or on none."""
+        """From this round on, each complete contribution is in the same round on all servers."""
 
     def keep_until_folded(self) -> None:
         """Remember complete contributions until they are folded, because a server that is promoted

@@ -77,8 +77,8 @@ class Counting:
 
     def _terminate(self, why: str, now_ns: int) -> None:
         """The evaluator has found the parameters of its algorithm to be final. The job ends with the
-        fold that contains them, without waiting for the points of the open round. They were computed
-        from a sum over all points."""
+        fold that contains them, without waiting for the points of the open round. The final
+        parameters were computed from a sum over all points."""
         if not self._ending.begun and not self._stopping.asked:
             self._stopping.at_once = True
             self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})

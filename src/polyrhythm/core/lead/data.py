@@ -243,7 +243,7 @@ class DataPlan:
             self._changed.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
-        """The rows of these members are not in the version that was folded last."""
+        """The last version lacks the rows of these members: let their points be visited again."""
         for index in {index for holder in gone for index in self._held.get(holder, ())}:
             if not self.chunks[index].delivered or self.chunks[index].heir in gone:
                 self._forget(index)
@@ -339,7 +339,7 @@ class DataPlan:
         self, holder: Holder, progress: tuple[ChunkProgress, ...], ahead: bool = False
     ) -> int:
         """Record the progress that a contribution reports; returns the number of points visited.
-        Progress on a chunk that the member does not hold is ignored, and so is impossible progress.
+        Impossible progress is ignored, and so is progress on a chunk that the member does not hold.
         `ahead`: the contribution is in the next fold, and not in the one under way."""
         visited, chunks = 0, self.chunks
         for step in progress:

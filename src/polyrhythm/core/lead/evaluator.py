@@ -1,9 +1,9 @@
 """The evaluator: the member that evaluates the model for all members.
 
 *There is one evaluator as long as there are members that take part. At first it is the member with
-the lowest number. It stays the evaluator until it leaves, dies or is evicted; then the member with
-the lowest number of those that are left takes over. A former evaluator that comes back does not
-take over again by itself* (decision 061).
+the lowest number. It stays the evaluator until it leaves, dies or is evicted; then the remaining
+member with the lowest number takes over. A former evaluator that comes back does not take over again
+by itself* (decision 061).
 """
 
 from polyrhythm.core.lead.members import Member, View

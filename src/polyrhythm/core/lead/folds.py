@@ -84,8 +84,8 @@ class Folds:
         return self._contributions.name(self._rounds.members, self._rounds.round)
 
     def send_again(self) -> None:
-        """Repeat the order to all primaries that have not answered it. A server that has just
-        become a primary, or has got more slices, may not have received it for all of them."""
+        """Repeat the order to all primaries that have not answered it. A server that has just become
+        a primary, or has got more slices, may not have received the order for all of its slices."""
         assert self._fold is not None
         self._outbox.tell_servers(self._fold, self._rounds.late(self._routing.primaries))
 

@@ -47,7 +47,7 @@ class LearningState(StrEnum):
     STALLED = "stalled"
     """The objective does not change and is about as high as its first value."""
     RISING = "rising"
-    """The objective rose above that of its best pass, and has not come back."""
+    """The objective has risen above its value in the best pass, and has not come back."""
     NOT_FINITE = "not-finite"
 
 

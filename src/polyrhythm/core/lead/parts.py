@@ -31,9 +31,8 @@ from polyrhythm.wire.messages import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of the lead that are called and do not call back: none of them calls the mode
-    (`modes.py`), the lifecycle of members (`lifecycle.py`), the counting of contributions
-    (`counting.py`) or the machine."""
+    """The basic parts of the lead. None of them calls the mode (`modes.py`), the lifecycle of members
+    (`lifecycle.py`), the counting of contributions (`counting.py`) or the machine."""
 
     job: JobSpec
     policy: SyncPolicy

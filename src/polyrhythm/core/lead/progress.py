@@ -49,9 +49,10 @@ class JobProgress:
         """`_empty`: how many rounds were empty because workers waited for points that move. `_made`:
         how many contributions were made before the last fold."""
         self._skipped = 0
-        """How many contributions were left out since the last one that counts."""
+        """How many contributions were left out since the last contribution that counts."""
         self._all_without_step = False
-        """Whether all of these were left out because the training loop had made no step."""
+        """Whether all contributions in `_skipped` were left out because the training loop had made no
+        step."""
 
     @property
     def no_batches(self) -> bool:

@@ -34,7 +34,7 @@ class Removals:
         self._deserted_ns: int | None = None
         """When a job without members counts as deserted; None while it has members."""
         self.wake_ns: int | None = None
-        """The first of these deadlines; None if there is none."""
+        """The first deadline of this object; None if there is none."""
 
     def _look_ahead(self) -> None:
         """Set `wake_ns` again, because a deadline has changed."""
@@ -82,8 +82,8 @@ class Removals:
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
-        """A link has ended. Returns True if it was that of an evicted member, which will rejoin
-        soon or is dead. The end of an earlier incarnation's link is ignored."""
+        """A link has ended. Returns True if it was the link of an evicted member. That member will
+        rejoin soon, or is dead. The end of an earlier incarnation's link is ignored."""
         evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
         if evicted:
             del self._evicted[worker]

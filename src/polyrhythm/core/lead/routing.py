@@ -82,8 +82,8 @@ class RoutingTable:
         self._placed: dict[int, Placed] = {}
         self._seeded: set[int] = set()
         self._copying: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
-        """Per primary and learner: the slices that the learner copies, and the epoch since which it
-        copies all of them."""
+        """Per primary and learner: the epoch since which the learner copies all of its present
+        slices, and these slices."""
 
     @property
     def servers(self) -> list[int]:

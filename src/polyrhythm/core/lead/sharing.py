@@ -240,8 +240,8 @@ class Sharing:
         return self._leases(view, changed)
 
     def lose(self, gone: Collection[Holder]) -> None:
-        """Every server knows that these members were removed. *With kind statistics, points that were
-        in their rows are visited again, also if these were the last visits of the job.*"""
+        """Every server knows that these members were removed. *With kind statistics, the points in
+        their rows are visited again, even if they had had all visits of the job.*"""
         if self._plan is not None:
             self._plan.lose(gone)
 

@@ -45,7 +45,7 @@ class ServerMode(Protocol):
         """This server has folded the slices of the round."""
 
     def settle(self, step: Step, now_ns: int) -> None:
-        """Every replica has made this step: acknowledge what it contains."""
+        """Every replica has made this step: acknowledge the contributions that it contains."""
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
         """The set of slices of which this server is the primary has changed. `anew`: it was the

@@ -1,9 +1,9 @@
 """The rows of a slice of statistics: one for each worker.
 
-*A difference waits beside its row until a fold names its worker and a sequence that is not lower.
-A fold also names every live row: a row that it does not name is deleted. So a row is changed and
-deleted in the same version on every server, whatever has arrived there.* A replica makes the same
-changes in the same order, so its rows have the same bits.
+*A difference waits beside its row until a fold names its worker with the same sequence or a higher
+one. A fold also names every live row: a row that it does not name is deleted. So a row is changed and
+deleted in the same version on every server, even if different contributions have arrived there.* A
+replica makes the same changes in the same order, so its rows have the same bits.
 
 The values are of any type: tensors on a server, tuples of numbers in the simulator.
 """

@@ -11,8 +11,8 @@ is one class for each of the four ways in which policies end the work of a round
 | ByPoints     | bspb, bspv, bspg           | after the points that the lead asked for          |
 | ByClock      | fsp                        | when its interval is over, or its lease visited   |
 
-*Under every policy a worker that was told to leave contributes at once, and so does a worker that the
-lead calls, unless its last contribution is still in flight.*
+*Under every policy a worker that was told to leave contributes at once. A worker whose contribution
+the lead asks for does so too, unless its last contribution is still in flight.*
 """
 
 from enum import Enum

@@ -52,8 +52,8 @@ class Joining:
         self._links.want(message.servers)
 
     def dial(self, servers: tuple[m.ServerSpec, ...]) -> list[int]:
-        """Request links to those of these servers that were not dialled yet. Returns their
-        numbers."""
+        """Request links to the servers in `servers` that were not dialled yet. Returns the numbers of
+        these servers."""
         missing = self._links.dial(servers)
         if missing:
             self._outbox.do(Dial(missing))

@@ -1,12 +1,12 @@
 """The size of a micro-batch, under the policy whose rounds end by the clock (FSP).
 
-*A worker stops at the end of a micro-batch. The size of micro-batches adapts so that each takes a
-few milliseconds; this is FSP's "one data point", but large enough for vector instructions. The rest
-of the interval is divided into micro-batches of equal length, so that the last one ends with the
+*A worker stops at the end of a micro-batch. The size of micro-batches adapts so that each takes a few
+milliseconds; this is FSP's "one data point", but large enough for vector instructions. The rest of
+the interval is divided into micro-batches of equal length, so that the last one ends with the
 interval.* A micro-batch has at most as many points as the user's batch. With kind local, every
-micro-batch is a step of the user's optimizer, whose learning rate was chosen for the user's batch.
-There (`whole`) a micro-batch is as large as the user's batch, or as near to that size as an equal
-division of the interval allows.
+micro-batch is a step of the user's optimizer, whose learning rate was chosen for the user's batch. So
+with kind local (`whole`) a micro-batch is as large as the user's batch, or as near to that size as an
+equal division of the interval allows.
 
 The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times. A
 model without `start` would fail for a slow worker with small micro-batches: it would count the
@@ -60,9 +60,9 @@ class MicroBatch:
 
     @property
     def shortest_ns(self) -> int:
-        """The time of the shortest micro-batch whose start does not cost too large a share of it.
-        Half of the user's batch is always long enough, and no micro-batch has fewer than `least`
-        points. 0 if unknown."""
+        """The time of the shortest micro-batch whose start takes no more than the allowed share of
+        its time. Half of the user's batch is always allowed, and no micro-batch has fewer than
+        `least` points. 0 if unknown."""
         if not self._weight:
             return 0
         points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))

@@ -2,7 +2,7 @@
 for, and the version that the lead has released it for.
 
 *Under every policy a worker computes on parameters that contain its own last contribution.* The two
-modes, with rounds and on arrival, are in `modes`; this module has what they share.
+modes, with rounds and on arrival, are in `modes`; this module has the parts that they share.
 """
 
 from collections.abc import Mapping

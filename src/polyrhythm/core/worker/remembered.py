@@ -59,7 +59,8 @@ class Remembered(Generic[Value]):
         return gone
 
     def visited(self, chunk: int, change: Value) -> None:
-        """Points of a chunk were visited, which has changed what they add to the row."""
+        """Points of a chunk were visited. `change`: by how much this changes what they add to the
+        row."""
         subtotal = self._subtotals.get(chunk)
         if subtotal is None:
             subtotal = self._zero()

@@ -129,7 +129,8 @@ class WorkerState:
         self.leave_if_asked()
 
     def announce_state(self) -> None:
-        """Tell the lead that this worker has a state to keep. Every incarnation says so anew."""
+        """Tell the lead that this worker has a state to keep. Every incarnation must tell the lead
+        again."""
         if self.keeps and self.outbox.incarnation:
             keeping = m.Keeping(**self.outbox.identity(), restore=self.restores)
             self.outbox.tell_lead(keeping)

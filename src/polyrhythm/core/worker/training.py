@@ -1,4 +1,4 @@
-"""A worker that trains: what it contributes, when its contributions count, and when it continues.
+"""How a worker trains: what it contributes, when its contributions count, and when it continues.
 
 *The user's code computes on one complete version, which does not change meanwhile.* A contribution
 is kept back while two are unacknowledged (`pushes`), or until the answer to the last one has come

@@ -54,8 +54,8 @@ class UsedSizes:
 
     @property
     def least_used(self) -> int:
-        """The smallest batch that the loop has used, if it drops all that are smaller; otherwise
-        0."""
+        """The size of the smallest batch that the loop has used, if the loop drops all smaller
+        batches; otherwise 0."""
         return self._smallest_used if self._smallest_used > self._largest_dropped > 0 else 0
 
     def warns(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a simulated training loop knows (`loop.py` has what it does)."""
+"""The state of a simulated training loop. `loop.py` has its actions."""
 
 from collections.abc import Callable, Sized
 

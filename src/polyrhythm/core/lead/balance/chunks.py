@@ -2,8 +2,8 @@
 
 *Chunks whose points need not be sent, because the target has a copy, go first. Then come the chunks
 that the worker has visited in this pass, the most recent one first: they are not due until the pass
-is over. Chunks that are not begun come last. The chunk that the worker is visiting stays, and so does
-at least one chunk.*
+is over. Chunks that are not begun come last. The chunk that the worker is visiting is not given away,
+and the worker keeps at least one chunk.*
 """
 
 from collections.abc import Sequence

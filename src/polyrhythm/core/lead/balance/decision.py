@@ -57,7 +57,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """`reason`: why points move, or why none do."""
+    """The decision. `reason`: why points move, or why no points move."""
 
     moves: tuple[Move, ...]
     reason: Reason

@@ -6,9 +6,9 @@ worker is left out too, because its process is still warming up.*
 
 *The speed of a machine wanders: for some seconds it is slower than usual, and then faster. Rounds
 that follow each other are therefore no independent measurements, and the standard error must not be
-computed as if they were. So a speed is a mean over many seconds, and its error is at least that of a
-mean over a few intervals in each of which the speed is off by 10%. Only a large change of speed is
-taken over at once.*
+computed as if they were. So a speed is a mean over many seconds. Its error is computed as if this
+time had only a few independent intervals, with a speed that is off by 10% or more in each. Only a
+large change of speed is taken over at once.*
 
 *The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the
 first half of these rounds is forgotten, and only rounds after the 32nd show how far the speed
@@ -24,7 +24,8 @@ from polyrhythm.core.lead.balance.pairs import Key
 _RECENT = 16
 """The recent mean is over about this many rounds."""
 _LONG_S, _LONG_ROUNDS = 20.0, 64
-"""The long mean is over about this many seconds, or this many rounds if these take longer."""
+"""The long mean is over about `_LONG_S` seconds, or over `_LONG_ROUNDS` rounds if these take
+longer."""
 _HALVES = (4, 8, 16, 32)
 """After each of these numbers of rounds, the rounds up to the number before it are forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
@@ -123,8 +124,8 @@ class _Measured:
             self.wander = kept * self.wander + (1 - kept) * off * off
 
     def _changed(self, took_s: float, points: int) -> bool:
-        """Whether the worker has another speed: the last few rounds were all much slower than the mean,
-        or all much faster. Then the measurement begins anew with these rounds."""
+        """Whether the speed of the worker has changed: the last few rounds were all much slower than
+        the mean, or all much faster. If so, the measurement begins anew with these rounds."""
         times = took_s / points / self.counted.seconds
         side = (times > _CHANGED) - (times < 1 / _CHANGED)
         if self.away.count and side != self.side:

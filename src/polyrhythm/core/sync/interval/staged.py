@@ -41,8 +41,9 @@ from polyrhythm.core.sync.interval.gain import Line
 
 _FIRST_NS = 10 * 10**6
 _FIRST_UNRATED_NS = 25 * 10**6
-"""Without a learning rate, the first round replaces the first parameters by those of its points. Very
-few points can give parameters that are worse than the first ones."""
+"""The length of the first rounds without a learning rate. The first round replaces the initial
+parameters by parameters that are computed from its points. If these are very few points, the new
+parameters can be worse than the initial ones."""
 _WARM_UP = (5, 12)
 """The least and the most rounds before the first trial. In the first round the processes are still
 warming up. The second round measures the objective, and so shows how long measuring takes. The other
@@ -247,9 +248,9 @@ def _plan(part: int) -> list[tuple[int, bool]]:
 class _Fit:
     line: Line
     least: Line
-    """The line with the steepest fall that the measurements allow. It favours short intervals."""
+    """The line with the lowest slope that the measurements allow. It favours short intervals."""
     most: Line
-    """The line with the smallest fall that the measurements allow. It favours long intervals."""
+    """The line with the highest slope that the measurements allow. It favours long intervals."""
 
 
 def _fit(trial: _Trial) -> _Fit:
