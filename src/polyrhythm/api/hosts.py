@@ -16,8 +16,8 @@ from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import JobSpec
 
 _MOST_HERE = 1000
-"""The most servers, and the most workers, that one command starts. Every one of them is a process
-that has imported torch."""
+"""The most servers, and the most workers, that one command starts. Each server and each worker is a
+process that has imported torch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def run_job(
 @contextlib.contextmanager
 def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
     """Delete the folder of a run if the body raises an error, or is interrupted, before the job had
-    a journal: no process of the job has done anything then."""
+    a journal. In that case no process of the job has done anything yet."""
     try:
         yield
     except (PolyrhythmError, KeyboardInterrupt):

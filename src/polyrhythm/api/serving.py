@@ -67,7 +67,8 @@ def serves(
 
 class _Served:
     """A job that a thread of this process runs. The thread refers to this object, and not to the
-    user's `Service`, so that a service to which nothing refers any more is noticed."""
+    user's `Service`. So the end of all references to the `Service` can be noticed while the thread
+    runs."""
 
     def __init__(self) -> None:
         self.known = threading.Event()

@@ -8,7 +8,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import Target
 
 Given = Iterable[str] | str | Mapping[str, float] | None
-"""NAME=VALUE, several of them, or a dict from names to values."""
+"""One NAME=VALUE, a list of these, or a dict from names to values."""
 
 
 def targets_of(

@@ -271,7 +271,7 @@ class LocalJob:
 
     def _respawn(self, child: Child, *, needed: bool = False) -> None:
         """Start a process again. If it died too often, report that it is given up. `needed`: the
-        job cannot begin without this process, so it fails then."""
+        job cannot begin without this process, so the job fails if the process is given up."""
         given_up = self._respawning.plan(child)
         if given_up is None:
             name, how = child.request.name, first_line(child.how)

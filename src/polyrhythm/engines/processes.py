@@ -55,8 +55,9 @@ class Child:
 
 
 def _stderr() -> int:
-    """The descriptor of stderr. In a notebook `sys.stderr` may have none; then it is that of the
-    process. If the process was started without stderr, it is the null device."""
+    """The descriptor of stderr. In a notebook `sys.stderr` may have no descriptor; the descriptor
+    of the process's stderr is returned then. If the process was started without stderr, it is the
+    null device."""
     if sys.stderr is None:
         return subprocess.DEVNULL
     try:

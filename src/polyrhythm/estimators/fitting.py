@@ -80,8 +80,8 @@ def fit_points(
     parameter: Arrays | None = None,
     after_pass: AfterPass | None = None,
 ) -> Fitted:
-    """Run an algorithm on these points. `parameter`: the first parameters, if not those of
-    `init_parameter`."""
+    """Run an algorithm on these points. `parameter`: the first parameters, if they are not to come
+    from `init_parameter`."""
     with one_blas_thread():
         if parameter is None:
             sample = sample_of(points, algorithm.sample_points, rng)

@@ -1,4 +1,5 @@
-"""Fuzzy C-Means as an estimator. scikit-learn has none; the interface is that of its KMeans."""
+"""Fuzzy C-Means as an estimator. scikit-learn has no such estimator; the interface is that of
+scikit-learn's KMeans."""
 
 from typing import Any
 

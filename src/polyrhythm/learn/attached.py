@@ -151,8 +151,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
 
     def step_locally(self, share: float, prepare: Callable[[], None]) -> None:
         """Let the user's optimizer make its step. `share`: the fraction of a whole step; the
-        gradients are scaled by it, except those of LBFGS, which compares them with the loss.
-        `prepare` is called after a closure has computed the gradients."""
+        gradients are multiplied by this fraction, except for LBFGS, which compares its gradients
+        with the loss. `prepare` is called after a closure has computed the gradients."""
         closure = self._closure
         if closure is not None:
 

@@ -40,7 +40,7 @@ class Exchange:
         *,
         say: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """`models`: the optimizers of the worker's models; `names`: those of the models. `say`
+        """`models`: the optimizers of the worker's models. `names`: the names of the models. `say`
         prints a message once for all workers of a job."""
         job = node.job
         assert job is not None
@@ -121,8 +121,8 @@ class Exchange:
                 self._contribute_steps()
 
     def _skip(self, model: AttachedOptimizer, why: str) -> None:
-        """Leave out a step that the user's code has not made. The gradients remain: they may be
-        those of the next step."""
+        """Leave out a step that the user's code has not made. The gradients remain, because the
+        next step may use them."""
         stepped = self._models.begin_step(model)
         self._left_out.leave(self._unweighed(), NotFinite(why))
         self._end_step(stepped, skipped=True, objective=False)
@@ -181,7 +181,7 @@ class Exchange:
 
     def _look(self) -> None:
         """With `trains_through`: continue from the next version if it has arrived. An evicted
-        worker waits for it instead of training, because its steps would not count."""
+        worker waits for that version instead of training, because its steps would not count."""
         if self._node.look():
             self._rebase()
         elif self._node.displaced:

@@ -1,7 +1,8 @@
 """A second process beside a worker (FSP's *Natural* straggler). This tenant keeps one core busy.
 
-The tenant ends when its worker ends, for whatever reason, because its standard input is closed
-then. It imports nothing of this package, so it starts quickly and needs little memory.
+The tenant ends when its worker ends, for whatever reason, because the end of the worker closes the
+tenant's standard input. It imports nothing of this package, so it starts quickly and needs little
+memory.
 """
 
 import contextlib

@@ -32,12 +32,12 @@ class Uncontributed:
 
     @property
     def weighed(self) -> float:
-        """The number of points since the last contribution with which gradients were computed."""
+        """How many of the points since the last contribution were used to compute gradients."""
         return self.given if self.given is not None else self._visits.points - self._visits.dropped
 
     @property
     def in_step(self) -> float:
-        """The number of points since the last step with which gradients were computed."""
+        """How many of the points since the last step were used to compute gradients."""
         return self.weighed - self.stepped
 
     def share(self) -> float:
@@ -52,9 +52,9 @@ class Uncontributed:
 
     def reported(self, *, several: bool, first: bool) -> int:
         """How many points the contribution reports as visited; -1: as many as its weight. If the
-        user's code gives the points of each step, those of the model that steps first count.
-        `several`: the worker has several models. `first`: the contribution is a step of the model
-        that steps first."""
+        user's code gives the points of each step, only the points of the model that steps first
+        count. `several`: the worker has several models. `first`: the contribution is a step of the
+        model that steps first."""
         if self.given is None or not several:
             return self._visits.reported
         return round(self.given) if first else 0

@@ -333,8 +333,8 @@ class Worker:
             yield points, batch
 
     def _number(self) -> int:
-        """The number in the worker's name, which is the same after a restart. For a worker without
-        one, a number that differs from those of the others."""
+        """The number in the worker's name, which is the same after a restart. For a worker whose
+        name has no number, this is a number that no other worker has."""
         number = own_number(self.name)
         return self._node.number if number is None else number
 

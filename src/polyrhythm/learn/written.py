@@ -1,7 +1,7 @@
 """Detects values that the user's code writes into parameters although the servers make the steps.
 
-With kind gradient, every version from the servers replaces the worker's parameters. A value that the
-loop itself writes, such as that of a clipped weight, would be lost without a message. The check is a
+With kind gradient, every version from the servers replaces the worker's parameters. A value that
+the loop itself writes, such as a clipped weight, would be lost without a message. The check is a
 sample, so that it costs little: it compares the digests of the parameters after the first versions,
 and then ever less often. *A change that torch counts (`Tensor._version`) is checked whenever it
 occurs; only a write through `.data` can remain unseen until the next sample.*

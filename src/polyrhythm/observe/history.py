@@ -16,7 +16,7 @@ def last_metrics(state: RunState) -> dict[str, float]:
 def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One record for each line of the journal about rounds or about values that a worker reported.
     A record of rounds has the objective. A record of a report has the worker and its values; its
-    round is that of the version on which the values were measured, if the journal has it."""
+    round is the version on which the values were measured, if the journal has this version."""
     state, records = RunState(), []
     for line in lines:
         state.take(line)

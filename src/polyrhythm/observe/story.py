@@ -1,7 +1,7 @@
 """Tells a run in sentences, each with its time. The same journal always gives the same story.
 Unusual events are told at once. Routine events (rounds, reports) are summarised in one sentence
 before the next unusual event, and every ten seconds. A wait is told when it has lasted three
-seconds, and not again until a different wait begins."""
+seconds. The same wait is told again only after a different one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

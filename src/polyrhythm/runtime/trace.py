@@ -60,7 +60,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 class Trace:
     """Writes the origins of a process's machines, then one step per event. *Recording never raises:
-    after the first step that cannot be written, no more are written, and `fault` says why.*"""
+    after the first step that cannot be written, later steps are not written either, and `fault`
+    says why.*"""
 
     def __init__(self, path: Path, origins: Sequence[Origin]) -> None:
         self.fault: str | None = None

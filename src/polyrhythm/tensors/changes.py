@@ -1,5 +1,5 @@
-"""The buffers of a worker's model: which of them it has changed since the last version, and by how
-much.
+"""The buffers of a worker's model: which buffers the worker has changed since the last version, and
+by how much.
 
 *A buffer is constant as long as its bits are those of the version that the worker began from.
 Constant buffers are not sent: the servers have them from the seed.* Every contribution compares

@@ -1,7 +1,8 @@
 """Test on a device whether tensors are finite, without memory of their size and with one result for
 all of them.
 
-The largest magnitude of a tensor is finite if all of its elements are. It is NaN if one of them is.
+The largest magnitude of a tensor is finite if all of its elements are finite. It is NaN if one of
+them is NaN.
 """
 
 import math

@@ -173,7 +173,7 @@ class DeviceModel(FlatModel):
         self.copies.join()
 
     def _left(self) -> list[Range]:
-        """The parts of the parameters that are not on their way to the device yet."""
+        """The parts of the parameters whose copy to the device has not begun yet."""
         left: list[Range] = []
         for slice_ in self.layout.slices:
             if slice_.id in self._early or self.layout.spaces[slice_.space].buffers:

@@ -339,7 +339,8 @@ class FlatModel:
 
     @property
     def indices(self) -> dict[int, int]:
-        """Per slice of which the last contribution contains only rows, the number of rows."""
+        """For each slice of which the last contribution contains only rows, the number of these
+        rows."""
         return self._rows.sent
 
     @property

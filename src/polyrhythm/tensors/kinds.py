@@ -37,7 +37,8 @@ class Kind(Protocol):
         self, layout: Layout, job: JobSpec, optimizer: OptimizerSpec, held: Sequence[Held]
     ) -> Updater:
         """Return the updater that adds up and folds contributions to these slices of one model's
-        parameters. `optimizer`: that of the model, with the parameter groups of all models."""
+        parameters. `optimizer`: the optimizer of this model, with the parameter groups of all
+        models."""
 
     def remember(self, model: FlatModel) -> None:
         """A worker has a new version: store the values from which the changes in its next

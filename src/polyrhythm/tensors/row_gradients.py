@@ -40,7 +40,8 @@ class RowGradients:
         wires: Sequence[torch.dtype],
     ) -> None:
         self.sent: dict[int, int] = {}
-        """Per slice of which the last contribution contains rows, their number."""
+        """For each slice of which the last contribution contains only rows, the number of these
+        rows."""
         self._wires = wires
         self._tables = {
             index: _Table(tensors[index], place, slices)

@@ -12,8 +12,8 @@ import torch
 
 def work_with(count: int) -> None:
     """Use this many torch threads on the calling thread from now on. When a thread first does
-    parallel work, torch sets the number of the whole process for it. `get_num_threads` makes torch
-    do this now, so that it does not override `count` later."""
+    parallel work, torch gives it the number of threads that is set for the whole process.
+    `get_num_threads` makes torch do this now, so that it does not override `count` later."""
     torch.get_num_threads()
     torch.set_num_threads(count)
 

@@ -28,7 +28,7 @@ from polyrhythm.wire import messages as m
 NONCE_NBYTES = 32
 FEWEST_CHARACTERS = 16
 """The least length of a secret. Every process that connects receives an HMAC under the secret, and
-could find a short secret by trying all of them."""
+could find a short secret by trying all short secrets."""
 _PURPOSE = "polyrhythm link"
 
 Hello = m.WorkerHello | m.ServerHello | m.OperatorHello

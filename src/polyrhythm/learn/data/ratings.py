@@ -22,8 +22,9 @@ class Ratings:
 
 
 def open_ratings(path: str | Path, columns: tuple[str | int, ...] = (0, 1, 2)) -> Ratings:
-    """Read ratings, such as MovieLens's `ratings.csv`. `columns`: those of the person, the thing and
-    the rating. A pair that occurs twice is an error, because its ratings would be added up."""
+    """Read ratings, such as MovieLens's `ratings.csv`. `columns`: the columns of the person, the
+    thing and the rating. A pair that occurs twice is an error, because its ratings would be added
+    up."""
     try:
         from scipy import sparse
     except ImportError:

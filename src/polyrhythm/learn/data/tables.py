@@ -57,7 +57,7 @@ def open_points(
 
 
 class Table:
-    """What the tables share: row groups, and those of them that are kept in memory."""
+    """What all tables share: the row groups, and the cache of parsed row groups in memory."""
 
     def __init__(self, path: Path, counts: Sequence[int], given: tuple[Any, ...]) -> None:
         """`given`: the arguments of the constructor. A table that is sent to another process is
@@ -192,7 +192,7 @@ def names_of(path: Path, line: bytes) -> tuple[list[str], bool]:
 
 
 class ParquetTable(Table):
-    """A Parquet file, or a folder of them in the order of their names."""
+    """A Parquet file, or a folder of Parquet files, which are read in the order of their names."""
 
     def __init__(
         self,

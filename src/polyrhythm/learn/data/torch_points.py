@@ -11,9 +11,9 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 
 
 class DatasetSource:
-    """The items of a map-style data set: tensors, or pairs of a tensor and a label. A point with several
-    dimensions, such as an image, becomes one row. Items are read one by one, or together if the data
-    set has `__getitems__`; a worker reads only those of its own chunks."""
+    """The items of a map-style data set: tensors, or pairs of a tensor and a label. A point with
+    several dimensions, such as an image, becomes one row. Items are read one by one, or together if
+    the data set has `__getitems__`; a worker reads only the items of its own chunks."""
 
     def __init__(self, dataset: Any) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):

@@ -155,7 +155,7 @@ class Fetcher:
         self._own = own
         self._columns = columns
         self._chunk = np.empty(0, np.int64)
-        """Per point, the chunk of the lease with which it was received, or -1."""
+        """For each point, the leased chunk with which it was received; -1 for an own point."""
         self._position = np.empty(0, np.int64)
         """Per point of a received chunk, its position in that chunk; per own point, its number."""
         self._arrays = arrays

@@ -83,7 +83,7 @@ class Drifted:
 
 
 class Drift:
-    """Follows the centres with which points are visited."""
+    """Adds up how far the centres move between visits of points."""
 
     def __init__(self) -> None:
         self._centers: Array | None = None

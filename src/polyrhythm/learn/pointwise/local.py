@@ -37,7 +37,8 @@ def fit_local(
     parameter: Arrays | None = None,
     after_pass: Callable[[int, float | None], None] | None = None,
 ) -> LocalFit:
-    """Run an algorithm. `parameter`: the first parameters, if not those of `init_parameter`."""
+    """Run an algorithm. `parameter`: the first parameters, if they are not to come from
+    `init_parameter`."""
     if parameter is None:
         parameter = algorithm.init_parameter(sample_of(points, algorithm.sample_points, rng), rng)
     parameters, layout = ArrayLayout.of(parameter), algorithm.layout(parameter)

@@ -148,10 +148,10 @@ class GaussianMixtureAlgorithm(Algorithm):
 
 
 class Density:
-    """The log-probability of points and components under given parameters. The type of the
-    computation is `dtype`, that of the points, or float64 if a component is narrow in some
-    direction. The squares of the points would otherwise lose the digits in which the points of that
-    component differ. A column with few distinct values, as in HIGGS, makes a component narrow."""
+    """The log-probability of points and components under given parameters. The computation uses
+    `dtype`, which is the type of the points, or float64 if a component is narrow in some direction.
+    The squares of the points would otherwise lose the digits in which the points of that component
+    differ. A column with few distinct values, as in HIGGS, makes a component narrow."""
 
     def __init__(self, parameter: Arrays, dtype: npt.DTypeLike) -> None:
         means = parameter["means"] - parameter["offset"]
@@ -184,7 +184,7 @@ class Density:
     def features(
         self, x: npt.NDArray[Any], out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """What the sums are made of: the points relative to the offset, and with diagonal
+        """The summands of the statistics: the points relative to the offset, and with diagonal
         covariances also their squares."""
         count, d = x.shape
         if out is None:

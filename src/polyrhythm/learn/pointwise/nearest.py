@@ -76,7 +76,7 @@ def scratch_of(k: int, rows: int, dtype: npt.DTypeLike) -> Scratch:
 
 @dataclass(frozen=True, slots=True)
 class MovedRows:
-    """The result of `Nearest.moved`. Its arrays are those of the scratch: the next block replaces
+    """The result of `Nearest.moved`. Its arrays belong to the scratch: the next block overwrites
     them."""
 
     rows: Rows

@@ -64,10 +64,11 @@ def run_pointwise(
     batch: int = BATCH,
     block: int = BLOCK,
 ) -> Fit:
-    """Run an algorithm on this worker until the job ends. `parameter`: the first parameters, if not
-    those of `init_parameter`; those of the first worker of the job are used. `after_pass` is called
-    with the number of passes and the objective. `batch`: how many points are visited at a time, unless
-    the sync policy wants fewer. `block`: how many points are always visited together."""
+    """Run an algorithm on this worker until the job ends. `parameter`: the first parameters, if
+    they are not to come from `init_parameter`; all workers use those of the first worker of the
+    job. `after_pass` is called with the number of passes and the objective. `batch`: how many
+    points are visited at a time, unless the sync policy wants fewer. `block`: how many points are
+    always visited together."""
     _, job, _ = worker.inside
     if not keeps_rows(job.kind):
         raise UsageError(

@@ -170,7 +170,8 @@ class WorkerLinks:
             threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def stop_reporting(self) -> None:
-        """Report no more ends of links, because this worker itself is ending."""
+        """From now on, do not report that a link has ended, because this worker itself is
+        ending."""
         self._closing = True
 
     def close(self) -> None:

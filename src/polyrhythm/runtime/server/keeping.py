@@ -1,5 +1,5 @@
-"""The state of the user's code in the lead's process: it is received from a worker for a cut, and
-sent to all workers that ask for it when a job resumes.
+"""The state of the user's code in the lead's process: this process receives the state from a worker
+for a cut, and sends it to all workers that ask for it when a job resumes.
 
 *A member that was not asked for its state cannot make this process allocate memory. The member that
 was asked cannot send more than the machine allows.*

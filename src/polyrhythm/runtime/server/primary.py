@@ -61,7 +61,8 @@ class Coming:
 
 
 class Primary:
-    """The common part of `RoundsPrimary` and `OnArrivalPrimary`. A server has one of them."""
+    """The common part of `RoundsPrimary` and `OnArrivalPrimary`. A server has one object of one of
+    these classes."""
 
     grows = False
     """Whether contributions are added directly to a slot that becomes the next version (plain

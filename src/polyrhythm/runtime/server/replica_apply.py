@@ -74,8 +74,9 @@ class ReplicaApply:
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
         """Take one tensor of a slice's state, which a primary has sent. Returns an event when all
-        slices that were fetched from this primary are complete. *A state is neither read nor kept
-        unless its sender is the slice's primary and was asked for it under the current routes.*"""
+        slices that were fetched from this primary are complete. *A state is read and kept only if
+        its sender is the slice's primary and if this server asked the sender for it under the
+        current routes.*"""
         primary, slice_ = message.server, message.slice
         with self._locks.of(slice_):
             with self._ledger_lock:
@@ -112,8 +113,8 @@ class ReplicaApply:
         return state
 
     def forget(self, primary: int) -> None:
-        """Drop the incomplete states of this primary: the link to it has ended, so the rest of them
-        will not arrive."""
+        """Drop the incomplete states of this primary: the link to this primary has ended, so the
+        missing tensors will not arrive."""
         with self._incomplete_lock:
             for key in [key for key in self.incomplete if key[0] == primary]:
                 del self.incomplete[key]

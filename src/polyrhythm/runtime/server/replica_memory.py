@@ -43,8 +43,8 @@ def export_state(held: Held, updater: Updater) -> SliceState:
 
 def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
     """Begin a slice with this state. The parameters are copied. The other tensors are used as they
-    are, so the caller must not use them any more; those of half precision, which checkpoints of
-    earlier versions contain, are converted."""
+    are, so the caller must not use them any more; tensors of half precision, which checkpoints of
+    earlier versions of polyrhythm contain, are converted."""
     held.parameters.copy_(state[PARAMETERS])
     dtype = held.parameters.dtype
     rest = {

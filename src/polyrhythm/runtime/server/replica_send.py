@@ -66,7 +66,8 @@ class ReplicaSender:
         routing: int,
     ) -> None:
         """Kind statistics: send the contributions that the fold names, and the rows of its version,
-        to every replica of the slice. Replicas keep rows too, and not their sum."""
+        to every replica of the slice. Like the primary, replicas keep the single rows and not their
+        sum."""
         differences = tuple(row for row, _ in named)
         copy, copy_targets = self._copy_of_fold(slice_, step, routing, live, differences)
         payload: tuple[Sendable, ...] = ()

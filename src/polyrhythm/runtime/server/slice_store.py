@@ -152,7 +152,7 @@ class SliceStore:
     def copied(self) -> tuple[dict[int, SliceState], int]:
         """Copy every slice whose primary this server is, with the state of its updater. Also
         returns the number of contributions that are folded into some of these slices but not into
-        all. The machine lets no fold begin meanwhile; contributions may be added."""
+        all. While this runs, the machine lets no fold begin, but contributions may be added."""
         copies = {}
         for id_ in self.primary.ids:
             with self._lock(id_):

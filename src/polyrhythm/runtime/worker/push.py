@@ -40,8 +40,8 @@ class PushBuffer:
         """Per slice of the model's buffers, the numbers of the parts that the contribution
         contains."""
         self.indices: dict[int, int] = {}
-        """Per slice of which the contribution contains rows, their number (see
-        `Contribution.indices`)."""
+        """For each slice of which the contribution contains only rows, the number of these rows
+        (see `Contribution.indices`)."""
         self.quantised: dict[int, Piece] = {}
         """The slices that the contribution contains in quantised form."""
         self._layout, self._model = layout, model
@@ -104,8 +104,8 @@ class PushBuffers:
 
     def lend(self, parts: dict[int, tuple[int, ...]], indices: dict[int, int] | None = None) -> int:
         """Mark the next buffer as in use by the servers, and return its number. `parts`: per slice
-        of the model's buffers, the parts that were changed. `indices`: per slice of which only rows
-        are sent, their number."""
+        of the model's buffers, the parts that were changed. `indices`: for each slice of which only
+        rows are sent, the number of these rows."""
         number = self._turns.lend()
         self._buffers[number].parts = parts
         self._buffers[number].indices = indices or {}

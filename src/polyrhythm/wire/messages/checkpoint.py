@@ -5,9 +5,9 @@ from polyrhythm.wire.messages.specs import FileEntry
 
 
 class Cut(Message, frozen=True, kw_only=True):
-    """The lead orders a server to copy the slices whose primary it is, as they are now. The server
-    then writes the copy to the store, as its part of checkpoint `number`. With rounds, the slices
-    are those of version `round`."""
+    """The lead orders a server to copy the present state of the slices whose primary it is. The
+    server then writes the copy to the store, as its part of checkpoint `number`. With rounds, the
+    slices are those of version `round`."""
 
     number: Amount
 

@@ -18,7 +18,8 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     nonce: bytes = b""
     """Random bytes for the proofs of both ends (`wire/proof.py`); over TCP only."""
     pid: Amount = 0
-    """The id of the worker's process and the name of its host, for people who look for it."""
+    """The id of the worker's process and the name of its host, for users who look for the
+    process."""
     host: str = ""
     device: str = ""
     """The device on which the worker computes, such as `cuda:0`, for people."""

@@ -96,8 +96,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """bsp: servers add contributions in the order of the workers' names, so that a repetition of
     the job computes the same bits."""
     keep_best: str = ""
-    """The metric by which the best model is chosen, which is saved beside the last one: its name,
-    or `lowest:NAME` or `highest:NAME`. Empty: only the last model is saved."""
+    """The metric by which the best model is chosen: its name, or `lowest:NAME` or `highest:NAME`.
+    The best model is saved beside the last one. Empty: only the last model is saved."""
     init: str = ""
     """The path of a saved model with which training begins. Empty: it begins with the model that
     the job's code makes."""

@@ -17,7 +17,7 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of the model. `group` is its parameter group, or -1 for a buffer. `rows`: its
-    gradients contain only some of its rows, as those of `nn.Embedding(sparse=True)`."""
+    gradients contain only some of its rows, as with `nn.Embedding(sparse=True)`."""
 
     name: Label
     shape: tuple[Amount, ...]
@@ -141,8 +141,8 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     every replica makes the same step."""
 
     weight: Weight
-    """The weight of the aggregate, by which an optimizer divides it; 0 leaves the slice as it
-    is."""
+    """The weight of the aggregate. An optimizer divides the aggregate by it. If it is 0, the slice
+    does not change."""
     rate: Rate = 0.0
     clock: Count = -1
     """The sequence number of the contribution that supplied the learning rate."""
