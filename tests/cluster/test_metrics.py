@@ -77,7 +77,7 @@ def test_a_python_program_and_a_file_name_targets_too(
 def test_a_misspelt_target_ends_the_job_with_the_names_that_are_reported(tmp_path: Path) -> None:
     with Command(JOB, *SIZES, "--target", "val_los=0.1", cwd=tmp_path) as job:
         assert job.wait() == 1
-    assert job.stderr().count("no worker has reported val_los yet, which --target names") == 1
+    assert job.stderr().count("--target names val_los, which no worker has reported yet") == 1
     assert (
         "the job cannot reach its goal: no worker reports val_los, and workers report f1, val_loss;"
         in job.stderr()

@@ -61,7 +61,10 @@ def test_ssp_restart_releases_all_workers_together() -> None:
     stage = Stage(workers=2, sync="ssp-restart:2").begin()
     assert sent(stage.contribute(0, 1), m.Release)
     assert sent(stage.contribute(0, 2), m.Release) == []
-    assert stage.why == "w0 stopped 2 steps ahead; clocks restart when w1 arrives"
+    assert (
+        stage.why
+        == "w0 stopped 2 steps ahead of the slowest worker; clocks restart when w1 has stopped too"
+    )
     releases = sent(stage.contribute(1, 1), m.Release)
     assert [release.worker for release in releases] == [0, 1]
 

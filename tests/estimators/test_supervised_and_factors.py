@@ -73,8 +73,8 @@ def test_partial_fit_learns_and_refuses_labels_outside_the_classes(
     ("options", "message"),
     [
         ({"C": 0.0}, "C is 0.0"),
-        ({"solver": "saga"}, "solver 'lbfgs' and an L2 penalty"),
-        ({"l1_ratio": 0.5}, "solver 'lbfgs' and an L2 penalty"),
+        ({"solver": "saga"}, "solver='lbfgs' with an L2 penalty"),
+        ({"l1_ratio": 0.5}, "solver='lbfgs' with an L2 penalty"),
         ({"sync": "fsp"}, "gradients of all points at one place"),
     ],
 )

@@ -118,7 +118,7 @@ def test_an_optimizer_that_has_already_stepped_is_refused() -> None:
         inner.step()
         worker.attach(model, inner)
 
-    with pytest.raises(UsageError, match="attach a fresh one"):
+    with pytest.raises(UsageError, match="attach an optimizer that has made no step"):
         run_inline(job(epochs=1), main, timeout_s=20)
 
 

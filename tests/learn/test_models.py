@@ -248,6 +248,8 @@ def test_a_model_that_makes_no_steps_is_named() -> None:
             optimizers["critic"].step(points=1)
 
     job = JobSpec(job="gan", workers=1, servers=1, rounds=1_100, heartbeat_s=20.0)
-    words = "the first 1,001 steps of worker-0 do not repeat, and none is of generator: attach only"
+    words = (
+        "the first 1,001 steps of worker-0 follow no order that repeats, and none is a step of gen"
+    )
     with pytest.raises(PolyrhythmError, match=words):
         run_inline(job, main, timeout_s=60)

@@ -306,5 +306,5 @@ def test_sparse_adam_is_refused_in_a_job_with_several_models() -> None:
         first.step(points=6)
 
     job = JobSpec(job="several", rounds=2, heartbeat_s=20.0)
-    with pytest.raises(Refused, match="or the job has several models: optimize that tensor with"):
+    with pytest.raises(Refused, match="or the job has several models. Optimize that tensor with"):
         run_inline(job, main, timeout_s=60)

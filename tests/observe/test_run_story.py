@@ -164,8 +164,8 @@ def test_a_timer_line_may_name_the_missing_itself() -> None:
 def test_what_a_policy_changes_about_itself() -> None:
     fields = {"horizon_ms": 80.0, "workers": [0, 1, 2], "steps": [4, 4, 1], "usage": 0.98}
     assert after_opening(line(5.0, "policy", reason="plan", fields=fields)) == [
-        "   5.0 s  steps between barriers, which follow every 80 ms: 4 of worker-0 and worker-1;"
-        " 1 of worker-2 (98% of the time computing)"
+        "   5.0 s  a barrier follows every 80 ms; steps of each worker between two barriers: 4 of"
+        " worker-0 and worker-1; 1 of worker-2 (98% of the time computing)"
     ]
 
 
@@ -199,7 +199,7 @@ def test_chunks_silence_refusals_and_the_end() -> None:
     ) == [
         "   1.5 s  others may join: polyrhythm worker --connect 10.0.0.7:4040",
         "   2.0 s  50 points (1 chunk) move from worker-0 to worker-3: worker-0 would finish 9.0 s after"
-        " worker-3, at 4.0 times the time per point",
+        " worker-3; a point takes it 4.0 times as long",
         "   3.0 s  server s1 has been silent for 2.0 s",
         "   3.0 s  eve was refused: another job",
         "   4.0 s  the job reached its goal: 9 rounds",

@@ -164,7 +164,7 @@ def check_positive(name: str, value: Any, *, whole: bool = True, least: float = 
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
         kind = "an integer" if whole else "a number"
-        raise ValueError(f"{name} is {value!r}: it must be {kind} from {least} on")
+        raise ValueError(f"{name} is {value!r}: it must be {kind} of at least {least}")
 
 
 def check_weights(sample_weight: Any, x: Any) -> npt.NDArray[Any] | None:

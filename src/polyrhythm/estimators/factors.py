@@ -73,7 +73,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
         check_positive("tol", self.tol, whole=False, least=0)
         check_positive("alpha_W", self.alpha_W, whole=False, least=0)
         if self.solver != "cd" or self.beta_loss not in ("frobenius", 2):
-            raise ValueError("this estimator has the solver 'cd' and beta_loss 'frobenius'")
+            raise ValueError("only solver='cd' and beta_loss='frobenius' are supported")
         if self.init not in (None, "nndsvd", "nndsvda", "nndsvdar", "random"):
             raise ValueError(f"init is {self.init!r}: give None, 'nndsvda' or 'random'")
         if not 0.0 <= self.l1_ratio <= 1.0:
@@ -97,7 +97,8 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
             factors.check_negative(x)
             if self.observed_only and isinstance(x, np.ndarray):
                 raise UsageError(
-                    "observed_only needs a sparse X (scipy's CSR): what it does not store is unknown"
+                    "observed_only needs a sparse X (scipy's CSR): values that X does not store are"
+                    " unknown"
                 )
         except UsageError as error:
             raise ValueError(str(error)) from error

@@ -87,12 +87,10 @@ class LogisticRegression(ClassifierMixin, Estimator):
         check_positive("tol", self.tol, whole=False, least=0)
         check_positive("max_iter", self.max_iter)
         if self.penalty not in ("l2", "deprecated", None):
-            raise ValueError(
-                f"penalty is {self.penalty!r}: this estimator has 'l2', or None for no penalty"
-            )
+            raise ValueError(f"penalty is {self.penalty!r}: give 'l2', or None for no penalty")
         if self.solver != "lbfgs" or self.l1_ratio not in (0, None) or self.dual:
             raise ValueError(
-                "this estimator has the solver 'lbfgs' and an L2 penalty (l1_ratio=0, dual=False)"
+                "only solver='lbfgs' with an L2 penalty (l1_ratio=0, dual=False) is supported"
             )
         if self.sync != "bspb":
             raise ValueError(

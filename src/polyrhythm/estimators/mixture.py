@@ -108,9 +108,7 @@ class GaussianMixture(DensityMixin, Estimator):
         check_positive("tol", self.tol, whole=False, least=0)
         check_positive("reg_covar", self.reg_covar, whole=False, least=0)
         if self.covariance_type not in ("full", "diag"):
-            raise ValueError(
-                f"covariance_type is {self.covariance_type!r}: this estimator has 'full' and 'diag'"
-            )
+            raise ValueError(f"covariance_type is {self.covariance_type!r}: give 'full' or 'diag'")
         if self.init_params not in _STARTS:
             raise ValueError(f"init_params is {self.init_params!r}: give one of {_STARTS}")
         if len(x) < self.n_components:

@@ -40,9 +40,10 @@ class AttachedModels:
         if broken is not None and broken.seen == broken.expected:
             idle = [name for number, name in enumerate(self._names) if number not in broken.seen]
             raise UsageError(
-                f"the first {len(broken.seen):,} steps of {self._worker} do not repeat"
-                f"{', and none is of ' + ' or '.join(idle) if idle else ''}: attach only models that"
-                " make steps, in an order that repeats; --kind local allows any order"
+                f"the first {len(broken.seen):,} steps of {self._worker} follow no order that repeats"
+                f"{', and none is a step of ' + ' or '.join(idle) if idle else ''}: attach only models"
+                " that make steps, and make the steps in the same order in every cycle; --kind local"
+                " allows any order"
             )
         if broken is not None:
             seen = described(broken.seen, self._names)

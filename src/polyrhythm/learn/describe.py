@@ -59,8 +59,8 @@ def describe(
         _has_stepped(state) for state in optimizer.state.values()
     ):
         raise UsageError(
-            "the optimizer has state already, which would be lost: it lives on the servers;"
-            " attach a fresh one"
+            "the optimizer has state already, which would be lost, because the servers hold the"
+            " optimizer's state: attach an optimizer that has made no step"
         )
     if not KINDS[kind].steps_on_servers:
         rates: list[dict[str, Option]] = [

@@ -60,7 +60,7 @@ def moved(line: dict[str, Any], name_of: Callable[[int], str]) -> str:
     text = f"{counted(line.get('points', 0), 'point')} ({counted(chunks, 'chunk')}) have moved"
     text += f" from {name_of(line['worker'])} to {name_of(line['target'])}"
     if free:
-        text += f"; {free} of the chunks had a copy there, so their points were not sent"
+        text += f"; the target had copies of {free} of the chunks, so their points were not sent"
     return text
 
 

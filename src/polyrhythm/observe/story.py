@@ -247,7 +247,8 @@ class Teller:
     def _skipped(self, line: dict[str, Any]) -> list[Sentence]:
         detail = (line.get("fields") or {}).get("detail", "it is not finite").partition(";")[0]
         said = f"a contribution of {line['name']} is left out: {detail}"
-        more = "" if line["count"] == 1 else f"; {line['count']} of it were so far"
+        so_far = f"; {line['count']} of its contributions were left out so far"
+        more = "" if line["count"] == 1 else so_far
         return [self._say(said + more, {line["worker"]})]
 
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:

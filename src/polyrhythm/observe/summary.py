@@ -289,7 +289,8 @@ def _push_row(result: dict[str, Any]) -> str:
 
 
 def _time_row(time: dict[str, float], overall: float, per_round: float | None) -> str:
-    within = "" if per_round is None else f" ({percent(per_round)} within a round's longest step)"
+    until = "of the time until each round's slowest worker had computed"
+    within = "" if per_round is None else f" ({percent(per_round)} {until})"
     redone = f", redone {time['redone_s']:.1f} s" if time["redone_s"] else ""
     return (
         f"  all workers: computing {time['compute_s']:.1f} s, waiting {time['wait_s']:.1f} s,"

@@ -46,8 +46,8 @@ SENTENCES = {
     " {servers:sends|send} parameters",
     "saving": "the job is over, and its model is being written to the disk",
     "stale": "{held} {held:is|are up to} {ahead:step} ahead of {missing} (limit {bound})",
-    "restarting": "{held} stopped {bound:step} ahead; clocks restart when {missing}"
-    " {missing:arrives|arrive}",
+    "restarting": "{held} stopped {bound:step} ahead of the slowest worker; clocks restart when"
+    " {missing} {missing:has|have} stopped too",
     # what a policy decided
     "opened": "round {round} is open for {members:member}",
     "all-arrived": "every member has contributed to round {round} or abstained",
@@ -62,15 +62,15 @@ SENTENCES = {
     "going": "no worker is held back",
     "turn": "the view changes: {members:member} from now on",
     "restart": "all {members:member} have stopped: clocks restart",
-    "plan": "steps between barriers, which follow every {horizon_ms:.0f} ms: {plan} ({usage:.0%} of"
-    " the time computing)",
-    "plan-over-cap": "steps between barriers, which follow every {horizon_ms:.0f} ms: {plan}"
-    " ({usage:.0%} of the time computing); --most-steps {cap} is raised to {raised}, the steps of"
-    " the fastest worker in one step of the slowest",
+    "plan": "a barrier follows every {horizon_ms:.0f} ms; steps of each worker between two barriers:"
+    " {plan} ({usage:.0%} of the time computing)",
+    "plan-over-cap": "a barrier follows every {horizon_ms:.0f} ms; steps of each worker between two"
+    " barriers: {plan} ({usage:.0%} of the time computing); --most-steps {cap} is raised to {raised},"
+    " because the fastest worker makes that many steps in one step of the slowest",
     "interval-over": "the interval is over: all workers contribute what they have",
     "on-arrival": "contributions are folded as they arrive",
-    "interval-started": "the interval is {interval_ms:.1f} ms now, on the way to the length with which"
-    " the search begins",
+    "interval-started": "the interval is {interval_ms:.1f} ms now; it changes in steps until it"
+    " has the length at which the search begins",
     "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
     "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
     " objective should fall by {gain:.3g} per second",
@@ -92,14 +92,16 @@ SENTENCES = {
     "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
     # whether points move between workers
     "balance-alike": "all {count:worker} are alike",
-    "balance-even": "no worker will be more than {bound:g} passes from the mean ({apart:.2f})",
-    "balance-uncertain": "the workers do not differ by more than their measurements do",
-    "balance-passes": "{workers} would fall behind: {passes:.1f} passes {seconds:.1f} s from now,"
-    " against {target_passes:.1f} of {targets}, at {times:.1f} times the time per point",
-    "balance-pass": "{workers} would finish this pass {seconds:.1f} s after {targets}, at {times:.1f}"
-    " times the time per point",
-    "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}, at {times:.1f} times"
-    " the time per point",
+    "balance-even": "no worker will be more than {bound:g} passes from the mean (largest"
+    " distance: {apart:.2f})",
+    "balance-uncertain": "the workers differ by no more than the error of their measured times",
+    "balance-passes": "{workers} would fall behind: {seconds:.1f} s from now {workers:it|they} would"
+    " have made {passes:.1f} passes, against {target_passes:.1f} of {targets}; a point takes"
+    " {workers:it|them} {times:.1f} times as long",
+    "balance-pass": "{workers} would finish this pass {seconds:.1f} s after {targets}; a point"
+    " takes {workers:it|them} {times:.1f} times as long",
+    "balance-finish": "{workers} would finish {seconds:.1f} s after {targets}; a point takes"
+    " {workers:it|them} {times:.1f} times as long",
     "move-no-memory": "{targets} has no memory for {nbytes:byte} of points",
     "move-unreachable": "{workers} cannot connect to {targets}: {detail}",
     "move-not-sendable": "{workers} cannot send its points: {detail}",
@@ -118,7 +120,7 @@ SENTENCES = {
     "move-withdrawn": "{targets} does not share its points any more, so they go back to it",
     "move-visited": "they were being visited when their turn to move came",
     "move-shared-anew": "all chunks are shared anew among {members:member}",
-    "target-unreported": "no worker has reported {target} yet, which --target names; workers have"
+    "target-unreported": "--target names {target}, which no worker has reported yet; workers have"
     " reported {names}",
     # why a worker left, or a link or server was lost
     "done": "it was done",
@@ -157,21 +159,21 @@ SENTENCES = {
     "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
     "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
     " has a data set of its own, give --data-private",
-    "data-changed": "{name} gave worker.batches a data set of {points:point}, and before one of"
-    " {expected}: a worker trains on one data set",
+    "data-changed": "{name} gave worker.batches a data set of {points:point}, but has given it one"
+    " of {expected} before: a worker trains on one data set",
     "data-lost": "the {points:point} of {name} are lost with it, and no pass includes them any more:"
-    " {total} are left",
+    " the job has {total:point} left",
     "data-partly-lost": "{name} is gone: {kept} of its points, which it has shared, stay with other"
-    " workers; {points} are lost, and no pass includes them any more: {total} are left",
+    " workers; {points} are lost, and no pass includes them any more: the job has {total:point} left",
     "data-lost-later": "{points:point} of {name}, which is gone, are lost with the workers that held"
-    " them: {total} are left",
+    " them: the job has {total:point} left",
     "data-returned": "{points:point} of {name} go back to it, because the workers that held them are"
     " gone",
-    "data-replaced": "{name} is back with {points:point} instead of other {before}: they count as a new"
-    " data set, and no pass includes the old ones any more",
-    "data-replaced-partly": "{name} is back with {points:point} instead of other {before}: they count as"
-    " a new data set; {kept} of the old ones, which it has shared, stay with other workers, and no pass"
-    " includes the others any more",
+    "data-replaced": "{name} is back with a new data set of {points:point} (before: {before}); no pass"
+    " includes its old points any more",
+    "data-replaced-partly": "{name} is back with a new data set of {points:point} (before: {before});"
+    " {kept} of its old points, which it has shared, stay with other workers, and no pass includes the"
+    " rest of them any more",
     "data-back": "{name} is back with its {points:point}, and passes include them again: {total} in all",
     "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
     " {expected}",
@@ -186,7 +188,7 @@ SENTENCES = {
     "not-a-server": "s{by}: the hello does not have the number of another server",
     "not-a-worker": "s{by}: the hello does not have the number and the incarnation of an admitted"
     " worker",
-    "dials-itself": "s{by}: this server dials s{server} itself",
+    "dials-itself": "s{by}: this server opens the link to s{server} itself",
     "too-many-servers-wait": "s{by}: too many servers wait to be named by the lead",
     "too-many-workers-wait": "s{by}: too many workers wait to be named by the lead",
     "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
@@ -199,13 +201,13 @@ SENTENCES = {
     "checkpoint-made": "checkpoint {number} of round {round} is made",
     "cut-torn": "a late contribution was in some slices of s{server} and not in others; the"
     " checkpoint is tried again in the next round",
-    "cut-busy": "{workers} did not contribute in time; training goes on without it",
+    "cut-busy": "{workers} did not contribute in time",
     "cut-server-lost": "s{server} was lost before it had written its part",
     "cut-unwritten": "{detail}",
     "cut-taken": "{detail}",
     "keeper-lost": "{name} was lost before it had sent the state of worker.keep; the next cut asks"
     " another worker",
-    "keeper-late": "{name} did not send it in time",
+    "keeper-late": "{name} did not send the state in time",
     "no-keeper": "no worker that called worker.keep is a member",
     "state-refused": "{detail}",
     "no-store": "the job has no store for checkpoints: start it with --store URL",
@@ -228,8 +230,8 @@ SENTENCES = {
     " code after it",
     "not-saved": "the trained model could not be saved: {cause}",
     "not-written": "{detail}",
-    "moved": "slices have moved to other servers meanwhile; it is tried again",
-    "no-progress": "nothing of it was written for a minute; {servers} {servers:was|were} asked for"
+    "moved": "slices have moved to other servers meanwhile; saving is tried again",
+    "no-progress": "no part of it was written for a minute; {servers} {servers:was|were} asked for"
     " parameters",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
     " {mb:.1f} MB: the job cannot go on",

@@ -31,9 +31,9 @@ RULES = {
     "restarting": "a worker N steps ahead of the slowest stops; when all have, clocks restart",
     "waits": "a worker continues after the fold",
     "folding": "a round is over when every server that holds slices has folded",
-    "unreported": "a contribution counts when every server that holds slices has all of its own",
+    "unreported": "a contribution counts when every server that holds slices has received its part",
     "window": "a worker has at most two contributions that are not acknowledged",
-    "ending": "a job ends when every worker has left; what `main` does after its loop is part of that",
+    "ending": "a job ends when every worker has left; a worker leaves when its `main` returns",
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
     "failover": "replicas of a dead server's slices become primaries;"
     " workers continue when every server follows the new routes",

@@ -125,7 +125,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         goals = (self.rounds, self.epochs, self.target, self.target_change, self.max_time or None)
         if all(goal is None for goal in goals):
             raise ValueError(
-                "it would never end: give rounds, epochs, target, target_change or max_time"
+                "the job would never end: give rounds, epochs, target, target_change or max_time"
             )
         if self.target is not None and parse_target(self.target).metric != OBJECTIVE:
             raise ValueError(f"target is {self.target!r}: a simulated job has only the objective")
@@ -199,9 +199,13 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for event in self.events:
             for server in (event.server, event.peer):
                 if server is not None and not 0 <= server < self.job.servers:
-                    raise ValueError(f"an event is about server {server}, which is none here")
+                    raise ValueError(
+                        f"an event is about server {server}, which the job does not have"
+                    )
             if event.worker is not None and event.worker not in names:
-                raise ValueError(f"an event is about {event.worker!r}, which is no worker here")
+                raise ValueError(
+                    f"an event is about {event.worker!r}, which is not a worker's name"
+                )
         if all(group.join for group in self.workers) and self.job.workers is None:
             raise ValueError("no worker is there at the beginning: give one worker without join")
 

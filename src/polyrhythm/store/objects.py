@@ -194,7 +194,7 @@ class Store:
         if _used_in != os.getpid():
             raise StoreError(
                 f"cannot {action} {self.url_of(name)}: this process was forked from process"
-                f" {_used_in} after that had used a store"
+                f" {_used_in} after process {_used_in} had used a store"
             )
         with explained(action, self.url_of(name)):
             yield

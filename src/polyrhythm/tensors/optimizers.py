@@ -129,8 +129,8 @@ def check_rows(spec: ModelSpec, layout: Layout) -> None:
             continue
         if names[models[slice_.group]] == SPARSE_ADAM:
             raise UsageError(
-                "SparseAdam needs gradients of rows, and one of its tensors has no rows, or rows"
-                " that are too long for a slice, or the job has several models: optimize that tensor"
+                "SparseAdam needs gradients of rows. One of its tensors has none: it has no rows, its"
+                " rows are too long for a slice, or the job has several models. Optimize that tensor"
                 " with Adam, or give the job --kind local"
             )
 

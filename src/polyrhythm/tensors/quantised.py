@@ -212,6 +212,6 @@ def _mark_absent(slice_: Slice, integers: torch.Tensor, numbers: torch.Tensor) -
             absent[first:end] = False
     if bool(absent.any()):
         raise LinkError(
-            f"the peer sent slice {slice_.id} with the integer {_ABSENT} in a tensor that has other"
-            " integers: it stands for a tensor without a gradient"
+            f"the peer sent slice {slice_.id} with the integer {_ABSENT}, which stands for a tensor"
+            " without a gradient, in a tensor that has other integers"
         )

@@ -139,7 +139,9 @@ class Acceptor:
                 " install the same version of polyrhythm on both sides"
             )
         if self._secret is not None and len(message.nonce) != NONCE_NBYTES:
-            raise FrameError("the hello has no nonce: this job has a secret, which it must know")
+            raise FrameError(
+                "the hello has no nonce, so the peer cannot prove that it knows this job's secret"
+            )
         self._hello = message
         if self._secret is None:
             self._proven = True

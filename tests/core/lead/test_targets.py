@@ -79,7 +79,7 @@ def test_an_evaluation_that_lacks_a_target_is_told_once_with_the_reported_names(
     news = job.take(0, {"val_loss": 0.5, "f1": 0.1}, evaluated=True)
     assert news is not None
     assert in_words(news) == (
-        "no worker has reported val_los yet, which --target names; workers have reported f1, val_loss"
+        "--target names val_los, which no worker has reported yet; workers have reported f1, val_loss"
     )
     assert job.take(0, {"val_loss": 0.5}, evaluated=True) is None
 

@@ -314,7 +314,7 @@ class RoutingTable:
         if self.seeder is not None and not self.all_placed and not self.all_seeded:
             raise InvariantBroken(f"w{self.seeder} seeds servers that have not made room yet")
         if not self.all_seeded and not self._seeded <= self._placed.keys():
-            raise InvariantBroken("a server is seeded that has not made room in this epoch")
+            raise InvariantBroken("a server that has not made room in this epoch is seeded")
         routes, servers = self._sound
         if routes is not self.routes or servers != self.addresses.keys():
             self._check_routes()

@@ -145,7 +145,7 @@ class Versions:
         leased: dict[int, int] = {}  # a `Counter` takes several times as long
         for version, slot in self._leases.values():
             if version > self.version:
-                raise InvariantBroken("a version is leased that was never folded")
+                raise InvariantBroken("a version that was never folded is leased")
             leased[slot] = leased.get(slot, 0) + 1
         for slots in self._earlier.values():
             for slot in slots:

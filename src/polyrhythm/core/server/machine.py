@@ -249,7 +249,7 @@ class ServerMachine:
         if message.term < state.term:
             return
         if state.cutting or state.writing:
-            fault = "the slices of the checkpoint before it were still being copied"
+            fault = "the slices of the previous checkpoint were still being copied"
             self._on_cut_stored(ev.CutStored(message.number, fault=fault), now_ns)
             return
         state.cutting = message.number

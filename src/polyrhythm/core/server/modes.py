@@ -318,7 +318,7 @@ class OnArrivalMode(_Mode):
             self._state.out.append(Freeze())
 
     def folded(self, event: ev.FoldDone, now_ns: int) -> None:
-        raise AssertionError("slices are folded as they come, and no fold is started")
+        raise AssertionError("contributions are folded on arrival: no fold of a round is started")
 
     def settle(self, step: Step, now_ns: int) -> None:
         if self._state.is_member(*step[:2]):

@@ -71,7 +71,7 @@ def _idx(*rows: tuple[str, int, str, str]) -> tuple[Form, ...]:
 
 _MNIST = DataSet(
     "mnist",
-    "handwritten digits, 28x28: 60,000 + 10,000",
+    "handwritten digits, 28x28: 60,000 for training, 10,000 for tests",
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -106,7 +106,7 @@ _MNIST = DataSet(
 
 _FASHION = DataSet(
     "fashion-mnist",
-    "clothes, 28x28: 60,000 + 10,000",
+    "clothes, 28x28: 60,000 for training, 10,000 for tests",
     ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
     _idx(
         (
@@ -143,7 +143,7 @@ _CIFAR_BATCH_NBYTES = 10_000 * 3_073
 
 _CIFAR10 = DataSet(
     "cifar10",
-    "photographs of ten classes, 32x32: 50,000 + 10,000",
+    "photographs of ten classes, 32x32: 50,000 for training, 10,000 for tests",
     ("https://www.cs.toronto.edu/~kriz/",),
     (
         Form(
@@ -165,7 +165,7 @@ _CIFAR10 = DataSet(
             ),
         ),
         Form(
-            "8,000 training and 1,000 test images of them",
+            "a part: 8,000 training and 1,000 test images",
             (
                 File(
                     CIFAR_PART,
@@ -187,7 +187,7 @@ _CIFAR10 = DataSet(
 
 _HIGGS = DataSet(
     "higgs",
-    "collisions, signal or background, 28 features: 11,000,000",
+    "11,000,000 collisions with 28 features: signal or background",
     ("https://archive.ics.uci.edu/ml/machine-learning-databases/00280/",),
     (
         Form(
@@ -201,7 +201,7 @@ _HIGGS = DataSet(
             ),
         ),
         Form(
-            "10,984 of the rows",
+            "a part: 10,984 rows",
             (
                 File(
                     "higgs_10984.csv.gz",
@@ -216,7 +216,7 @@ _HIGGS = DataSet(
 
 _MOVIELENS = DataSet(
     "movielens-latest-small",
-    "ratings of movies: 100,836 by 610 people",
+    "100,836 ratings of movies by 610 people",
     ("https://files.grouplens.org/datasets/movielens/",),
     (
         Form(

@@ -244,7 +244,7 @@ class SliceStore:
     def fold(
         self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
     ) -> float:
-        raise AssertionError("slices are folded as they come, and no round is folded")
+        raise AssertionError("contributions are folded on arrival: there is no round to fold")
 
     def _said(self, event: _Told) -> _Told:
         self._put(event)

@@ -71,7 +71,7 @@ class SimOnArrivalAdding:
         self._clock.at(self._free_ns, self._fold_slice, message)
 
     def start(self, effect: fx.StartFold, nbytes: int) -> None:
-        raise AssertionError("slices are folded as they come, and no fold is started")
+        raise AssertionError("contributions are folded on arrival: no fold of a round is started")
 
     def done(self) -> None:
-        raise AssertionError("slices are folded as they come, and no fold is started")
+        raise AssertionError("contributions are folded on arrival: no fold of a round is started")

@@ -188,7 +188,7 @@ class SimSliceStore:
     # -- folds ---------------------------------------------------------------------------------
 
     def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
-        raise AssertionError("slices are folded as they come, and no round is folded")
+        raise AssertionError("contributions are folded on arrival: there is no round to fold")
 
     def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
         self._write(slice_, slot)
