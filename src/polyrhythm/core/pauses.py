@@ -15,8 +15,8 @@ _REMEMBERED = 64
 
 
 def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
-    """For how much of the gap between two readings of the clock the process was stopped. Readings are
-    due every `every_ns`; `ran_ns`: the process used at least this much CPU time in the gap."""
+    """How long the process was stopped in the gap between two readings of the clock. Readings are due
+    every `every_ns`; `ran_ns`: the process used at least this much CPU time in the gap."""
     missing_ns = gap_ns - min(max(ran_ns, 0), gap_ns)
     return missing_ns if missing_ns > every_ns + _SLACK_NS else 0
 

@@ -81,8 +81,8 @@ class Contributions:
         """Contributions that are complete and not folded; always empty if `keep_until_folded` was
         not called."""
         self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
-        """Per server: the epoch in which it became the primary of more slices, and per member the
-        last sequence that it had at that time."""
+        """Per server: the epoch in which it became the primary of more slices, and for each member
+        the last sequence that the server had at that time."""
         self.owed: dict[_Key, set[int]] = {}
         """Contributions that were complete, with the primaries that lack them now."""
         self._named_before = 0
@@ -234,7 +234,7 @@ class Contributions:
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """This member was removed, so it will not send again the contributions that it owes."""
+        """This member was removed: do not wait for the contributions that it was to send again."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
             if self._complete[key].round < self._named_before:
@@ -344,7 +344,7 @@ def in_range(trailer: Trailer) -> Trailer:
     calculate with.
 
     A diverging run in double precision may report 1e200, and Python raises an error when it squares
-    that number. The decoder lets such values pass, because the lead judges by them whether the job
+    that number. The decoder accepts such values, because the lead uses them to judge whether the job
     learns (`learning.py`).
     """
     if trailer.objective is None and trailer.probe is None:

@@ -91,7 +91,7 @@ class DataPlan:
     def share(self, members: list[Holder]) -> set[Holder]:
         """Distribute all chunks evenly over `members`, in the given order, with as few moves as
         possible. Returns the members whose leases changed. A chunk that a member must give up is
-        leased to the new holder only when the old one has confirmed."""
+        leased to its new holder only when the old holder has confirmed."""
         if not members:
             return set()
         held: dict[Holder, list[int]] = {member: [] for member in members}
@@ -132,7 +132,7 @@ class DataPlan:
 
     @property
     def mean_chunk(self) -> float:
-        """The mean points of a chunk."""
+        """The mean number of points in a chunk."""
         return self.points / len(self.chunks)
 
     def reads(self, member: Holder, index: int) -> bool:

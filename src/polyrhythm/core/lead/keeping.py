@@ -4,9 +4,9 @@ lead waits.
 *The state comes from one worker: of the members that have taken part since the first round, the one
 whose name comes first (worker-0). If all of these have left, it is the member that entered first.
 Only the worker that was asked can send a state, and only up to a limit. A state belongs to one cut:
-if the worker is lost before it has sent all of it, the cut is given up, and the next cut asks the
-successor. If the worker is silent for too long, or its state cannot be kept, the checkpoint is made
-without it, and the journal says so* (decision 054).
+if the worker is lost before it has sent the whole state, the cut is given up, and the next cut asks
+the successor. If the worker is silent for too long, or its state cannot be kept, the checkpoint is
+made without the state, and the journal says so* (decision 054).
 """
 
 import msgspec

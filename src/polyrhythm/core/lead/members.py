@@ -30,8 +30,8 @@ class Member:
     """The member has abstained, and waits for chunks, for the next round or for the end of the
     job."""
     confirms: int = 0
-    """The lease under which it abstained, to be confirmed when its last contribution is complete;
-    0: none."""
+    """The lease under which the member abstained. It is confirmed when the member's last contribution
+    is complete. 0 if there is no such lease."""
 
     key: tuple[int, int] = field(init=False)
     """Worker and incarnation: a worker that rejoins is a different member."""

@@ -67,7 +67,7 @@ class Migration:
         self._point_nbytes = 0.0
         """The mean size of a point; 0 until a delivery has arrived."""
         self._barred: set[tuple[Holder, Holder]] = set()
-        """Sources and targets between which no points can travel."""
+        """Pairs of a source and a target between which no points can travel."""
         self._listening: dict[Holder, tuple[str, Address]] = {}
         """Per member that can receive points, its name and the address at which it receives them."""
         self._full: set[Holder] = set()
@@ -88,12 +88,12 @@ class Migration:
 
     @property
     def busy(self) -> bool:
-        """Whether chunks move or wait."""
+        """Whether chunks are moving, or wait to be moved."""
         return bool(self._queue or self._flying or self._free)
 
     @property
     def settled(self) -> bool:
-        """Kind statistics: whether no point is missing from the sum because it moves."""
+        """Kind statistics: whether no moving point is missing from the sum."""
         return not self._flying and not self.adoptions
 
     def begin(self, plan: DataPlan, members: int) -> None:

@@ -1,11 +1,13 @@
-"""Members that were removed, until every server knows it; and whether the job is deserted.
+"""Keeps track of removed members until every server knows of their removal, and decides whether the
+job is deserted.
 
 *A contribution that a member sent before its removal still counts while some server may not know of
 the removal. After that, the member's chunks go to other members. A member that was evicted for
-silence may rejoin, and so may one that leaves because it has lost its link to a server. A job without
-members is not deserted while such a member may rejoin, nor, if the job restarts its workers, during a
-grace period. While other members train, the links of an evicted member are closed when `links_s` is
-over: the network layer would end a link to a vanished host after the same time.*
+silence may rejoin. So may a member that leaves because it has lost its link to a server. A job
+without members is not deserted while such a member may rejoin. If the job restarts its workers, it is
+not deserted during a grace period either. While other members train, the links of an evicted member
+are closed when `links_s` is over: the network layer would end a link to a vanished host after the
+same time.*
 """
 
 import math
@@ -74,7 +76,7 @@ class Removals:
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
         """The evicted members whose links must be closed now. `alone`: the job has no member left.
-        Then it waits for the evicted ones, and their links are kept."""
+        Then the job waits for the evicted members, and their links are kept."""
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)

@@ -1,8 +1,8 @@
 """The open round and the fold that closes it.
 
 *Workers are released when every primary has folded. The new version is pushed only to workers that
-were members at the fold before this one. A new member pulls its first version, because a pushed one
-could arrive before the routes.*
+were members at the fold before this one. A new member pulls its first version, because a pushed
+version could arrive before the routes.*
 
 Without rounds a fold changes no parameters: it tells the servers which workers are members.
 """

@@ -125,8 +125,8 @@ class RoutingTable:
         return sum(len(route.learners) for route in self.routes)
 
     def seat(self, asked: int) -> int | None:
-        """The number for a server that joins, or None if none is free. A server may ask for a
-        number. If it asks for none (-1), it gets the highest free one, because the lead's host
+        """The number for a server that joins, or None if no number is free. A server may ask for a
+        number. If it asks for none (-1), it gets the highest free number, because the lead's host
         numbers its own servers from 0."""
         free = [number for number in range(self._expected) if number not in self.addresses]
         return max(free, default=None) if asked < 0 else asked if asked in free else None

@@ -93,8 +93,7 @@ class Sharing:
 
     @property
     def settled(self) -> bool:
-        """Kind statistics: whether no point is missing from the sum because it moves from one member
-        to another."""
+        """Kind statistics: whether no moving point is missing from the sum."""
         return self._migration is None or self._migration.settled
 
     def awaits(self) -> bool:

@@ -111,8 +111,8 @@ class Replication:
         return not owed
 
     def confirm(self, peer: int, rows: Iterable[Row], *, adopted: bool = False) -> list[Step]:
-        """A peer has these steps and all before them, in every slice that it copies. Returns the
-        steps that all peers have confirmed now. `adopted`: the peer has the state that it
+        """A peer reports that it has these steps and all earlier ones in every slice that it copies.
+        Returns the steps that all peers have confirmed now. `adopted`: the peer has the state that it
         fetched."""
         if adopted:
             self._have[

@@ -18,7 +18,7 @@ class RoutingEpoch:
         self.held = 0
         """The epoch whose routes the slices follow."""
         self.since = 0
-        """The epoch in which the set of slices of which this server is the primary last changed."""
+        """The epoch in which this server's set of primary slices last changed."""
         self.place: Place | None = None
         """The routes of the epoch that the server changes to; None if it is not changing."""
         self.rerouted: Rerouted | None = None

@@ -1,4 +1,4 @@
-"""The rows of a slice of statistics: one for each worker.
+"""The rows of a slice of statistics. Each worker has one row.
 
 *A difference waits beside its row until a fold names its worker with the same sequence or a higher
 one. A fold also names every live row: a row that it does not name is deleted. So a row is changed and

@@ -26,10 +26,10 @@ def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ())
     first worker. Raises an error if `--migrate` cannot go with the other options.
 
     `auto` moves chunks under policies with an interval, because there a fast worker visits its points
-    more often than a slow one. It means `lease` where all workers can read the whole data set: none
-    is private, and all workers announce the same one. Otherwise it means `full`. With the kind
-    statistics it means `full` too: the memory of the points must move with them, or the points would
-    be missing from the sum until the new worker visits them.
+    more often than a slow one. `auto` means `lease` where all workers can read the whole data set: no
+    data set is private, and all workers announce the same data set. Otherwise it means `full`. With
+    the kind statistics it always means `full`: the memory of the points must move with them, or the
+    points would be missing from the sum until the new worker visits them.
     """
     mode = job.migrate
     if job.data_private:

@@ -5,7 +5,7 @@ memory, and whether points may leave this worker at all."""
 from polyrhythm.wire.messages.reasons import Reason
 
 PART_NBYTES = 256 * 1024
-"""A part of a chunk has about this size, so that reading it delays the training loop only shortly."""
+"""A part of a chunk has about this size, so that reading it delays the training loop only briefly."""
 MOST_WAITING_NBYTES = 4 * 1024 * 1024
 """The most bytes that wait to be sent to one worker."""
 _FIRST_POINTS = 16
@@ -22,7 +22,7 @@ def refusal(*, private: bool, shares: bool) -> Reason | None:
 
 
 def part_points(left: int, point_nbytes: float | None) -> int:
-    """The number of points of the next part. `left`: the points of the chunk that are left;
+    """The number of points of the next part. `left`: how many points of the chunk are not sent yet.
     `point_nbytes`: the size of a point, or None if it is not known yet."""
     if point_nbytes is None:
         return min(left, _FIRST_POINTS)

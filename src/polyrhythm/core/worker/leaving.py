@@ -153,7 +153,7 @@ class Departure:
             self.come_back(reason, now_ns)
 
     def come_back(self, reason: Reason, now_ns: int) -> None:
-        """Rejoin. A worker that was told to leave and has all slices of a version leaves
+        """Rejoin. If the worker was told to leave and has all slices of a version, it leaves
         instead."""
         state = self._state
         if state.leaves and state.mode.landing.whole:

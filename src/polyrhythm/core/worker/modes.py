@@ -8,9 +8,9 @@ version.
 **On arrival** a worker asks for the parameters with each contribution, under a new ticket number.
 Servers answer when that contribution is folded. The worker continues when the answer is here and,
 under a policy with a bound, the lead permits it. It then tells the servers that it has copied the
-answer: with `Pulled` or, if the model is small, with its next request. With `--read-ahead` (asp
-only) the worker continues at once, and computes while the answer is on its way; it takes the answer
-to one contribution when the next one is computed.
+answer: with `Pulled` or, if the model is small, with its next request. With `--read-ahead` (asp only)
+the worker continues at once, and computes while the answer is on its way; it takes the answer to one
+contribution when the next contribution is computed.
 """
 
 from polyrhythm.core.effects import Expect

@@ -42,8 +42,8 @@ class Outstanding:
         """The contributions that are not acknowledged, the oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
-        """All slices of a contribution by the current routes, as they are owed before any server has
-        acknowledged it."""
+        """The slices that servers must acknowledge for a new contribution, by the current routes: all
+        slices."""
 
     def __len__(self) -> int:
         return len(self.sent)

@@ -49,7 +49,8 @@ class SimPoints:
         """The positions in chunks that were closed since the last `collect`."""
         self._open = _NONE
         self._passes = self._cursor = self._length = self._told = 0
-        """The position in the open chunk; `_told`: the position at the last `collect`."""
+        """The position in the open chunk, and the length of the chunk. `_told`: the position at the
+        last `collect`."""
 
     def take(self, lease: Leased, known: Collection[int] | None = None) -> bool:
         """Take a new lease. Each chunk continues at the position in the lease, or at this worker's

@@ -111,8 +111,8 @@ class LoopState:
         self.asked = False
         self.cadence: Cadence = ByCount()
         self._looks = (False, False)
-        """Whether the loop reads its links between steps: first while no contribution is in flight,
-        then while one is."""
+        """Whether the loop reads its links between steps. The first value applies while no
+        contribution is in flight, the second while one is in flight."""
         self._received: Sized = ()
         """The points that came from other workers."""
         self.traits: Traits = BSP.traits

@@ -66,8 +66,8 @@ class Balance:
 def decide(
     paces: Sequence[Pace], remaining_s: float | None, chunk: float, round_s: float
 ) -> Balance:
-    """`remaining_s`: the time until the job ends; None if it is not known. `chunk`: the mean points
-    of a chunk. `round_s`: the time of a round; a move takes about two rounds."""
+    """`remaining_s`: the time until the job ends; None if it is not known. `chunk`: the mean number
+    of points in a chunk. `round_s`: the time of a round; a move takes about two rounds."""
     groups = group(pace for pace in paces if pace.points)
     if len(groups) < 2:
         return Balance((), Reason("balance-alike", {"count": len(paces)}))

@@ -56,7 +56,7 @@ class SuperWorker:
 
     @property
     def finish_s(self) -> float:
-        """How long its last visits take, if no points move."""
+        """How long its remaining visits take, if no points move."""
         return self.left * self.seconds
 
 
@@ -132,8 +132,8 @@ def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> floa
 
 
 def visits_by_finish(slow: SuperWorker, fast: SuperWorker) -> float:
-    """How many of its last visits each slow worker gives away, so that both super-workers finish at
-    the same time."""
+    """How many of its remaining visits each slow worker gives away, so that both super-workers finish
+    at the same time."""
     beta = len(slow.keys) / len(fast.keys)
     found = (slow.finish_s - fast.finish_s) / (slow.seconds + beta * fast.seconds)
     return min(max(0.0, found), slow.left)

@@ -137,8 +137,8 @@ class Fsp:
         return replace(decision, reason=_PAUSE, pause=True)
 
     def _wake_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
-        """The barrier's own wake-up, the end of the interval or the deadline, whichever comes
-        first."""
+        """When to wake next: at the barrier's own time, at the end of the interval or at the
+        deadline, whichever comes first."""
         if not self._semi and self._pause_ns is not None:
             wake_ns = self._pause_ns if wake_ns is None else min(wake_ns, self._pause_ns)
         deadline_ns = None if self._patience_ns is None else self._deadline_ns()

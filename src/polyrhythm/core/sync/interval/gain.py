@@ -1,7 +1,7 @@
 """The gain of an interval (FSP §3.3, Eq. 7), and the interval with the highest gain.
 
 With an interval of eta seconds, one second of work lowers the objective by `g(eta) = a eta + b`.
-Workers compute on fresher parameters if intervals are short, so a is usually negative. Each
+Workers compute on fresher parameters if intervals are short, so `a` is usually negative. Each
 interval also costs a barrier of phi seconds, so one second of elapsed time lowers the objective by
 `gain(eta) = eta / (eta + phi) (a eta + b)`.
 """
