@@ -33,7 +33,7 @@ from polyrhythm.sim.scenario import Scenario, read_scenario, with_policy
 from polyrhythm.sim.simulation import Simulation
 
 _TICK_EVERY_S = 0.1
-"""How often the progress display looks at the journal, at most."""
+"""The shortest time after which the progress display reads the journal again."""
 
 
 def simulate(

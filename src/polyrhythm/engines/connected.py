@@ -61,7 +61,7 @@ class ConnectedWorker(Worker):
         self._hook_before = sys.excepthook
         self._hook = self._report_uncaught
         sys.excepthook = self._hook
-        # otherwise the links would end only after the process has cleared up
+        # otherwise the links would end only after all other clean-up of the process
         atexit.register(node.close)
 
     attach = _while_connected(Worker.attach)

@@ -79,7 +79,7 @@ class _Unfinished:
 
     def __init__(self) -> None:
         self.writer = 0
-        """The descriptor to which it was written; 0: there is no unfinished line."""
+        """The descriptor to which the line was written; 0 if there is no unfinished line."""
         self.redrawn = False
         """Whether the line contains a carriage return, as the line of a progress bar does."""
         self.at_begin = False

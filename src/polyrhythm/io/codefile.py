@@ -53,7 +53,7 @@ def check_size(nbytes: int, name: str) -> None:
 
 
 def _neighbours(path: Path, source: bytes) -> Iterator[str]:
-    """The modules beside the file that it imports."""
+    """The modules in the folder of the file that the file imports."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

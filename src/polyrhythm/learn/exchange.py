@@ -248,8 +248,8 @@ class Exchange:
             self._pacer.exclude_time(nanoseconds)
 
     def contribute_rest(self) -> None:
-        """Contribute the points since the last contribution, because no points are left. A worker
-        that was told to leave does not wait for a version first."""
+        """Contribute what was computed since the last contribution, because no points are left. A
+        worker that was told to leave does not wait for a version first."""
         if self._loop.stopped:
             self._drop_steps()
             return

@@ -42,8 +42,8 @@ class LeftOut:
         return False
 
     def stepped(self, points: float) -> bool:
-        """The worker has made a local step with a closure, whose gradients were not known before.
-        Returns whether it is left out, because its parameters are not finite."""
+        """The worker has made a local step with a closure. Its gradients were not known before.
+        Returns whether the step is left out, because the parameters after it are not finite."""
         if self.skips:
             try:
                 self._flat.check_parameters()

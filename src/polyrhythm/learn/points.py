@@ -29,7 +29,7 @@ class Order(Protocol):
         """The order in which points are dealt to chunks."""
 
     def edges(self, rng: np.random.Generator) -> list[int]:
-        """The places in this order at which row groups begin: good places to cut it into chunks."""
+        """The places in this order at which row groups begin. It is best cut into chunks there."""
 
     def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
         """The points of a chunk in the order of one pass."""
@@ -276,7 +276,8 @@ class Points:
 
 
 def _seeded(numbers: tuple[int, ...]) -> np.random.Generator:
-    """`np.random.default_rng(numbers)`, which is faster with an array."""
+    """Return `np.random.default_rng(numbers)`. The call is faster if the numbers are in an
+    array."""
     if max(numbers) >> 32:
         return np.random.default_rng(numbers)
     return np.random.default_rng(np.array(numbers, np.uint32))

@@ -65,13 +65,13 @@ class RunFacts:
     """The number of rounds that a timer closed."""
     moved_chunks: int = 0
     moved_points: int = 0
-    """What moved from slow workers to fast ones."""
+    """The points that moved from slow workers to fast ones."""
     last_move: dict[str, Any] | None = None
-    """The line of the journal about the last such move."""
+    """The line of the journal about the last move of points."""
     migration: Reason | None = None
     """Why the job moves chunks in its present way (`--migrate`)."""
     lost_points: dict[str, int] = field(default_factory=dict)
-    """Per worker that is gone with its own data set, the number of its points."""
+    """For each worker that has left the job with its private data, the number of its points."""
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     saving: bool = False

@@ -37,8 +37,8 @@ def needs_help(finding: Finding | None) -> bool:
 
 
 def learning_in_words(state: RunState) -> str | None:
-    """The last finding about the objective, as a sentence. None: the objective has fallen all the
-    time."""
+    """The last finding about the objective, as a sentence. None: the objective has always
+    fallen."""
     finding = state.finding
     if finding is None or (finding.state is LearningState.FALLING and not finding.rises):
         return None

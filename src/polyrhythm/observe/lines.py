@@ -52,7 +52,7 @@ class Lines:
         return _readable(text)
 
     def end(self) -> list[str]:
-        """The unfinished line, because nothing follows."""
+        """Return the unfinished line, because the output has ended."""
         return self._finish() if self._held else []
 
     def _hold(self, part: bytes) -> None:

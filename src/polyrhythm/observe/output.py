@@ -38,7 +38,7 @@ def older_log(log: Path) -> Path:
 
 class ProcessOutput:
     """The new output in the log of one process. The log is open only while it is read, because a
-    job may have more processes than this one may open files."""
+    job may have more processes than the number of files that this process may open."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name.removesuffix(_SUFFIX)
@@ -52,7 +52,7 @@ class ProcessOutput:
         self._redrawn_s = 0.0
 
     def note(self, text: str) -> None:
-        """Add lines to the log that are not shown in the terminal. They end an unfinished line."""
+        """Add lines to the log. The terminal does not show them. They end an unfinished line."""
         data = text.rstrip("\n").encode("utf-8", "backslashreplace") + b"\n"
         with contextlib.suppress(OSError):  # the folder of the run is gone, or the disk is full
             with self._path.open("ab+", buffering=0) as log:
@@ -162,7 +162,7 @@ class Output:
             yield process.name, process.end()
 
     def note(self, name: str, text: str) -> None:
-        """Add lines to the log of a process that are not shown in the terminal."""
+        """Add lines to the log of a process. The terminal does not show them."""
         self._find()
         if (process := self._processes.get(name)) is not None:
             process.note(text)

@@ -30,7 +30,7 @@ def noticed_by(reason: Reason) -> str:
 
 
 def parting(reason: Reason, name_of: NameOf = worker_name) -> str:
-    """Why a worker left. If its link ended, the sentence does not say how."""
+    """Why a worker left. If its link ended, the sentence does not say how the link ended."""
     return "its link ended" if reason.code == LINK_ENDED else in_words(reason, name_of)
 
 

@@ -161,7 +161,7 @@ def run_dirs(runs_dir: Path) -> Iterator[Path]:
 
 
 def running(runs_dir: Path) -> Iterator[tuple[Path, JobSpec]]:
-    """The folders of the runs that run on this host, with their jobs."""
+    """The folders of the runs that are alive on this host, each with its job."""
     for path in run_dirs(runs_dir):
         process, job = _decode(path / _PROCESS, RunProcess), _decode(path / _JOB, JobSpec)
         if process is None or job is None or (path / _RESULT).exists():

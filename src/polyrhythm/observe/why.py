@@ -103,8 +103,8 @@ class Explanation:
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
     lately: str | None = None
-    """The worker for which the others have waited in the last seconds, and for which share of the
-    time."""
+    """The worker for which the others have waited in the last seconds, and the share of this time
+    that they waited."""
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None

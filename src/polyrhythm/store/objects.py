@@ -160,7 +160,7 @@ class Store:
         return sorted(infos, key=lambda info: info.name)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete these objects. Objects that do not exist are no error."""
+        """Delete these objects. An object that does not exist is ignored."""
         for name in names:
             with self._using("delete", name), contextlib.suppress(FileNotFoundError):
                 self._objects.delete(name)

@@ -110,7 +110,7 @@ class FlatModel:
         ]
 
     def land(self, slice_: Slice, data: memoryview) -> None:
-        """Copy a slice that was received into other memory to its place in the model."""
+        """A slice was received into other memory: copy it to its place in the model."""
         memory = self._bytes[slice_.id]
         if memory is not None and len(memory) == len(data) <= _FEW_NBYTES:
             memory[:] = data  # for a small slice, making a tensor would cost more than the copy

@@ -86,8 +86,8 @@ def _add(
     gradient: torch.Tensor,
     factor: float,
 ) -> None:
-    """Add `factor` times the gradient that the step used: negated if the optimizer maximizes, and
-    with weight decay unless the decay is decoupled."""
+    """Add `factor` times the gradient that the step used. This gradient is negated if the optimizer
+    maximizes, and contains the weight decay unless the decay is decoupled."""
     momentum.add_(gradient, alpha=-factor if group["maximize"] else factor)
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
         momentum.add_(parameter, alpha=factor * group["weight_decay"])

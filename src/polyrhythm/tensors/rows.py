@@ -20,7 +20,7 @@ from polyrhythm.tensors.held import Held
 
 INDEX = torch.int64
 ABSENT = -1
-"""The number of rows in a contribution whose worker had no gradient for the tensor."""
+"""Stands for the number of rows in a contribution whose worker had no gradient for the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ def read_rows(slice_: Slice, data: memoryview, count: int, wire: torch.dtype) ->
 
 
 def write_rows(memory: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> None:
-    """Write rows into a push buffer. `memory`: the bytes of the slice in it, as a tensor. `values`
-    must have the dtype of the wire."""
+    """Write rows into a push buffer. `memory`: the bytes of the slice in this buffer, as a tensor.
+    `values` must have the dtype of the wire."""
     parts = [indices.contiguous().view(-1), values.contiguous().view(-1)]
     end = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""What every updater of a slice can do, and what those without state share."""
+"""The interface of all updaters of a slice, and the common part of updaters without state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol, Self

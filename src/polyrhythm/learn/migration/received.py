@@ -64,7 +64,7 @@ class _Arrived:
             self.parts, self.offsets = [Packed(first.structure, first.specs, whole)], [0]
 
     def sample(self, position: int) -> Any:
-        """The point at this position of the chunk. All parts have arrived."""
+        """The point at this position of the chunk. Call this only when all parts have arrived."""
         if not self.samples:
             self.samples = [Samples(part) for part in self.parts]
         at = self.part_of(position)
@@ -79,7 +79,8 @@ class ReceivedPoints:
         """Per chunk and delivery, what has arrived so far."""
 
     def add(self, part: ChunkPart, payload: memoryview) -> int | None:
-        """Add a part of a chunk. Returns the bytes of the chunk if it is complete, otherwise None."""
+        """Add a part of a chunk. Returns the number of bytes of the chunk if the chunk is complete,
+        otherwise None."""
         packed = unpack(part.structure, part.columns, part.count, payload)
         key = (part.chunk, part.number)
         with self._lock:
@@ -127,7 +128,7 @@ class ReceivedPoints:
         return self._chunks[chunk].sample(position)
 
     def rows(self, chunk: int, first: int, last: int) -> Packed:
-        """The points [first, last) of a chunk, or fewer, which are in one part."""
+        """The points [first, last) of a chunk, or only the first of them that are in one part."""
         part, row = self.at(chunk, first)
         end = row + last - first
         return Packed(part.structure, part.specs, tuple(column[row:end] for column in part.columns))

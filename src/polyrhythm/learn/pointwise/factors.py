@@ -100,7 +100,8 @@ class NMFAlgorithm(Algorithm):
         return found
 
     def _full(self, pairs: Array) -> Array:
-        """A symmetric matrix for each row of pairs."""
+        """A symmetric matrix for each row of `pairs`. A row contains the values of all pairs of
+        components."""
         full = np.empty((len(pairs), self.k, self.k))
         full[:, self._pairs[0], self._pairs[1]] = pairs
         full[:, self._pairs[1], self._pairs[0]] = pairs

@@ -68,7 +68,7 @@ def fit_local(
 
 
 def sample_of(points: Batch, count: int | None, rng: np.random.Generator) -> Batch:
-    """At most `count` of the points, drawn at random, in their own order."""
+    """At most `count` of the points, drawn at random. They keep their order."""
     if count is None or len(points) <= count:
         return points
     return points.part(np.sort(rng.choice(len(points), count, replace=False)))

@@ -171,7 +171,7 @@ def product(factor: npt.NDArray[Any], x: Any) -> npt.NDArray[Any]:
 def _binary(
     scores: npt.NDArray[Any], label: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The loss of each point, and its derivative by the score."""
+    """The loss of each point, and the derivative of the loss with respect to the score."""
     score = scores[0]
     small = np.exp(-np.abs(score))
     loss = np.log1p(small) + np.maximum(score, 0.0) - label * score
@@ -235,7 +235,8 @@ def _direction(new: Arrays, search: Search) -> Array:
 
 
 def _try(new: Arrays, search: Search) -> Arrays:
-    """Put the next place to look at into `coef`. At the end it is the last accepted place."""
+    """Put the next place to evaluate into `coef`. When the search has ended, this is the last
+    accepted place."""
     if search.done:
         new["coef"] = new["place"].copy()
     else:

@@ -76,8 +76,8 @@ class MStep:
 
     @property
     def final(self) -> bool:
-        """Whether the algorithm has found the parameters to be final, on this worker or on the one
-        that sends the parameters for all."""
+        """Whether the algorithm has found the parameters to be final, on this worker or on the
+        worker that sends the parameters for all workers."""
         return self._final or self.terminated != ""
 
     @property
@@ -110,7 +110,7 @@ class MStep:
 
     def values(self, difference: Array, *, sends: bool) -> Mapping[int, torch.Tensor]:
         """What a contribution contains, by the numbers of the tensors. `sends`: this worker sends
-        the parameters for all."""
+        the parameters for all workers."""
         found = {0: torch.from_numpy(difference)}
         if sends:
             self._sent = self._version

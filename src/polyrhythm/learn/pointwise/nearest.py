@@ -126,7 +126,8 @@ class Nearest:
         return MovedRows(moved, label, best, distance, at)
 
     def label(self, x: npt.NDArray[Any], scratch: Scratch) -> Labels:
-        """The nearest centre of each row; of equally near ones the first."""
+        """The nearest centre of each row. If several centres are equally near, it is the first of
+        them."""
         distance = self._distances(x, scratch)
         best = np.minimum.reduce(distance, axis=0, out=scratch.best[: len(x)])
         return lowest(distance, best, scratch.rank)

@@ -163,8 +163,8 @@ class RowsSliceStore(WithoutRows, RoundsSliceStore):
     def fold(
         self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
     ) -> float:
-        """Add the contributions that `rows` names, delete the rows that it does not name, and write
-        the new version to `slot`. Returns the number of contributions in a slice."""
+        """Add the contributions that `rows` names, delete all other rows, and write the new version
+        to `slot`. Returns the number of contributions in a slice."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
             behind = self._behind(primary, round_)

@@ -58,7 +58,8 @@ Read = Callable[[m.ChunkSend, int, int], Sequence[tuple[int, Part]]]
 """Reads `count` points of a chunk, beginning at `offset`. Returns one part or several, each with
 its number of points."""
 Add = Callable[[m.ChunkPart, memoryview], int | None]
-"""Adds a part that has arrived. Returns the bytes of its chunk if it is complete, otherwise None."""
+"""Adds a part that has arrived. Returns the number of bytes of its chunk if the chunk is complete,
+otherwise None."""
 
 
 @dataclass(slots=True)

@@ -138,7 +138,7 @@ class Landing:
 
     def _pack(self, server: int, holds: tuple[int, ...]) -> list[tuple[Slice, int, int]]:
         """The slices that a server sends in one piece of memory, with their offsets and sizes in
-        it."""
+        this piece."""
         assert self._model is not None and self._layout is not None
         ids = holds or self._slices_of[server]
         packed = self._packed.get(ids)

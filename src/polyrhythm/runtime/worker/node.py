@@ -224,8 +224,8 @@ class WorkerNode(MachineHost):
     def report(
         self, metrics: dict[str, float], version: int = -1, *, evaluated: bool = False
     ) -> None:
-        """Report values such as an accuracy. `version`: the version on which they were measured; -1
-        if there is none."""
+        """Report values such as an accuracy. `version`: the version on which the values were
+        measured; -1 if they belong to no version."""
         self._driver.post(ME, ev.Reporting(metrics, version, evaluated))
 
     def leave(self, reason: Reason, *, failed: bool = False, at_once: bool = False) -> None:

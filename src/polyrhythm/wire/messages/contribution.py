@@ -66,8 +66,8 @@ class Trailer(Message, frozen=True, kw_only=True):
     points of a batch add to the weight of every step that is made with it, and are reported once.
     -1: as many as its weight."""
     terminated: Label = ""
-    """Kind statistics: why the algorithm has found the parameters in this contribution to be final.
-    Empty: it has not. Only the evaluator sends it."""
+    """Kind statistics: why the algorithm has found the parameters in this contribution to be final;
+    empty if they are not final. Only the evaluator sends this field."""
     nbytes: Count = -1
     """With `--push int8`: the size of the contribution's slices in bytes, as the worker has sent
     them. -1: every slice has its exact numbers, so their size is known."""

@@ -83,7 +83,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     target_change: float | None = None
     """The job ends when the objective changes by less than this in a full pass."""
     migrate: str = "off"
-    """Whether points move from slow workers to fast ones: auto, off, lease, full or blocking."""
+    """Whether and how points move from slow workers to fast ones: auto, off, lease, full or
+    blocking."""
     abandon: str = "off"
     """fsp: how long a round waits, after its interval, for a worker that has not finished its
     micro-batch."""

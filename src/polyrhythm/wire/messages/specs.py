@@ -57,8 +57,8 @@ class ModelPart(msgspec.Struct, frozen=True, array_like=True):
 class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
     tensors: tuple[TensorSpec, ...]
     optimizer: OptimizerSpec
-    """The optimizer, with all parameter groups. If there are several models, `parts` has the name of
-    each one's optimizer."""
+    """The optimizer, with all parameter groups. If there are several models, `parts` has the name
+    of the optimizer of each model."""
     state: tuple[StateName, ...] = ()
     """The names under which tensors are saved. Tied weights have several names, buffers that are
     not persistent have none. Empty: every tensor is saved under its own name."""
