@@ -1,7 +1,7 @@
-"""The number of hypothesis examples, where tests find data sets, warm fork servers, a real S3 server.
+"""Settings of hypothesis, and fixtures: data sets, warm fork servers and a real S3 server.
 
-POLYRHYTHM_TORTURE=N gives N times 60 examples in place of 30 and chooses them by a seed, so that every
-run tries others. Failed tests are listed at the end with the command that repeats them.
+With POLYRHYTHM_TORTURE=N hypothesis tries N times 60 examples in place of 30, and every run tries
+other examples. Failed tests are listed at the end with the command that repeats them.
 """
 
 import gc
@@ -36,8 +36,8 @@ settings.register_profile(
 settings.load_profile("polyrhythm")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell without job control starts programs in the background like this, and the commands of the
-    # tests would inherit it.
+    # A shell without job control starts background programs with SIGINT ignored, and the commands
+    # of the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 gc.disable()  # imports and the collection of tests make little garbage

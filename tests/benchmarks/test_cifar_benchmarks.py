@@ -41,7 +41,8 @@ def test_the_data_is_written_as_arrays_and_named(tmp_path: Path) -> None:
 
 
 def test_the_jpeg_copy_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a file of the copy holds one byte per image, and decoding repeats it."""
+    """In this test a file of the JPEG copy has one byte per image, and decoding repeats this byte
+    for all pixels."""
     monkeypatch.setattr(data, "_decoder", lambda: lambda jpeg: np.full((3, 32, 32), jpeg[0]))
     for name, count in zip(data.JPEG, (4, 2), strict=True):
         numbers = np.arange(count, dtype=np.uint8)
@@ -122,7 +123,7 @@ def test_the_speeds_of_three_and_six_workers_have_the_ratio_of_the_paper() -> No
 
 
 def warm(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a command of a benchmark by a fork that has imported torch."""
+    """Run a command of a benchmark in a forked process that has imported torch already."""
     assert command[:3] == [sys.executable, "-m", "polyrhythm"]
     return run_command(*command[3:], cwd=Path.cwd(), timeout_s=timeout_s)
 

@@ -106,8 +106,8 @@ def test_flags_of_a_script_are_in_its_command_and_below_the_table(
 
 
 def test_a_stopped_comparison_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known results are not measured again. Failed runs are, and runs of a script that has
-    changed."""
+    """Known results are not measured again. Failed runs, and runs of a script that has changed, are
+    repeated."""
     script = tmp_path / "mine.py"
     script.write_text("first")
     example = Example(str(script), "accuracy", 0.1)

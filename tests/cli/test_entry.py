@@ -25,7 +25,8 @@ def test_the_package_can_be_run_as_the_command() -> None:
 
 @pytest.mark.parametrize("command", ["train", "worker", "server"])
 def test_a_command_checks_its_flags_before_it_imports_the_slow_modules(command: str) -> None:
-    """Only then can its first line, which says that torch is imported, appear at once."""
+    """The first line of the command says that torch is being imported. It can appear at once only
+    if this import has not begun."""
     code = (
         "import sys; from polyrhythm.cli.main import make_app;"
         f" make_app(['{command}']); slow = {{'torch', 'numpy', 'polyrhythm.engines.local',"

@@ -41,7 +41,7 @@ sys.exit(pytest.main(args, [Collector()]))
 
 @dataclass
 class Shown:
-    """The policies and the k that a row states, or that its tests cover."""
+    """The policies and the values of k that a row states, or that its tests cover."""
 
     policies: set[str] = field(default_factory=set)
     tortured: set[str] = field(default_factory=set)

@@ -56,7 +56,7 @@ def test_export_refuses_a_number_that_is_none(call: Call, elsewhere: Path, wante
 def test_resume_refuses_a_store_to_which_a_running_job_writes(
     call: Call, elsewhere: Path, tmp_path: Path, source: str
 ) -> None:
-    """The running job would delete the checkpoint before the new one has read it."""
+    """The running job would delete the checkpoint before the new job has read it."""
     write_process(tmp_path / "runs" / "mine")
     text = refused(call("resume", source.format(tmp_path)))
     assert "mine" in text and "running" in text and "stop it first" in text
@@ -81,7 +81,8 @@ def test_train_refuses_a_store_that_a_running_job_has_not_written_to_yet(
 def test_resume_does_not_write_to_the_store_of_another_job(
     call: Call, elsewhere: Path, tmp_path: Path
 ) -> None:
-    """Otherwise it would delete the checkpoints of that job when it keeps the newest of its own."""
+    """Otherwise the job would delete the checkpoints of the other job, because it keeps only the
+    newest ones."""
     other = tmp_path / "other"
     write_checkpoint(open_store(str(other), make=True), 3)
     text = refused(call("resume", "mine", "--store", other, "--epochs", 9))
@@ -119,11 +120,12 @@ def test_resume_refuses_a_goal_that_the_checkpoint_has_reached(
 
 
 def test_a_disk_that_is_full_for_torchs_format_is_one_line(write_run: Write) -> None:
-    """The copy of the model fits on the disk, but torch's file of it, which is larger, does not."""
+    """The copy of the model fits on the disk. The file in torch's format is larger and does not
+    fit."""
     path = write_run("mine", [])
     save_file({"weight": torch.zeros(1500)}, path / "model.safetensors")
     pipe = subprocess.PIPE
-    warm_server()  # it is to be started without the limit
+    warm_server()  # start the server now, without the limit
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (6500, before[1]))  # a command gets the same limits
     try:

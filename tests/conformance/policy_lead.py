@@ -20,7 +20,7 @@ MS = 10**6
 STEPS_NS = (0, 1 * MS, 40 * MS, 3_000 * MS, 200_000 * MS)
 """The possible times between two actions."""
 _PATIENCE = 24
-"""After this many rounds of contributions or wake-ups, every waiting worker must have been
+"""The number of rounds of contributions or wake-ups after which every waiting worker must have been
 released."""
 
 

@@ -183,7 +183,8 @@ class FoldsForNobody(Wrapped):
 
 
 class DecidesTooEarly(Wrapped):
-    """As soon as a worker joins, it releases the worker, which the servers do not know yet."""
+    """The policy releases a worker as soon as it joins, although the servers do not know the worker
+    yet."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)
@@ -203,7 +204,7 @@ class ReleasesJoinersAtOnce(DecidesTooEarly):
 
 
 class ReleasesTheGone(Wrapped):
-    """When a worker leaves, it releases that worker."""
+    """The policy releases a worker that leaves."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)
@@ -278,7 +279,7 @@ class Unrepeatable(Wrapped):
 
 
 class ChangedByWhy(Wrapped):
-    """Asking why it waits changes its next decision."""
+    """A call of `why` changes the next decision of the policy."""
 
     asked = 0
 

@@ -24,7 +24,8 @@ def test_a_thread_in_a_debugger_is_found() -> None:
 
 
 def test_threads_that_run_are_looked_at_without_harm() -> None:
-    """Their stacks grow and shrink all the time, with generators among their frames."""
+    """The stacks of the other threads grow and shrink all the time, and contain frames of
+    generators."""
     stop = threading.Event()
 
     def deep(depth: int) -> object:

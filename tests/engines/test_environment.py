@@ -48,7 +48,7 @@ def _spins_of_a_server() -> str:
         assert process.stderr is not None
         for line in process.stderr:
             if "GOMP_SPINCOUNT" in line:
-                process.kill()  # it says this long before it has imported torch
+                process.kill()  # this line comes long before the import of torch is complete
                 return line.rstrip()
             if "could not reach lead" in line:
                 pytest.skip("this torch's OpenMP does not say how long it spins")

@@ -1,5 +1,6 @@
 """Objectives and scores within one percent of scikit-learn's, on digits and on the files of HIGGS and
-MovieLens. Other tests compare digits, so this one is skipped where the files are not found."""
+MovieLens. Other tests make the comparison on digits, so this test is skipped if the files are not
+found."""
 
 import pytest
 

@@ -122,8 +122,8 @@ def test_the_penalties_of_nmf_are_scikit_learns(digits: tuple[Points, Points]) -
 
 @pytest.mark.filterwarnings("ignore:Maximum number of iterations")
 def test_only_observed_ratings_count() -> None:
-    """A table of rank two is found again from half of its numbers. As zeros, the other half would
-    spoil it."""
+    """A table of rank two is reconstructed from half of its numbers. If the other half counted as
+    zeros, the result would be wrong."""
     rng = np.random.default_rng(0)
     table = rng.random((60, 2)) @ rng.random((2, 40)) + 0.1
     seen = rng.random(table.shape) < 0.5

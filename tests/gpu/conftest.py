@@ -1,5 +1,6 @@
-"""Tests of models on a device. Each runs twice: with a device in host memory, whose copies happen as
-late as they may (`DeferredCopies`), and on a GPU (marked `gpu`, skipped where there is none)."""
+"""Tests of models on a device. Each test runs twice: with a simulated device in host memory, which
+makes every copy as late as is allowed (`DeferredCopies`), and on a GPU (marked `gpu`, skipped
+without a GPU)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from polyrhythm.tensors.copies import SWITCH, Copies, DeferredCopies
 
 
 def has_gpu() -> bool:
-    """Count the GPUs without initialising CUDA where that is possible: commands of the tests are
-    forks."""
+    """Count the GPUs, if possible without initialising CUDA, because the commands of the tests are
+    forked processes."""
     return torch.backends.cuda.is_built() and torch.cuda.device_count() > 0
 
 
@@ -26,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the models of a test are. `device`: the name that torch knows it by."""
+    """The device of the models of a test. `device`: its name in torch."""
 
     device: str
     made: list[Copies] = field(default_factory=list)

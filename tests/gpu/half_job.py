@@ -1,5 +1,5 @@
-"""A job with a model of half precision whose steps are too small to change a number of half precision:
-only the servers' float32 copies see them."""
+"""A job with a model of half precision. Its steps are too small to change a number of half
+precision, so they change only the servers' float32 copies."""
 
 import torch
 

@@ -103,8 +103,8 @@ def test_every_policy_trains_on_a_device(place: Place, options: Mapping[str, Any
 def test_quantised_pushes_from_a_device_are_those_from_host_memory(
     place: Place, options: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The links of an inline job carry references, so the worker is told that they carry bytes. With
-    psp the number of steps varies, so its parameters are not compared."""
+    """The links of an inline job carry references, so the test tells the worker that they carry
+    bytes. With psp the number of steps varies, so its parameters are not compared."""
     monkeypatch.setattr(Quantising, "by_reference", lambda self: frozenset())
     job = JobSpec(**{"job": "twin", "rounds": 12, "push": "int8", **options})
     there = run_in_threads(job, place.device, "momentum")["worker-0"]
@@ -237,7 +237,7 @@ def test_autocast_and_a_grad_scaler_train_on_a_device(place: Place, dtype: torch
     run_inline(JobSpec(job="amp", rounds=40, heartbeat_s=20.0), main, timeout_s=90)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+@pytest.mark.filterwarnings("ignore")  # warnings of torch's compiler
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.gpu, pytest.mark.slow])]
 )

@@ -1,4 +1,4 @@
-"""The memory that workers use on a device, and what is left of it when they die."""
+"""The memory that workers use on a device, and whether it is free again when they die."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from tests.gpu.conftest import Place
 MB = 1 << 20
 SIZE = 64 * MB
 SLACK = 2 * MB
-"""The device's own accounting may change by this much."""
+"""The amount by which the device's own figure of used memory may vary."""
 ROUNDED = 8 * MB
 """Torch's allocator may give each of a few tensors up to 1 MB more than it needs."""
 CHUNKS = 3 * 8 * MB

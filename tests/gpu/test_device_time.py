@@ -72,9 +72,9 @@ def test_the_host_waits_once_per_step(
 def test_a_step_makes_no_hidden_synchronisation(
     kind: str, compared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch raises an error at an operation that makes the host wait, such as `item()`. Only the
-    comparison of the parameters on the host may wait, which kind gradient makes in its first steps,
-    and then ever less often."""
+    """Torch raises an error at an operation that makes the host wait, such as `item()`. One
+    operation may wait: with kind gradient, the comparison of the parameters on the host. It is made
+    in the first steps, and then less and less often."""
     comparisons: list[int] = []
     digests = WrittenParameters._digests
 

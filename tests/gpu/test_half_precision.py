@@ -1,5 +1,6 @@
-"""Servers keep float32 copies of models of half precision. Workers get them rounded to the dtype of
-the model; checkpoints contain the copies, and the file of the trained model the rounded numbers."""
+"""Servers keep float32 copies of models of half precision. Workers get these numbers rounded to the
+dtype of the model. Checkpoints contain the float32 copies, and the file of the trained model
+contains the rounded numbers."""
 
 import os
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_local_steps_of_half_precision_are_averaged(place: Place, dtype: str) ->
 
 @dtypes
 def test_a_model_of_half_precision_learns_on_a_device(place: Place, dtype: str) -> None:
-    """The gradients of float16 are scaled, so that small ones do not become zero."""
+    """The gradients of a float16 model are scaled, so that small gradients do not become zero."""
     kind = half_job.DTYPES[dtype]
 
     def main(worker: Worker) -> None:

@@ -10,7 +10,8 @@ from tests.hostile.inputs import Inputs
 from tests.hostile.nodes import Site
 
 _numbers = itertools.count()
-"""A peer whose link has just ended may still be a member, so every peer has a name of its own."""
+"""Numbers for the names of peers. Every peer has another name, because a peer whose link has just
+ended may still be a member."""
 
 
 def slice_of(site: Site, *, rows: bool = False) -> Slice:

@@ -1,5 +1,5 @@
 """Hostile inputs over the real ports of a running job: the job reaches its goal, and uses no more
-memory, threads or descriptors than without them.
+memory, threads or descriptors than without these inputs.
 
 2% of all inputs (`test_fuzz.py`) go over TCP links. They are sent at every stage of the handshake:
 before the hello, between hello and proof, with and after a wrong proof, and after the right proof

@@ -1,4 +1,4 @@
-"""What is shown on stderr is what was said."""
+"""Messages appear on stderr unchanged."""
 
 import pytest
 

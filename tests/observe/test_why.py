@@ -68,7 +68,7 @@ def test_a_stale_worker_is_held_and_the_slowest_is_missing() -> None:
 
 
 def rounds_with_a_straggler(at_s: float, steps: int) -> dict[str, Any]:
-    """Two workers of which the first waits for 46% of its time, and the second for 2%."""
+    """Two workers. The first one waits for 46% of its time, and the second one for 2%."""
     spent = {"0": (0.5, 0.46, 0.04), "1": (0.94, 0.02, 0.04)}
     each = {w: totals(steps, *(share * at_s for share in shares)) for w, shares in spent.items()}
     return rounds(at_s, steps, each)

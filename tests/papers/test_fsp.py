@@ -168,8 +168,9 @@ name = "long"
 
 
 def test_no_worker_waits_for_a_long_operation() -> None:
-    """ "Otherwise, other workers need to wait for a long while, which wastes compute resources." A
-    point takes one worker 94 ms. The others wait 5 ms for it, and do not wait for its end.
+    """ "Otherwise, other workers need to wait for a long while, which wastes compute resources."
+    One worker needs 94 ms for a point. The others wait 5 ms for this worker, and not until it has
+    finished the point.
 
     The sentence before, "Now the worker should immediately abandon the operation", is not
     implemented: a worker finishes the micro-batch, leaves it out of its contribution, and visits
@@ -186,8 +187,8 @@ def test_no_worker_waits_for_a_long_operation() -> None:
 
 
 def test_a_long_operation_is_left_out() -> None:
-    """A micro-batch that ends after the patience is left out, unless the worker has gathered
-    nothing else."""
+    """A micro-batch that ends after the patience is left out, unless the worker has nothing else to
+    contribute."""
     assert abandons(late_ns=11 * MS, patience_ns=10 * MS, gathered=5)
     assert not abandons(late_ns=10 * MS, patience_ns=10 * MS, gathered=5)
     assert not abandons(late_ns=11 * MS, patience_ns=10 * MS, gathered=0)

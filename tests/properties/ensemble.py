@@ -146,8 +146,8 @@ class Life:
     name: str
     machine: WorkerMachine
     link: str
-    """The name of its link. A worker that is not admitted yet is known by it, and one that joins
-    again has a link with another name."""
+    """The name of the worker's link. Before a worker is admitted, it is known by this name. A
+    worker that joins again has a link with another name."""
     buffer: dict[int, Cell] = field(default_factory=dict)
     tickets: dict[int, int] = field(default_factory=dict)
     """Without rounds: per slice in the buffer, the ticket of the pull that it answers."""
@@ -296,7 +296,8 @@ class Ensemble:
 
     def step(self) -> bool:
         self.now_ns += 1000
-        # a queue delivers its next message, a life does what its user asks for; others are called
+        # a queue delivers its next message, and a life does what its user asks for; anything else
+        # is called
         ready: list[deque[tuple[Any, ...]] | Life | Callable[[], None]]
         deaf = {life.link for life in self.lives if life.asleep}
         if deaf or self.kept:
@@ -436,8 +437,8 @@ class Ensemble:
             self._worker(life, event)
 
     def _received(self, life: Life) -> list[Any]:
-        """Messages that the process had read from its old links, so it handles them even after it
-        has joined again. It ignores the end of an old link."""
+        """Messages that the process had read from its old links. It handles them even after it has
+        joined again, but ignores the end of an old link."""
         found = []
         for where in (LEAD, *range(self.job.servers)):
             queue = self.links.get((where, life.link), ())

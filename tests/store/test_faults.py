@@ -176,7 +176,7 @@ def test_one_of_several_creating_processes_wins(url: str) -> None:
 
 
 def output(program: str, store: Path) -> str:
-    """What a Python program prints that gets the folder of a store as its argument."""
+    """The output of a Python program whose argument is the folder of a store."""
     command = [sys.executable, "-c", program, str(store)]
     return subprocess.run(command, timeout=60, capture_output=True, text=True, check=True).stdout
 
@@ -239,7 +239,8 @@ def test_a_stopped_server_is_named_and_used_again_when_it_is_back(
         server.start()
 
         def read_again() -> Any:
-            """None while the server answers, but does not have its files yet."""
+            """The newest checkpoint; None while the server answers, but does not have its files
+            yet."""
             try:
                 return newest(store, lambda _: None)
             except StoreError:

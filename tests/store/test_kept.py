@@ -1,4 +1,4 @@
-"""The file of a kept state: whatever is in it, reading it never gives another state."""
+"""The file of a kept state: however the file is damaged, reading it never gives another state."""
 
 from typing import Any
 

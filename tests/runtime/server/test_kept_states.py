@@ -1,5 +1,5 @@
-"""Receiving a kept state in the lead's process: a member cannot make it hold more than was asked
-for."""
+"""Receiving a kept state in the lead's process: a member cannot make the process keep more bytes
+than were asked for."""
 
 import pytest
 

@@ -86,7 +86,7 @@ class Site:
         parameters: float | None = None,
         incarnation: int = 1,
     ) -> Any:
-        """Contribute a difference, and parameters if there are any. Returns the event of the last
+        """Contribute a difference, and parameters if they are given. Returns the event of the last
         slice."""
         event = None
         values = {STATISTICS: difference, PARAMETERS: parameters}

@@ -1,4 +1,4 @@
-"""The memory that this host can still give is that which the kernel says."""
+"""The available memory of this host is the number that the kernel reports."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 class End:
-    """One worker: its carrier, what it has received, and its events."""
+    """One worker: its carrier, the points that it has received, and its events."""
 
     def __init__(self, name: str, link: str, job: JobSpec = JOB, *, shares: bool = False) -> None:
         self.events: queue.Queue[Event] = queue.Queue()
@@ -82,7 +82,7 @@ def test_chunks_arrive_whole_in_several_parts(ends: tuple[End, End]) -> None:
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_points_of_private_data_leave_a_worker_only_if_it_shares_them(shares: bool) -> None:
-    """The lead has ordered it to send them."""
+    """The lead has ordered the worker to send these points."""
     source, target = (End(f"worker-{n}", "auto", PRIVATE, shares=shares) for n in (0, 1))
     read: list[ChunkSend] = []
     read_points = source.read
@@ -143,7 +143,8 @@ def test_a_target_that_cannot_be_reached_is_reported(ends: tuple[End, End]) -> N
 
 
 def test_a_link_that_has_ended_takes_no_further_delivery() -> None:
-    """Otherwise nobody would report that the delivery failed, and its chunk would stay locked."""
+    """Otherwise no worker would report that the delivery failed, and its chunk would stay
+    locked."""
     first, second = (
         ChunkSend(n, n, n, n + 1, 1, 7, "worker-1", Address("127.0.0.1", 1, "", "")) for n in (1, 2)
     )

@@ -1,4 +1,5 @@
-"""What a worker sends with `--push int8`: over which links, and again with the same bytes."""
+"""What a worker sends with `--push int8`: over which links it quantises, and that slices which are
+sent again have the same bytes."""
 
 from types import SimpleNamespace
 from typing import Any
