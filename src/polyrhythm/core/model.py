@@ -1,5 +1,5 @@
-"""Checks of a model that a worker announces: whether servers can hold it, and whether it is equal
-to the job's model."""
+"""Checks a model that a worker announces: whether servers can hold it, and whether it is equal to the
+job's model."""
 
 import math
 

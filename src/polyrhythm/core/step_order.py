@@ -3,8 +3,8 @@
 *All workers make their steps in one order, which repeats. The order is learnt from the steps: it ends
 when every model has made a step and the model of the first step makes a step again. That step begins
 the order anew. A worker is refused if its next step is a step of another model than the order says.*
-The order is learnt from whichever worker comes first, so a worker that differs in the first cycle is
-found too.
+Each step of the order is learnt from the worker that makes it first, so a worker that differs in the
+first cycle is noticed too.
 
 This matters where servers make the steps (kind gradient): a contribution is then one step of one
 model. With kind local a contribution is the change of all models, and any order is allowed.
@@ -46,7 +46,8 @@ class StepOrder:
         """Workers that were removed."""
 
     def step(self, worker: int, incarnation: int, model: int) -> OrderBroken | None:
-        """A member makes a step of this model. Returns what is wrong; None if the step fits."""
+        """A member makes a step of this model. Returns what is wrong; None if the step follows the
+        order."""
         key = worker, incarnation
         at = self._at.get(key)
         if at is None and worker in self._removed:

@@ -56,8 +56,8 @@ FAULTS = frozenset({LearningState.STALLED, LearningState.RISING, LearningState.N
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A state with its numbers. They are mean losses of passes, except `first`, the mean loss of
-    the first round."""
+    """A state with its numbers. The numbers are mean losses of passes; only `first` is the mean loss
+    of the first round."""
 
     state: LearningState
     passes: int

@@ -165,8 +165,8 @@ class Lifecycle:
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
     def enter_attached(self, now_ns: int) -> None:
-        """Let members enter that attached during the fold of round 0 or during a change of
-        routes."""
+        """Some members attached during the fold of round 0, or during a change of routes: let them
+        enter now."""
         for member in self._view.all_attached():
             if not member.entered:
                 self._enter(member, now_ns)

@@ -231,8 +231,8 @@ class Migration:
         return self._cancel(plan, set(self._flying), reason, waiting=True) | plan.take_back(free)
 
     def call_off(self, plan: DataPlan) -> set[Holder]:
-        """The job ends: begin no further moves, and end those whose points have not arrived. Returns
-        the members whose leases changed."""
+        """The job ends: begin no further moves, and end the moves whose points have not arrived.
+        Returns the members whose leases changed."""
         stay = {index for index in self._flying if not plan.chunks[index].delivered}
         if not stay and not self._queue:
             return set()
@@ -370,7 +370,7 @@ class Migration:
             self._ended.count(source, target, plan.chunks[chunk].points, reason, free)
 
     def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
-        """The moves that have ended since the last call. Complete ones are reported when nothing
+        """The moves that have ended since the last call. Complete moves are reported when nothing
         moves any more. `last`: the job is over, so no further move becomes complete."""
         if last:
             begun = [(index, *ends) for index, ends in self._free.items()]

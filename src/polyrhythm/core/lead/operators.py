@@ -1,8 +1,8 @@
 """Operators: commands of the job's user that send the lead of the running job a request.
 
-*Only a peer that has sent an operator's hello may send a request, and only one. It gets answers
-until its request is done or the job is over; then the lead closes its link. An operator is not a
-member: the job does not wait for it, and a request stays in force if its link ends.*
+*Only a peer that has sent an operator's hello may send a request, and only one. The operator gets
+answers until its request is done or the job is over; then the lead closes its link. An operator is
+not a member: the job does not wait for it. A request stays in force if the operator's link ends.*
 """
 
 from dataclasses import dataclass

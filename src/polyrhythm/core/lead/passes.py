@@ -73,8 +73,8 @@ class _Losses:
         return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
 
     def _error(self) -> float:
-        """The standard error of the mean. With few differences the estimate is poor, so it is
-        widened, about as Student's t does."""
+        """The standard error of the mean. With few differences the estimate is poor, so the error is
+        made larger, about as Student's t does."""
         if not self._pairs:
             return 0.0
         return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)

@@ -1,14 +1,15 @@
 """The data plan of a job in which every worker has its own data set (`--data-private`).
 
-*The points of a data set are visited by the worker with the name of its owner only, unless the owner
-shares them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and
-the other chunks are excluded from the passes. When the owner comes back with the same data set, these
+*Only the worker with the name of its owner visits the points of a data set, unless the owner shares
+them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and the
+other chunks are excluded from the passes. When the owner comes back with the same data set, these
 chunks count again: visits that counted are not repeated, and passes that the others have completed
 meanwhile are not made up.* The chunks of a worker that joins late begin with the present pass. So the
 number of passes never falls.
 
-A chunk belongs to its data set for ever. When its holder is gone, it goes back to its owner. If the
-owner is gone too, the chunk goes to a member with an inactive copy of its points.
+A chunk always belongs to the same data set. When the holder of the chunk is gone, the chunk goes back
+to its owner. If the owner is gone too, the chunk goes to a member with an inactive copy of its
+points.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -99,7 +99,8 @@ class Rounds:
             self._rested.add(worker)
 
     def left(self, worker: int) -> None:
-        """A worker was removed: it does not count as resting any more; its contributions stay."""
+        """A worker was removed: it does not count as resting any more, but its contributions still
+        count."""
         self._rested.discard(worker)
 
     def _share(self) -> float:

@@ -59,8 +59,8 @@ class RoutingTable:
         self.routes: tuple[Route, ...] = ()
         self.epoch = 0
         self.primaries: frozenset[int] = frozenset()
-        """The servers that are the primary of at least one slice. With few slices, some servers are
-        not."""
+        """The servers that are the primary of at least one slice. If there are fewer slices than
+        servers, some servers are not in this set."""
         self.primary_since: dict[int, int] = {}
         """Per primary, the epoch in which its set of slices last grew."""
         self.seeder: int | None = None
@@ -265,8 +265,8 @@ class RoutingTable:
         self._change(steps.add_learners(self.routes, self._goal()), now_ns)
 
     def caught_up(self, message: CaughtUp, now_ns: int) -> int:
-        """A learner has caught up with a primary. Returns the number of slices of which it becomes
-        a replica."""
+        """A learner has caught up with a primary. Returns the number of slices of which the learner
+        becomes a replica."""
         pair = (message.server, message.peer)
         if pair not in self._copying or message.routing < self._copying[pair][0]:
             # the message is about an earlier server with this number, or about fewer slices

@@ -1,4 +1,5 @@
-"""The targets of a job: whether a metric has reached its value, and whether it is reported at all.
+"""The targets of a job: whether a metric has reached its value, and whether any worker reports the
+metric.
 
 *A target whose metric no worker reports can never end the job. When an evaluation lacks the metric
 for the first time, the lead says so in one line, with the names that are reported. If the job has no

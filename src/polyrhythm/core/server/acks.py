@@ -118,9 +118,9 @@ class EarlyAcks:
     yet.
 
     *A confirmation covers all steps before it. So consecutive confirmations with the same server,
-    epoch and type are kept as one, with the latest row of every worker. A server sends
-    confirmations for a few epochs at most; the link of a server that sends them for more epochs is
-    closed. The confirmations of a server are forgotten when its link closes.*
+    epoch and type are kept as one, with the latest row of every worker. A correct server sends
+    confirmations for only a few epochs. If a server sends them for more epochs, its link is closed.
+    The confirmations of a server are forgotten when its link closes.*
     """
 
     def __init__(self) -> None:

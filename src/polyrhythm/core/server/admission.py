@@ -33,7 +33,7 @@ class _Call:
 
 class PeerAdmission:
     def __init__(self, server: int, workers: int = 0) -> None:
-        """`workers`: the number of workers in the job, which may all connect at once."""
+        """`workers`: the number of workers in the job. They may all connect at once."""
         self._server = server
         self._most_workers = max(MOST_WAITING, workers)
         self._servers: dict[str, int] = {}

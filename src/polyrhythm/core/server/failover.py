@@ -33,7 +33,7 @@ class Failover:
         """The slices whose initial contents are missing."""
         self._seeding = 0
         """The routing epoch in which this server was told to allocate slices and wait for their
-        initial contents; 0 if it has reported that it has them."""
+        initial contents; 0 if this server has reported that it has these contents."""
         self._built = False
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, its request for states that cannot be answered yet."""

@@ -49,8 +49,8 @@ def find_policy(sync: str) -> PolicyEntry:
 
 
 def with_global_batch(sync: str, points: int | None) -> str:
-    """The text of `--sync`, with `--global-batch` applied to it. `points`: its value; None if it is
-    not given."""
+    """The text of `--sync` for a job with `--global-batch`. `points`: the value of that option; None
+    if it is not given."""
     if points is None:
         return sync
     if points < 1:

@@ -1,10 +1,10 @@
 """A modelled link: two channels, each of which takes time and keeps the order of messages.
 
-*A message leaves when everything before it has left and its own bytes are on the link. It arrives a
-delay later, and never before an earlier message. If a message without a payload must wait for the
-link, it leaves together with the message before it: both form one batch, which the receiver reads at
-once. A lost packet is sent again after a time-out, so no message is lost. If a process dies, the
-messages that had left still arrive. Then the other side sees the link end.*
+*A message leaves when all earlier messages have left and its own bytes are on the link. It arrives
+after the delay of the link, and never before an earlier message. If a message without a payload must
+wait for the link, it leaves together with the message before it: both form one batch, which the
+receiver reads at once. A lost packet is sent again after a time-out, so no message is lost. If a
+process dies, the messages that had left still arrive. Then the other side sees the link end.*
 """
 
 from collections import deque

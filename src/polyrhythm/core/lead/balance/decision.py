@@ -165,7 +165,8 @@ def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
 
 
 def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, seconds: float) -> Move:
-    """`passes` and `target_passes` of the reason are those after `seconds`, if no points move."""
+    """The fields `passes` and `target_passes` of the reason are the predicted passes after `seconds`,
+    if no points move."""
     fields: dict[str, Field] = {
         "workers": [worker for worker, _ in slow.keys],
         "targets": [worker for worker, _ in fast.keys],

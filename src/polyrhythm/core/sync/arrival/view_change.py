@@ -24,7 +24,8 @@ class ViewChange:
         self._outdated = True
 
     def confirmed(self) -> frozenset[int]:
-        """Every server knows the view. The first call returns the first members, to be released."""
+        """Every server knows the view. The first call returns the first members, which can be
+        released now."""
         self._running = False
         if self._started:
             return frozenset()

@@ -130,8 +130,8 @@ class Bounds:
         return min(_LONGEST_NS, max(1, self.phi_ns, 2 * self.micro_ns))
 
     def allow(self, interval_ns: int) -> bool:
-        """Whether a chosen interval may stay. Because costs vary, it may be a little below the
-        lower limit."""
+        """Whether a chosen interval may stay. It may be a little below the lower limit, because that
+        limit varies with the measured costs."""
         return interval_ns >= self.phi_ns and _VARY * interval_ns >= self.low_ns
 
     @property
