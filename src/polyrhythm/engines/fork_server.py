@@ -36,7 +36,7 @@ def main(engine: socket.socket, preload: list[str], *, cuda: bool) -> None:
     if cuda:
         _tell(engine, Exit(found=look_for_cuda_in_child()), set())
     gc.collect()
-    gc.freeze()  # or garbage collection in children copies the memory pages of imported modules
+    gc.freeze()  # otherwise a collection in a child copies the pages of imported modules
     children: set[int] = set()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)

@@ -244,8 +244,9 @@ class Processes:
             child.control.close()
         if self._fork_server is not None:
             if not self._children:
-                # It may be importing, and then it does not read its socket. It may also have started
-                # a process that it has not reported yet; both are in a process group of their own.
+                # The fork server may be importing modules, and does not read its socket then. It
+                # may also have started a process that it has not reported yet. Both are in one
+                # process group of their own.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._fork_server.pid, signal.SIGKILL)
             try:

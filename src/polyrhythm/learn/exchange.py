@@ -320,7 +320,7 @@ class Exchange:
             named = self._left_out.named(error)
             if not self._left_out.skips or self.traits.trains_through:
                 raise named from None
-            self._models.forget_state()  # the optimizer's state led to these parameters
+            self._models.forget_state()  # it led to parameters that are not finite
             self._abstain(named, progress, lease, stepped)
             return
         if self._copies is not None:

@@ -113,7 +113,7 @@ class KeptObjects:
                 if isinstance(group["lr"], float | int):
                     group["lr"] = rate
                 else:
-                    group["lr"].fill_(rate)  # a tensor
+                    group["lr"].fill_(rate)  # the learning rate is a tensor
 
     # -- for a cut -----------------------------------------------------------------------------
 

@@ -247,7 +247,7 @@ def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
     values = array_of(column)
     if values is None:
         return lambda indices: column[torch.from_numpy(indices)]
-    take = values.take  # np.take would call it, and needs twice the time for a few rows
+    take = values.take  # for a few rows, np.take would take twice the time
     return lambda indices: torch.from_numpy(take(indices, 0))
 
 

@@ -39,7 +39,7 @@ def ask_lead(
         link.send(request)
         done = False
         while not done:
-            with _answered(link, reply.lead_timeout_s):  # the lead sends heartbeats meanwhile
+            with _answered(link, reply.lead_timeout_s):  # a live lead sends heartbeats
                 message, _ = link.receive()
             if isinstance(message, m.Refusal):
                 raise Refused(in_words(plain_reason(message.reason)))

@@ -86,7 +86,7 @@ def keep(
     yield
     for there, before in saved:
         there.copy_(before)
-    for parameter in fresh:  # the step has made their state: set it to zero if decay has changed it
+    for parameter in fresh:  # the step has created their state; weight decay may have changed it
         if any(group.get("weight_decay") for group in optimizer.param_groups):
             for tensor in _state(optimizer, parameter):
                 for first, end in absent[parameter]:

@@ -117,7 +117,7 @@ def check_optimizer(spec: OptimizerSpec) -> None:
         for (parameter,) in groups.values():
             parameter.grad = torch.zeros(1)
         build_optimizer(spec, groups, fused=False).step()  # some options are checked only by `step`
-    except Exception as error:  # torch checks options in many ways
+    except Exception as error:  # torch raises errors of many types
         raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
 
 

@@ -156,7 +156,7 @@ def _subtract(
 def _absent_parts(slice_: Slice, numbers: torch.Tensor) -> Parts:
     """The tensors in a slice for which the worker has no gradient."""
     bits, nothing = bits_of(numbers)
-    known = bits.numpy()  # reading an element of an array takes less time than of a tensor
+    known = bits.numpy()  # an element of an array is read faster than one of a tensor
     return tuple(
         (first, end)
         for first, end in slice_.parts

@@ -70,7 +70,7 @@ class Drifted:
             second += square
             second -= error
             far = np.sqrt(second, out=second)
-        # Squared distances that differ by more than two errors are compared rightly. While the
+        # Squared distances that differ by more than two errors are compared correctly. While the
         # margin lasts, far + near is at least 2 near, so a margin of error / near is enough. And
         # (far - near)^2 <= far^2 - near^2, so a margin of the root of two errors is enough.
         least, lowest = float(np.sqrt(2.0 * error)), float(near.min())
@@ -102,7 +102,8 @@ class Drift:
                 now = now + _move(self._centers, centers)
             largest = float(np.sqrt((centers * centers).sum(1).max()))
             if largest > radius:
-                # margins were at most the distance of two centres
+                # no margin exceeds the distance between two centres, so this makes all bounds
+                # invalid
                 now, radius = now + 2.0 * radius, 2.0 * largest
             limit = np.nextafter(now.astype(np.float32), np.float32(np.inf))
             self._drifted = Drifted(now, limit, radius, centers.shape[1])

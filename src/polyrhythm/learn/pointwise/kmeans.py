@@ -90,21 +90,21 @@ class KMeansAlgorithm(Algorithm):
         def work(state: tuple[Moves, Scratch], block: slice) -> None:
             moves, scratch = state
             at: Any = block if dense else left[block]
-            # `take` is faster, but if `x` is a part of the columns of a wider array, `take` copies
-            # all rows first
+            # `take` is faster, but copies all rows first if `x` has only some columns of a wider
+            # array
             points = x.take(at, axis=0) if x.flags.c_contiguous and not dense else x[at]
             old = label[at]
             weight = None if batch.weight is None else batch.weight[at]
             found = nearest.moved(points, None if new else old, scratch)
             if new:
-                with np.errstate(over="ignore"):  # then no bound holds
+                with np.errstate(over="ignore"):  # after an overflow, no bound holds
                     square[at] = moves.add_all(points, old, found.label, weight)
                 bound[at] = np.where(old == found.label, bound[at], -np.inf)
                 label[at] = found.label
                 return
             moves.add(points, old, found.rows, found.label, weight)
             old[found.rows] = found.label
-            if not dense:  # otherwise `old` is a part of `label`
+            if not dense:  # if `dense`, `old` is a view of `label`
                 label[at] = old
             if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)

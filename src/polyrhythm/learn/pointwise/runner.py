@@ -157,7 +157,7 @@ class _Loop:
         self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
         lease = node.enrol(self._count, self._batch, announced(self._source.groups()))
         longest = max((chunk.last - chunk.first for chunk in lease.chunks), default=self._block)
-        # a block is visited as a whole, and is at most a chunk
+        # a block is visited as a whole, and is never larger than a chunk
         self._cadence.begin(self._batch, max(self._least, min(self._block, longest)))
         if self._pacer is not None:
             self._pacer.begin()

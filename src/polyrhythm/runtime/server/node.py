@@ -261,7 +261,7 @@ class ServerNode:
         if link is not None:
             at_once = crashpoint.ON or isinstance(
                 effect.message, m.Fold
-            )  # so that the other servers fold in parallel
+            )  # a `Fold` is sent at once, so that the other servers fold in parallel
             link.send(effect.message, flush=at_once)
             self._peers.touch(link)
             crashpoint.reach(self.name, "sent", effect.message)

@@ -100,7 +100,7 @@ class OnArrivalSliceStore(SliceStore):
         )
         if message.indices == ABSENT:  # the slice stays as it is
             step = SliceStep(0.0)
-        # end the worker's lease first, so that the fold can reuse the slot that it has read
+        # end the worker's lease first, so that the fold can reuse the slot that the worker has read
         if message.pulled >= 0:
             primary.latest.release(message.worker, message.pulled)
         buffers = primary.buffer_step(part, data, message, self._sharers)
