@@ -80,7 +80,7 @@ def test_flags_of_a_worker_command_apply_to_that_worker() -> None:
         ({"slow": "3=fast"}, "--slow '3=fast' .* from 1 to 1000"),
         ({"slow": "3=0.5x"}, "from 1 to 1000"),
         ({"slow": "3=nanx"}, "from 1 to 1000"),
-        ({"slow": "1=2x,1=3x"}, "--slow '1=3x': worker 1 has one already"),
+        ({"slow": "1=2x,1=3x"}, "--slow '1=3x': worker 1 has a --slow already"),
         ({"slow": "4=2x"}, "--slow '4=2x': there is no worker 4; with --workers 4 .* 0 to 3"),
         ({"slow": "60s:3=2x"}, "--slow '60s:3=2x' is not understood"),
         ({"slow_at": "3=4x"}, "--slow-at '3=4x' .* TIME:WORKER=FACTOR such as 60s:3=4x"),

@@ -44,8 +44,8 @@ DeviceFromOutside = Annotated[
     typer.Option(
         "--devices",
         help="Device of this worker: auto (a CUDA device, or cpu if there is none), cpu, or cuda:1."
-        " Of a list, a process of torchrun, Slurm or MPI takes the item with its number on this"
-        " machine.",
+        " If you give a list, a process of torchrun, Slurm or MPI takes the item with its number on"
+        " this machine.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
@@ -55,7 +55,7 @@ Targets = Annotated[
         "--target",
         help="End when a metric that workers report has this value (repeatable): val_loss=0.3,"
         " accuracy=0.95. A loss or error must fall to the value, other metrics must rise to it;"
-        " 'f1>=0.9' and 'time<=2' state it.",
+        " 'f1>=0.9' and 'time<=2' state the direction.",
     ),
 ]
 CheckpointEvery = Annotated[

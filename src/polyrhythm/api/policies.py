@@ -42,8 +42,8 @@ GlobalBatch = Annotated[
     int | None,
     typer.Option(
         help="bsp: the number of points in each round, divided among the workers that are there. So it"
-        " stays the same when workers join and leave. Larger shares than the batch size of the loop are"
-        " visited in several batches."
+        " stays the same when workers join and leave. A share that is larger than the batch size of the"
+        " loop is visited in several batches."
     ),
 ]
 DataPrivate = Annotated[
@@ -65,8 +65,9 @@ ShareData = Annotated[
 MigrateMemory = Annotated[
     str,
     typer.Option(
-        help="--migrate full and blocking: how many bytes of chunks that it gave away a worker keeps, so"
-        " that they can come back without being sent, such as 2GB. auto: as many as its first share."
+        help="--migrate full and blocking: each worker keeps up to this many bytes, such as 2GB, of the"
+        " chunks that it gave away, so that they can come back without being sent. auto: as many bytes"
+        " as its first share has."
     ),
 ]
 

@@ -48,7 +48,7 @@ def train(
         int,
         typer.Option(
             help="Copies of every slice on other servers: this many servers may die at once without"
-            " loss of acknowledged contributions. The first server, which runs the lead, may not."
+            " loss of acknowledged contributions. The first server runs the lead and may not die."
         ),
     ] = 0,
     local_workers: Annotated[
@@ -112,7 +112,7 @@ def train(
     updater: Annotated[
         str,
         typer.Option(
-            help="What servers do with contributions: optimizer (a step of the job's own; kind"
+            help="What servers do with contributions: optimizer (a step of the job's optimizer; kind"
             " local: the average), or addition (summed as they are: for counting, sums, tests)."
         ),
     ] = "optimizer",
@@ -171,7 +171,7 @@ def train(
         typer.Option(
             help="A metric that workers report, such as accuracy or val_loss: also keep the model with"
             " its best value, in model-best.safetensors. A loss or error is best when lowest, others"
-            " when highest; lowest:NAME and highest:NAME state it."
+            " when highest; lowest:NAME and highest:NAME state the direction."
         ),
     ] = None,
     init: Annotated[

@@ -37,8 +37,8 @@ def worker(
         bool,
         typer.Option(
             "--accept-code",
-            help="Run the job's file as the lead sends it, if you name none. It runs with your rights:"
-            " accept only jobs whose user you trust.",
+            help="Run the job's file as the lead sends it, if you name no file. It runs with your"
+            " rights: accept only jobs whose user you trust.",
         ),
     ] = False,
     link: flags.LinkFromOutside = "auto",

@@ -168,7 +168,7 @@ def _map_style(source: Any) -> Any:
         raise UsageError(
             "worker.batches needs a map-style data set (with __len__ and __getitem__),"
             " because points are leased by their number; an IterableDataset or a DataLoader works"
-            " too, without that"
+            " too, but its points are not leased"
         )
     return source
 
@@ -328,8 +328,8 @@ def ranks_of(sampler: Iterable[int], points: int, seed: int) -> Ranks:
         if not np.array_equal(np.sort(order), np.arange(points)):
             raise UsageError(
                 f"the sampler gave {len(order)} points, but a sampler of worker.batches must give each"
-                f" of the {points} points of the data set once; any other sampler belongs into a"
-                " DataLoader, and passes are not counted then"
+                f" of the {points} points of the data set once; give any other sampler to a"
+                " DataLoader, with which passes are not counted"
             )
         found = np.empty(points, np.int64)
         found[order] = np.arange(points)

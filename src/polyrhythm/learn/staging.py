@@ -119,7 +119,7 @@ class Staging:
                         f" {numbers}"
                     )
                 if flag != "slow-at" and (flag, worker) in said:
-                    raise UsageError(f"--{flag} {item!r}: worker {worker} has one already")
+                    raise UsageError(f"--{flag} {item!r}: worker {worker} has a --{flag} already")
                 said.add((flag, worker))
                 stage = stages.get(worker, default)
                 stages[worker] = _amend(stage, flag, value, item, _SHAPES_OF_WORKERS)

@@ -79,7 +79,7 @@ def _read_idx(path: Path) -> Bytes:
         raise _damaged(path, "the file ends in its header")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     if len(data) - begin != math.prod(shape):
-        raise _damaged(path, f"it holds {len(data) - begin} bytes for the shape {list(shape)}")
+        raise _damaged(path, f"it holds {len(data) - begin} bytes, but has the shape {list(shape)}")
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
@@ -93,7 +93,7 @@ def _read_batches(paths: list[Path]) -> tuple[Bytes, Bytes]:
         except OSError as error:
             raise _damaged(path, error.strerror or str(error)) from None
         if not len(data) or len(data) % record:
-            raise _damaged(path, f"{len(data)} bytes are not whole records of {record}")
+            raise _damaged(path, f"{len(data)} bytes are not whole records of {record} bytes each")
         parts.append(data.reshape(-1, record))
     records = np.concatenate(parts)
     return records[:, 1:].reshape(-1, *_CIFAR_SHAPE), records[:, 0]

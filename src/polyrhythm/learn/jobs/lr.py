@@ -48,8 +48,8 @@ def main(worker: Worker) -> None:
     for x, y in worker.batches(data, whole(options, "batch", 256)):
         if not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise DataError(
-                f"{options[DATA]} has a label outside of 0 to {classes - 1}, the labels of its first"
-                f" {len(sample)} rows"
+                f"{options[DATA]} has a label that is not among 0 to {classes - 1}, the labels of its"
+                f" first {len(sample)} rows"
             )
         loss = _loss(model, x, y)
         loss.backward()  # type: ignore[no-untyped-call]

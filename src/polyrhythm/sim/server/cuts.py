@@ -79,7 +79,10 @@ class SimCuts:
             self._checker.committed(effect.record)
         nbytes = self._kept_nbytes if effect.kept else 0
         if effect.kept and nbytes != self._announced_nbytes:
-            raise InvariantBroken(f"checkpoint {number} has {nbytes} bytes of a state")
+            raise InvariantBroken(
+                f"checkpoint {number} has {nbytes} bytes of the state of worker.keep, but"
+                f" {self._announced_nbytes} were announced"
+            )
         committed = ev.CutCommitted(number, nbytes)
         took_ns = _RECORD_NS + nbytes * self._store_ns_per_byte
         self._after(took_ns, lambda: self._process.post(LEAD, committed))
