@@ -13,9 +13,9 @@ def share_of_cores(workers: int, servers: int) -> int:
 
 
 def shares_of_cores(asked: Sequence[str], servers: int) -> list[int]:
-    """The number of cores for each worker of a host. `asked`: per worker, the device that it asks for
-    (`core/devices.py`). If some workers compute on a CPU and others on a GPU, a GPU worker has one
-    core, which prepares its batches, and the CPU workers share the others."""
+    """The number of cores for each worker of a host. `asked`: per worker, the device that it asks
+    for (`core/devices.py`). If some workers compute on a CPU and others on a GPU, a GPU worker has
+    one core, which prepares its batches, and the CPU workers share the other cores."""
     on_cpu = asked.count(CPU)
     if on_cpu in (0, len(asked)):
         return [share_of_cores(len(asked), servers)] * len(asked)

@@ -1,5 +1,6 @@
-"""How an estimator fits: a job of kind statistics, in this process, in processes of its own, or as a
-worker of a job that runs already. *All three run the same machines and the same loop of a worker.*"""
+"""How an estimator fits: it runs a job of kind statistics in this process or in processes of its
+own, or joins a running job as a worker. *All three ways use the same machines and the same loop of
+a worker.*"""
 
 import json
 import sys

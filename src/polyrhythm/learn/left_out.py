@@ -1,9 +1,9 @@
 """Steps that a worker leaves out because they are not finite (`--on-nan skip`), or because the
 user's code has made no step with its points.
 
-*A step whose gradient is not finite changes nothing: a local optimizer does not take it, and it adds
-nothing to the gradients of a contribution. A contribution without any other step is left out: the
-worker abstains from the round.* Its points count as visited.
+*A step whose gradient is not finite changes nothing: a local optimizer does not take it, and it
+adds nothing to the gradients of a contribution. A contribution without any other step is left out:
+the worker abstains from the round.* The points of steps that are left out count as visited.
 """
 
 from polyrhythm.errors import ModelChanged, NotFinite

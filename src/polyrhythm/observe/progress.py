@@ -2,7 +2,8 @@
 that servers and workers print appear above the table, each with the name of its process.
 
 *A terminal or pipe that takes no more output does not hold up the job: what cannot be shown yet is
-kept, and is shown later.* If it is closed, the job goes on and shows nothing more.
+kept, and is shown later.* If the terminal or pipe is closed, the job goes on and shows nothing
+more.
 """
 
 import contextlib

@@ -164,10 +164,10 @@ class RunState(RunFacts):
         self.waiting = now
 
     def _wait_on(self, waiting: WaitingState, until_s: float) -> None:
-        """Add the time since the last report of this wait to every worker that was missing then and
-        still is. The time before the first report is not added, because then the missing workers
-        may have been as busy as the others. If all workers are missing, no worker waits, and
-        nothing is added."""
+        """Add the time since the last report of this wait to every worker that was missing at that
+        report and is still missing. The time before the first report is not added, because in that
+        time the missing workers may have been as busy as the others. If all workers are missing, no
+        worker waits, and nothing is added."""
         before = self.waiting
         if before is None or len(before.missing) >= self.members:
             return

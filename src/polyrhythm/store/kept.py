@@ -20,7 +20,7 @@ _WHERE = "the state of worker.keep"
 
 
 def encode_state(states: Mapping[str, Any]) -> Encoded:
-    """Make a file of these values, by their names. It is a copy, so the values may change
+    """Make a file of these values, by their names. The file is a copy, so the values may change
     afterwards. Raise UsageError for a value that cannot be stored; the error names its path."""
     import torch
 

@@ -1,5 +1,5 @@
-"""Test on a device whether tensors are finite, without memory of their size and with one result for
-all of them.
+"""Test on a device whether tensors are finite, without allocating memory of their size, and with
+one result for all tensors.
 
 The largest magnitude of a tensor is finite if all of its elements are finite. It is NaN if one of
 them is NaN.

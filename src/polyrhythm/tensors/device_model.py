@@ -322,7 +322,7 @@ class DeviceModel(FlatModel):
     ) -> None:
         """Copy a contribution to the push buffers, and the buffers of the model to the host. `pack`
         copies the contribution to the tensors that it gets, and returns the largest magnitude of
-        each of its parts. Raise NotFinite if one is not finite."""
+        each part of the contribution. Raise NotFinite if a part is not finite."""
         targets = self._targets(push)
         checked = 0
 

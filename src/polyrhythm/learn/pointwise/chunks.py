@@ -77,10 +77,10 @@ class LeasedChunk:
     def visit(
         self, count: int, algorithm: Algorithm, parameter: Arrays, share: float = 0.0
     ) -> tuple[int, Array]:
-        """Visit about `count` points, in whole blocks, up to the end of the pass. What is left of the
-        chunk is divided into equal visits, because a small one costs nearly as much as a large one;
-        `share`: the share by which a visit may have more points than `count`. Returns how many points
-        were visited, and how they have changed the statistics."""
+        """Visit about `count` points, in whole blocks, up to the end of the pass. What is left of
+        the chunk is divided into equal visits, because a small visit costs nearly as much as a
+        large one. `share`: the share by which a visit may have more points than `count`. Returns
+        how many points were visited, and how they have changed the statistics."""
         first = self.cursor // self._block
         left, wanted = len(self._seen) - first, max(1, round(count / self._block))
         visits = max(1, ceil(left / wanted - share))

@@ -105,9 +105,9 @@ class Nearest:
 
     def moved(self, x: npt.NDArray[Any], old: Labels | None, scratch: Scratch) -> MovedRows:
         """Find the rows whose nearest centre is not the one that `old` names; all rows if `old` is
-        None. A search for the lowest distance of every row costs as much as the distances do. So
-        only the distance to the old centre is compared with the lowest one, and only the rows that
-        differ are searched."""
+        None. A search for the lowest distance of every row costs as much as computing the
+        distances. So only the distance to the old centre is compared with the lowest one, and only
+        the rows that differ are searched."""
         distance, count = self._distances(x, scratch), len(x)
         best = np.minimum.reduce(distance, axis=0, out=scratch.best[:count])
         row, at = scratch.row[:count], scratch.at[:count]

@@ -50,7 +50,7 @@ class Unreachable(Message, frozen=True, kw_only=True):
 class Introduced(Message, frozen=True, kw_only=True):
     """The lead tells a server that it has admitted this worker with this incarnation. The worker
     will connect to the server. The server refuses workers that the lead has not introduced, unless
-    it is the lead's own server."""
+    the lead runs in the server's own process."""
 
 
 class Dismissed(Message, frozen=True, kw_only=True):
