@@ -92,7 +92,7 @@ def timed(fit: Callable[[], Any]) -> tuple[float, Any]:
 
 @contextmanager
 def watched() -> Iterator[list[Fitted]]:
-    """The fits that estimators make meanwhile."""
+    """Records the fits that estimators make in this context."""
     found: list[Fitted] = []
 
     def watch(*arguments: Any, **options: Any) -> Fitted:

@@ -21,7 +21,7 @@ from polyrhythm.learn.data.ratings import open_ratings
 from polyrhythm.learn.data.tables import open_points
 
 ALLOWED = 0.01
-"""By how much a result may be worse than scikit-learn's, as a part of it."""
+"""By how much a result may be worse than scikit-learn's, as a share of scikit-learn's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Compared:
 
     @property
     def worse(self) -> float:
-        """By how much our result is worse, as a part of theirs; negative if it is better."""
+        """By how much our result is worse, as a share of scikit-learn's result; negative if ours is
+        better."""
         apart = self.ours - self.theirs if self.lower else self.theirs - self.ours
         return apart / max(1e-12, abs(self.theirs))
 

@@ -196,7 +196,7 @@ def outside(results: Results) -> list[str]:
 def _wrong(
     example: Example, plain: list[dict[str, Any]], policy: str, result: dict[str, Any]
 ) -> str:
-    """Why a result is not as it should be; empty if it is."""
+    """What is wrong with a result; empty if nothing is wrong."""
     if "failed" in result:
         return f"it failed: {result['failed']}"
     known = [each for each in plain if "failed" not in each]

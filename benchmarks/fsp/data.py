@@ -76,8 +76,8 @@ def _target(name: str, folder: Path, start: int) -> dict[str, float]:
 
 
 def _films(path: Path) -> npt.NDArray[np.float32]:
-    """A row of ratings for each film with enough of them, in a random order: their numbers follow the
-    time at which they were made."""
+    """A row of ratings for each film that has enough ratings. The films are in a random order,
+    because the numbers of the films follow the time at which the films were made."""
     found = np.load(path)
     person, film = found["person"], found["film"]
     table = np.zeros((int(film.max()) + 1, int(person.max()) + 1), np.float32)

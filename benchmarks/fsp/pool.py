@@ -14,12 +14,12 @@ Make = Callable[[Spec, float], dict[str, Any]]
 """Makes a run that trains at most for this many seconds."""
 
 _START_S = 15.0
-"""What the start and the end of a run take."""
+"""The seconds that the start and the end of a run take."""
 
 
 def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """The results of several files. Of a run that occurs twice in a file, the last result counts, unless
-    it failed. Runs of different files are repetitions of each other."""
+    """The results of several files. If a run occurs twice in a file, its last result counts, unless
+    that result is a failure. Runs of different files are repetitions of each other."""
     every: list[dict[str, Any]] = []
     for path in paths:
         found: dict[Spec, dict[str, Any]] = {}
@@ -57,7 +57,8 @@ class Pool:
 
     def work(self, specs: Iterable[Spec], parallel: int, minutes: float) -> list[Spec]:
         """Make the runs, `parallel` at a time. No run begins if it would end later than `minutes` from
-        now. Of a start, the longest runs come first. Returns the runs that were not made."""
+        now. Among the runs of one start, the longest come first. Returns the runs that were not
+        made."""
         ends_s = time.monotonic() + 60 * minutes
         known = set()
         if self._out.exists():

@@ -53,7 +53,7 @@ class Problem:
     passes: int
     """The target of a start is the objective after this many passes of `bspb` from it."""
     algorithm: Callable[[], Algorithm] | None = None
-    """None: the parameters are found by gradients."""
+    """The point-wise algorithm; None if the problem is trained with gradients."""
     pass_s: float = 1.0
     """How long a worker that is not stalled needs for all of its points."""
 
@@ -130,8 +130,8 @@ _AT_ONCE = 500
 
 
 def evaluation_of(problem: Problem, folder: Path) -> Evaluate:
-    """The function with which all runs are judged. It visits the points afresh, so it does not depend
-    on what workers remember of them."""
+    """The function with which all runs are judged. It visits all points anew, so it does not depend
+    on the memory of points in the workers."""
     if problem.algorithm is not None:
         return _by_statistics(problem.algorithm(), points_of(problem, folder))
     x, y = tensors_of(problem, folder)

@@ -1,8 +1,8 @@
 """What a worker writes down during a run: copies of the parameters with their times, its processor
 time, and how often it has visited each point.
 
-Copies are made by the first worker alone, at most every 50 ms. The objective is evaluated from them by
-the process that has started the run, so measuring it costs the workers nothing.
+Copies are made by the first worker alone, at most every 50 ms. The process that has started the run
+evaluates the objective of these copies, so measuring it costs the workers nothing.
 """
 
 import json
@@ -33,8 +33,8 @@ class Recorder:
         self.points = 0
 
     def visited(self, numbers: npt.NDArray[np.int64]) -> None:
-        """The worker visits the points with these numbers. The clock of the run starts with the first
-        call."""
+        """Record that the worker visits the points with these numbers. The clock of the run starts
+        with the first call."""
         now_s = time.monotonic()
         if not self._began_s:
             self._began_s, self._cpu_s = now_s, time.process_time()
@@ -49,7 +49,7 @@ class Recorder:
         return self._worker == FIRST and time.monotonic() >= self._last_s + _EVERY_S
 
     def keep(self, parameter: Arrays) -> None:
-        """The parameters are these from now on."""
+        """Record that the worker has these parameters from now on."""
         now_s = time.monotonic()
         if self._copies is None:
             shapes = {name: np.shape(array) for name, array in parameter.items()}
@@ -60,7 +60,7 @@ class Recorder:
         self._copies.write(np.concatenate([[now_s - (self._began_s or now_s)], *flat]).tobytes())
 
     def close(self) -> None:
-        """The run is over."""
+        """End the recording: write the visits, the seconds and the processor time to files."""
         if self._copies is not None:
             self._copies.close()
         now_s = time.monotonic()

@@ -16,11 +16,12 @@ from benchmarks.fsp.studies import EQUAL
 Result = dict[str, Any]
 Slow = tuple[tuple[int, float], ...]
 _LEAST_S = 0.05
-"""Copies of the parameters are this far apart."""
+"""The time between two copies of the parameters, in seconds."""
 
 
 class Ratio(NamedTuple):
-    """A mean ratio of seconds, and its standard error as a share of it (0 for a single start)."""
+    """A mean ratio of seconds, and its standard error as a share of the ratio (0 for a single
+    start)."""
 
     mean: float
     error: float
@@ -76,7 +77,7 @@ class Results:
         return {start: statistics.fmean(logs) for start, logs in found.items()}
 
     def ratio(self, problem: str, policy: str, other: str, slow: Slow = EQUAL) -> Ratio | None:
-        """How many times the seconds of `other` the seconds of `policy` are, from the same starts."""
+        """The ratio of the seconds of `policy` to the seconds of `other`, from the same starts."""
         ours, theirs = (self._starts(problem, name, slow) for name in (policy, other))
         logs = [ours[start] - theirs[start] for start in sorted(ours.keys() & theirs.keys())]
         if not logs:
@@ -114,8 +115,8 @@ class Results:
 
 
 def _limit_s(run: Result) -> float:
-    """The time limit of a run that has not reached its target. Older results do not name it, but such a
-    run trained until then."""
+    """The time limit of a run that has not reached its target. Older results do not contain the
+    limit; for these, the limit is the time that the run trained."""
     return float(run.get("limit_s", run["trained_s"]))
 
 

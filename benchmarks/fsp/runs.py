@@ -113,11 +113,11 @@ class Watch:
         self._evaluate = evaluate
         self.curve: list[tuple[float, float]] = []
         self.reached_s: float | None = None
-        """When the objective was first at the target; None: it was not."""
+        """When the objective first reached the target; None if it did not."""
 
     def look(self) -> float | None:
-        """Evaluate the newest copy. If it has reached the target, also the ones since the last look,
-        to find the first that has. Returns `reached_s`."""
+        """Evaluate the newest copy. If it has reached the target, evaluate all copies since the
+        last call too, to find the first one that has. Returns `reached_s`."""
         new = list(self._copies.new())
         if not new:
             return self.reached_s
@@ -144,7 +144,7 @@ class Watch:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """What the journal and the workers say about a run."""
+    """The measurements of a run from its journal and from the files of its workers."""
     journal = folder / "runs" / "run" / "journal.jsonl"
     if not journal.exists():
         return {}

@@ -14,7 +14,7 @@ SWEEP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The fixed intervals that are tried, in passes of a worker."""
 HELD_S = 20.0
 LINKS = ("40mbit", "20mbit")
-"""All processes of a job share the link."""
+"""The rates of a link that all processes of a job share."""
 MIGRATED = ("kmeans", "kmeans-sorted", "lr-sorted")
 PASSED = ("kmeans", "lr")
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
@@ -40,7 +40,7 @@ def convergence() -> list[Spec]:
 
 
 def interval() -> list[Spec]:
-    """Fig. 15: fixed intervals beside those that are found."""
+    """Fig. 15: fixed intervals, and the intervals that FSPB and FSPV find."""
     return [
         Spec(problem, policy, SLOW_4X)
         for problem in ALL
@@ -70,7 +70,7 @@ def passes() -> list[Spec]:
 
 
 def bandwidth() -> list[Spec]:
-    """Table 2: migration over a link, and over one with half its rate."""
+    """Table 2: migration over a link, and over a link with half the rate."""
     return [
         Spec(problem, policy, SLOW_4X, link=link, hold_s=HELD_S)
         for link in LINKS

@@ -19,8 +19,8 @@ _WARMUP = 3
 
 def measure(device: str, nbytes: int, times: int) -> dict[str, float]:
     """Bandwidths in GB/s: of plain copies to the host (`down`) and to the device (`up`), and of the
-    model's (`push`, `pull`). The model's include everything that a step does for them: putting
-    the gradients together, checking them, and waiting for the result."""
+    copies of the model (`push`, `pull`). The copies of the model include everything that a step
+    does for them: putting the gradients together, checking them, and waiting for the result."""
     length = nbytes // 4
     copies = copies_for(torch.device(device)) or DeferredCopies()
     model, push, parameter = _attached(copies, device, length)

@@ -126,7 +126,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def failing(result: dict[str, Any]) -> str | None:
-    """Why the target is missed; None if it is not."""
+    """Why the target is missed; None if it is reached."""
     sooner = result.get("medians", {}).get("sooner")
     if sooner is None:
         return "fsp did not reach the objective of bsp"

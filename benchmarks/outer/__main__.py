@@ -77,7 +77,7 @@ def table(results: Results) -> str:
 
 
 def failings(results: Results, local_steps: int) -> list[str]:
-    """Lines about what the outer optimizer does not reach."""
+    """Lines about the targets that the outer optimizer misses."""
     synchronous, _, outer = results.values()
     found = []
     if mean(outer, "points") != mean(synchronous, "points"):

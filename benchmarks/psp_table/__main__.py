@@ -22,7 +22,8 @@ from benchmarks.cifar import runs
 from benchmarks.cifar.runs import Case, Run
 
 POLICIES = ("psp", "bsp", "asp", "ssp:8")
-"""In the order of the runs: if the time limit ends the program, the most important ones are done."""
+"""The policies in the order of their runs. The most important ones come first, because a time limit
+may end the program."""
 SHARE = 0.8
 """The share of BSP's time within which PSP must reach the target."""
 METRIC = "accuracy"
@@ -88,7 +89,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def failings(result: dict[str, Any], clients: list[int]) -> list[str]:
-    """Lines about what PSP does not reach."""
+    """Lines about the targets that PSP misses."""
     found = []
     for number in clients:
         policies = result["runs"].get(str(number), {})

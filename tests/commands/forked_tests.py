@@ -1,8 +1,8 @@
 """Test processes that are forked from one process that has collected all tests.
 
-To import all tests and what they need takes each test process of xdist 9 s of processor time. Here one
-process, the collected process, imports them. Every test process is forked from it, so its own collection
-finds all modules imported, and takes 2 s.
+A test process of xdist needs 9 s of processor time to import all tests and the modules that they
+use. Here one process, the collected process, imports them. Every test process is forked from it, so
+its own collection finds all modules imported, and takes 2 s.
 
 This file is also the program of the collected process. Its arguments are the descriptor of a socket, and
 then the arguments of pytest. A message on the socket brings the two pipes of a new test process.
@@ -43,7 +43,7 @@ class CollectedProcess:
         return int(told)
 
     def close(self) -> None:
-        """Wait until it and its test processes have ended."""
+        """Wait until the collected process and its test processes have ended."""
         self._requests.close()
         self._process.wait()
 
@@ -145,7 +145,7 @@ def main() -> None:
     path = list(sys.path)
     _collect(arguments)
     sys.path[:] = path
-    gc.disable()  # as `tests/conftest.py` does when it is imported
+    gc.disable()  # `tests/conftest.py` does this too when it is imported
     if _serve(requests):
         program = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(eval(sys.stdin.readline()), vars(program))

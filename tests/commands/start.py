@@ -3,8 +3,8 @@ torch already.
 
 One such process (`warm_server.py`) serves all test processes of a test run. It is started with the
 first command, and ends with the last test process that has started a command. Some variables of the
-environment are read only when a process is loaded. A command for which one of these differs is
-executed in the usual way, and so is every command with `fresh=True`.
+environment are read only when a process is loaded. A command with another value of such a variable
+is executed in the usual way, and so is every command with `fresh=True`.
 """
 
 import atexit
@@ -88,9 +88,9 @@ class _WarmServer:
 
 
 def _address(loaded: Mapping[str, str]) -> str:
-    """The address of the warm server, which differs for other values of the variables that are read
-    when a process is loaded, and for another Python. A test process outside xdist has a server of
-    its own."""
+    """The address of the warm server. Test processes with another Python, or with other values of
+    the variables that are read when a process is loaded, have another address. A test process
+    outside xdist has a server of its own."""
     own = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
     run = os.environ.setdefault(RUN, own)  # for programs that use `forked_python.py`
     same = json.dumps([run, sys.executable, sorted(loaded.items())])

@@ -178,7 +178,7 @@ class Terminal:
             self.read(0.1)
 
     def wait_for_text(self, text: str) -> None:
-        """Wait until this text is written anew."""
+        """Wait until the command writes this text once more."""
         begin = len(self.raw)
         self.wait_for(lambda: text in self.raw[begin:], repr(text))
 

@@ -156,8 +156,8 @@ def _wait_as_spare(requests: socket.socket) -> None:
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """A `Popen` that only forks if its child is to be the fork server of a job, or the bare loop: the
-    child executes no new interpreter. If the command has a spare child, that child becomes the fork
+    """A `Popen` that forks without executing a new interpreter, if its child is to be the fork
+    server of a job or the bare loop. If the command has a spare child, that child becomes the fork
     server."""
 
     def __new__(cls, args: Any, **options: Any) -> Any:
@@ -403,8 +403,8 @@ def _read_sources() -> None:
 
 
 def _build_commands() -> None:
-    """Build every command once, with the parsers of its flags. A forked command finds them ready; to
-    build them takes 80 ms."""
+    """Build every command once, with the parsers of its flags. So a forked command need not build
+    them, which takes 80 ms."""
     import typer.main
 
     from polyrhythm.cli import main

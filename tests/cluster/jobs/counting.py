@@ -21,7 +21,7 @@ BATCH = 8
 
 
 class Numbers(Dataset[int]):
-    """The numbers of its points, and the process that loaded each of them."""
+    """A data set whose item is the number of the point, and the process that has loaded it."""
 
     def __len__(self) -> int:
         return POINTS

@@ -1,5 +1,5 @@
-"""A convex job without randomness that keeps a scheduler and an average of the parameters. Every
-worker writes what it had at the end to a file."""
+"""A convex job without randomness that keeps a scheduler and an average of the parameters. At the
+end every worker writes its learning rates and the average to a file."""
 
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn

@@ -1,5 +1,6 @@
-"""A job in which every worker has its own points, another number of them each. Its parameters count
-visits: row w, element p is the number of counted contributions with point p of worker-w.
+"""A job in which every worker has its own points. No two workers have the same number of points.
+Its parameters count visits: row w, element p is the number of counted contributions with point p of
+worker-w.
 
 With `--set hold=1`, worker-1 waits in its fourth batch for as long as its first process lives, and
 creates the file `held`. Its second process creates the file `back`. With `--set wait=1`, the other

@@ -1,6 +1,7 @@
-"""A job in which every worker has its own points, another number of them each. Its parameters count
-visits: row w, element p is the number of counted contributions with point p of worker-w. A point says
-whose it is, so a worker knows which of its points came from others."""
+"""A job in which every worker has its own points. No two workers have the same number of points.
+Its parameters count visits: row w, element p is the number of counted contributions with point p of
+worker-w. Every point contains the number of its owner, so a worker knows which of its points came
+from others."""
 
 from pathlib import Path
 

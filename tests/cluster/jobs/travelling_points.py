@@ -1,5 +1,6 @@
-"""A job whose parameters count visits, like `counted_visits`. Its points say which worker has read
-them from the data set, so a worker knows which of its points were read by another one."""
+"""A job whose parameters count visits, like `counted_visits`. Every point contains the number of
+the worker that has read it from the data set, so a worker knows which of its points another worker
+has read."""
 
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Read(torch.utils.data.Dataset):
 
 
 def batches(worker, dataset, processes, again):
-    """All batches; with `again`, every so many batches in a loop of their own."""
+    """All batches. With `again`, a new loop over the batches begins after every `again` batches."""
     while not worker.stopped:
         for number, batch in enumerate(worker.batches(dataset, BATCH, num_workers=processes), 1):
             yield batch
