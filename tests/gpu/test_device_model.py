@@ -65,7 +65,7 @@ class Pair:
         return found
 
     def land(self, version: dict[int, bytes]) -> None:
-        """Deliver a version. It is copied into the model at once, unless that must wait."""
+        """Deliver a version. It is copied into the model at once, unless the copy must wait."""
         for model in self.models:
             for slice_ in model.layout.slices:
                 model.land(slice_, memoryview(version[slice_.id]))

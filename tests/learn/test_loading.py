@@ -262,7 +262,7 @@ def test_rows_of_tensors_are_those_that_torch_finds() -> None:
 
 
 def test_rows_of_a_part_of_a_table_are_taken_without_a_copy_of_all_rows() -> None:
-    """The memory of numpy's arrays is counted, that of torch's is not."""
+    """The test counts the memory of numpy's arrays, and not the memory of torch's tensors."""
     table = torch.arange(500_000.0).reshape(-1, 5)
     columns = (table[:, 1:], table[:, 0], table.t().contiguous().t())
     take, indices = rows_of(columns), np.array([19_000, 0, 7])

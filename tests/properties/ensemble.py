@@ -758,7 +758,7 @@ class Ensemble:
         if stop and not self.rounds:
             self._check_final(life)
         elif life.last is not None and not self.rounds and not self.job.read_ahead:
-            for store in self.stores.values():  # a frozen server may have refused it as too late
+            for store in self.stores.values():  # a frozen server may have refused the contribution
                 for slice_ in () if self._flow(store.server).frozen else store.slices:
                     assert life.last in life.buffer[slice_].given, (
                         f"{life.name} goes on without its last contribution in slice {slice_}"
