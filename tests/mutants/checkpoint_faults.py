@@ -45,7 +45,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
         "chunk-progress-from-after-the-cut",
         "Points count as visited whose contribution is not in the slices of the checkpoint.",
         "core:DataPlan.recorded",
-        "self._ahead.get(index, (chunk.passes, chunk.cursor))",
+        "self._ahead.folded(index, (chunk.passes, chunk.cursor))",
         "(chunk.passes, chunk.cursor)",
         f"{_CUTS}::test_progress_of_a_contribution_that_is_not_in_the_cut_is_not_in_the_record",
     ),

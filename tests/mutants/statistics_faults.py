@@ -220,6 +220,33 @@ STATISTICS: tuple[Mutant, ...] = (
         "[algorithm1]",
     ),
     mutant(
+        "passes-of-the-next-version-count",
+        "A job ends although the last visits of some points are in no version yet.",
+        "core:ByRounds.closed",
+        "self._sharing.folded_passes",
+        "self._sharing.passes",
+        "tests/sim/test_last_contributions.py"
+        "::test_the_last_parameters_are_computed_from_all_points[20]",
+    ),
+    mutant(
+        "points-are-shared-anew-after-the-goal",
+        "A worker joins when a job has reached its goal, and the others forget points for it.",
+        "core:Sharing.share_again",
+        "(gone or not ends)",
+        "True",
+        "tests/core/lead/test_dealing.py"
+        "::test_a_worker_that_joins_gets_chunks_of_the_others_unless_the_job_ends",
+    ),
+    mutant(
+        "points-are-lost-after-the-goal",
+        "A worker dies after the goal while chunks move, and the final sum lacks its points.",
+        "core:ByRounds.closed",
+        "self._whole and self._progress.goals.holds(self._stopping.goal)",
+        "self._whole",
+        "tests/sim/test_simulated_statistics.py"
+        "::test_points_of_a_worker_that_dies_while_moves_end_are_visited_again[712]",
+    ),
+    mutant(
         "last-visits-are-not-repeated",
         "Points of a worker that died after their last visits are missing from the final sum.",
         "core:Chunk.begin_again",

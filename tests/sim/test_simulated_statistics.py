@@ -25,6 +25,8 @@ from tests.sim.staged_run import Run
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 FOUND = {
+    1025: "the last visit of a chunk is complete while a fold is under way, and is in the next one",
+    1169: "a worker rejoins when the goal is reached while chunks move",
     1219: "a worker is removed while a report of its contribution is on its way",
     1389: "the routes change while a contribution waits that the last fold has not named",
     7510: "the last worker leaves because it has lost its link to a server, and rejoins",
@@ -81,12 +83,16 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> Versions:
-    """Per version, the memories of the points in its sum."""
+    """Per version of the last run, the memories of the points in its sum."""
     found: Versions = {}
+    watched: list[Checker] = []
     folded = Checker.folded
 
     def watch(checker: Checker, server: int, round_: int) -> None:
         folded(checker, server, round_)
+        if watched[-1:] != [checker]:  # a job that resumes counts its versions anew
+            watched.append(checker)
+            found.clear()
         store = checker.memories[server]
         assert isinstance(store, SimRowsSliceStore)
         for rows in store.rows.values():
@@ -252,3 +258,16 @@ def test_points_that_are_shared_anew_in_the_last_pass_are_visited_again(
     run = Run(text + f'[[workers]]\nname = "late"\nstep = "10ms"\njoin = "{at_ms}ms"\n')
     assert run.end.reason.code == "goal"
     check_all_points_at_the_end(versions, 120)
+
+
+@pytest.mark.parametrize("at_ms", [702, 712, 732, 762])
+def test_points_of_a_worker_that_dies_while_moves_end_are_visited_again(
+    at_ms: int, versions: Versions
+) -> None:
+    """The goal is reached in a version in which points are missing, because they move. The worker dies
+    before a version with all points was folded."""
+    text = text_of(1169)
+    event = f'[[events]]\nat = "{at_ms}ms"\nwhat = "crash"\nworker = "worker-2"\n'
+    run = Run(text + event, seed=1169)
+    assert run.end.reason.fields["goal"] == "passes"
+    check_all_points_at_the_end(versions, run.simulation.scenario.job.points)

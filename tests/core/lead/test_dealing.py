@@ -43,3 +43,31 @@ def test_statistics_have_few_chunks_unless_passes_are_balanced(balances: bool, c
         sharing.enrol(member, Enrol(points=10_984, batch=64), view) for member in view.members()
     ]
     assert sum(len(lease.chunks) for lease in leases if isinstance(lease, Leased)) == chunks
+
+
+def shared_with_late_worker(*, ends: bool, removed: bool = False) -> list[str]:
+    """A worker has joined, and perhaps another was removed; return who gets a new lease."""
+    view = View()
+    sharing = Sharing(seed=0, epochs=2, whole_chunks=True)
+    for name in NAMES:
+        view.enter(view.admit(name, 0))
+    for member in view.members():
+        sharing.enrol(member, Enrol(points=1_000, batch=10), view)
+    late = view.admit("late", 0)
+    view.enter(late)
+    sharing.enrol(late, Enrol(points=1_000, batch=10), view)
+    gone = []
+    if removed:
+        first, *_ = view.members()
+        view.remove(first.worker)
+        gone = [first.key]
+    return [member.name for member, _ in sharing.share_again(view, gone, ends=ends)]
+
+
+def test_a_worker_that_joins_gets_chunks_of_the_others_unless_the_job_ends() -> None:
+    assert shared_with_late_worker(ends=False) == list(NAMES)
+    assert shared_with_late_worker(ends=True) == []
+
+
+def test_chunks_of_a_worker_that_leaves_get_new_holders_although_the_job_ends() -> None:
+    assert "late" in shared_with_late_worker(ends=True, removed=True)

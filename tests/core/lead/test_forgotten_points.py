@@ -145,3 +145,19 @@ def test_without_memory_no_chunk_begins_again() -> None:
     plan.release([B])
     plan.release([A])
     assert positions(plan) == [(2, 5), (2, 5)]
+
+
+def test_a_version_has_only_the_passes_of_the_contributions_in_it() -> None:
+    plan = plan_of(2, 5)
+    plan.commit(A, (ChunkProgress(0, 3, 0),))
+    plan.commit(A, (ChunkProgress(1, 2, 8),), ahead=True)
+    plan.commit(A, (ChunkProgress(1, 3, 0),), ahead=True)
+    assert (plan.passes, plan.folded_passes) == (3, 2)
+    plan.settle()
+    assert plan.folded_passes == 3
+
+
+def test_a_version_has_no_pass_over_a_chunk_that_was_forgotten_during_its_fold() -> None:
+    plan = plan_of(3, 0)
+    plan.lose([A])
+    assert plan.folded_passes == 2

@@ -61,3 +61,13 @@ def test_only_a_check_compares_objectives() -> None:
         job.targets.measured(1.0)
         job.folded(10 * passes, passes)
         assert job.reached(0) is None
+
+
+def test_a_goal_in_passes_holds_only_while_no_pass_is_taken_back() -> None:
+    job = goals(rounds=10, epochs=3)
+    job.folded(9, 3)
+    reached = job.reached(0)
+    assert job.holds(reached) and job.holds(None)
+    job.folded(10, 2)
+    assert not job.holds(reached)
+    assert job.holds(job.reached(0)), "the job has made its rounds, whatever its passes"

@@ -38,9 +38,11 @@ class ByRounds:
         self._sharing = parts.sharing
         self._whole = self._based_on_whole = True
         """Kind statistics: whether the version of the last fold that was ordered contains all points
-        that have moved, and whether the version before it does. *When a goal is reached, one more
-        fold follows, with the parameters that the evaluator has computed from the version before it.
-        If points were missing from that version, because they were moving, more folds follow.*"""
+        that have moved, and after a goal in passes also the points of members that have left since;
+        and whether the version before it does. *When a goal is reached, one more fold follows, with
+        the parameters that the evaluator has computed from the version before it. If points were
+        missing from that version, because they were moving or their member had left, more folds
+        follow.*"""
         self._noted_share = 1.0
         """The smallest share of a step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -139,8 +141,9 @@ class ByRounds:
         if self._ending.begun:
             return
         round_, why = self._rounds.round, self._rounds.reason
-        goal = self._progress.folded(self.done, why, now_ns)
+        goal = self._progress.folded(self.done, why, now_ns, self._sharing.folded_passes)
         if goal is not None and self._keeps_rows:
+            self._whole = self._whole and self._progress.goals.holds(self._stopping.goal)
             self._close(goal)
         elif goal is not None:
             self._ending.goal = goal

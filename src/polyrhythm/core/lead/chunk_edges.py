@@ -16,6 +16,11 @@ MOST_GROUPS = 4_096
 """The most edges of row groups that a worker announces. If there are more row groups, neighbours
 count as one."""
 
+FEWEST_CHUNKS = 4
+CHUNK_POINTS = 4096
+"""Kind statistics: a member has at least 4 chunks. It has more only if each then still has at least
+this many points."""
+
 
 def announced(first: Sequence[int]) -> tuple[int, ...]:
     """The edges of row groups that a worker announces. `first`: the first point of each row group."""
@@ -61,3 +66,12 @@ def _divided(edges: list[int], length: float) -> list[int]:
         parts = max(1, round((last - first) / length))
         cuts += [first + (last - first) * part // parts for part in range(parts)]
     return cuts[1:]
+
+
+def least_of_whole(points: int, members: int, fewest: int) -> int:
+    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole
+    chunks: with small chunks, the overhead of each call would take longer than the computation. Every
+    member still gets some chunks, so that a worker that joins can take its share. `fewest`: the
+    fewest chunks that the balance of passes needs."""
+    count = max(FEWEST_CHUNKS * members, points // CHUNK_POINTS, fewest)
+    return max(1, points // max(1, count))

@@ -152,9 +152,10 @@ class Counting:
     def share(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
         """A round is folded, and every server knows that the members in `removed` left: share the
         chunks again, and balance the passes."""
-        self.send_leases(self._sharing.share_again(self._view, removed), now_ns)
+        ends = self._stopping.goal is not None
+        self.send_leases(self._sharing.share_again(self._view, removed, ends=ends), now_ns)
         self.note_data()
-        if self._stopping.goal is not None:
+        if ends:
             self.send_leases(self._sharing.end_moves(self._view), now_ns)
             return
         round_s = self._sharing.round_s

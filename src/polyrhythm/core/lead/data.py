@@ -10,6 +10,7 @@ or every server knows that the holder was removed.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from polyrhythm.core.lead.ahead import Ahead
 from polyrhythm.core.lead.chunk_edges import chunk_edges
 from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, check_chunks, quotas
 from polyrhythm.core.minimum_tracker import MinimumTracker
@@ -61,9 +62,7 @@ class DataPlan:
         """The chunks that were changed since the last `check`."""
         self._progress = 0
         """How often a contribution has reported progress in a chunk."""
-        self._ahead: dict[int, tuple[int, int]] = {}
-        """Some progress belongs to the next fold, and not to the fold under way. Per chunk with such
-        progress: the passes and the cursor before that progress."""
+        self._ahead = Ahead()
 
     @classmethod
     def resumed(
@@ -324,10 +323,9 @@ class DataPlan:
             for index in sorted(self._held.get(holder, ()))
             if (chunk := self.chunks[index]).heir is None
         )
-        worker, incarnation = holder
         return Leased(
-            worker=worker,
-            incarnation=incarnation,
+            worker=holder[0],
+            incarnation=holder[1],
             points=self.points,
             seed=self._seed,
             chunks=chunks,
@@ -356,7 +354,7 @@ class DataPlan:
             if done <= 0:
                 continue
             if ahead:
-                self._ahead.setdefault(index, (chunk.passes, chunk.cursor))
+                self._ahead.note(index, (chunk.passes, chunk.cursor))
             if further:
                 self._passes.put(index, passes)
                 chunk.passes = passes
@@ -368,18 +366,16 @@ class DataPlan:
         return visited
 
     def settle(self) -> None:
-        """The fold is over: progress that was recorded as `ahead` belongs to the fold that comes
-        next."""
-        self._ahead.clear()
+        """The fold is over: the next one contains progress that was recorded as `ahead`."""
+        self._ahead.settle()
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint of the fold that has just ended. `names`: the names of the
-        members."""
+        """The chunks for a checkpoint of the fold that has just ended. `names`: of the members."""
         return tuple(
             RecordedChunk(
                 chunk.first,
                 chunk.last,
-                *self._ahead.get(index, (chunk.passes, chunk.cursor)),
+                *self._ahead.folded(index, (chunk.passes, chunk.cursor)),
                 "" if chunk.holder is None else names.get(chunk.holder, ""),
             )
             for index, chunk in enumerate(self.chunks)
@@ -389,6 +385,11 @@ class DataPlan:
     def passes(self) -> int:
         """The number of full passes over all points."""
         return self._passes.least
+
+    @property
+    def folded_passes(self) -> int:
+        """The full passes in the version that was folded last; call this before `settle`."""
+        return self._ahead.passes(self.passes)
 
     @property
     def done(self) -> bool:

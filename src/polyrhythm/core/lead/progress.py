@@ -130,10 +130,13 @@ class JobProgress:
         )
         return self._sharing.commit(trailer, ahead=ahead)
 
-    def folded(self, rounds: int, why: Reason, now_ns: int) -> Reason | None:
+    def folded(
+        self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
+    ) -> Reason | None:
         """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
-        `why`. Returns the goal that is reached, if any."""
-        passes = self._sharing.passes
+        `why`. `passes`: the full passes in the version that was folded; None: it contains all progress.
+        Returns the goal that is reached, if any."""
+        passes = self._sharing.passes if passes is None else passes
         made, self._made = self._made, self.accounting.made
         if self._made == made and self._sharing.stopped:
             self._empty += 1
@@ -290,6 +293,15 @@ class Goals:
 
     # -- goals ---------------------------------------------------------------------------------
 
+    def holds(self, goal: Reason | None) -> bool:
+        """Whether a goal that was reached before is still reached. *With kind statistics the full passes
+        fall if a member leaves in the last pass, because nobody remembers its points.*"""
+        by_passes = goal is not None and goal.fields.get("goal") == "passes"
+        return not by_passes or self._by_passes()
+
+    def _by_passes(self) -> bool:
+        return self._job.epochs is not None and self._passes >= self._job.epochs
+
     def reached(self, now_ns: int) -> Reason | None:
         """The goal that is reached, or the stop that was requested, or None."""
         goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
@@ -301,7 +313,7 @@ class Goals:
         job = self._job
         if job.rounds is not None and self._rounds >= job.rounds:
             return {"goal": "rounds", "rounds": self._rounds}
-        if job.epochs is not None and self._passes >= job.epochs:
+        if self._by_passes():
             return {"goal": "passes", "passes": self._passes}
         return None
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
+from polyrhythm.core.lead.chunk_edges import least_of_whole
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.ended_moves import EndedMoves
@@ -15,11 +16,6 @@ from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.sync.migration import DELIVERING, OFF, MigrationChoice
 from polyrhythm.core.text import name_order
 from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
-
-_FEWEST_CHUNKS = 4
-_CHUNK_POINTS = 4096
-"""Kind statistics: a member has at least 4 chunks. It has more only if each then still has at least
-this many points."""
 
 
 class Sharing:
@@ -44,7 +40,7 @@ class Sharing:
         choose: Callable[[Collection[str]], MigrationChoice] | None = None,
         spare: Migration | None = None,
     ) -> None:
-        """`whole_chunks`: see `_least_of`. `balances`: chunks move from slow members to fast ones.
+        """`whole_chunks`: see `least_of_whole`. `balances`: chunks move from slow members to fast ones.
         `migration`: delivers their points from member to member; None if only leases move. `private`:
         every member has its own data set. `timed`: fast members visit their points more often than
         slow ones. `choose`: gets the names of the members whose data set differs from the first one,
@@ -85,6 +81,11 @@ class Sharing:
     @property
     def passes(self) -> int:
         return self._plan.passes if self._plan is not None else 0
+
+    @property
+    def folded_passes(self) -> int:
+        """The full passes in the version that was folded last."""
+        return self._plan.folded_passes if self._plan is not None else 0
 
     @property
     def points(self) -> int:
@@ -135,7 +136,7 @@ class Sharing:
             least = min(self._min_batch, batch or self._min_batch)
             fewest = 1 if self._balancing is None else CHUNKS_TO_BALANCE
             if self._whole_chunks:
-                least = max(least, _least_of(points, len(self._members), fewest))
+                least = max(least, least_of_whole(points, len(self._members), fewest))
             count, seed, epochs = len(self._members), self._seed, self._epochs
             plan = DataPlan(points, count, seed, epochs, least, fewest, message.groups)
             self._make(plan)
@@ -244,15 +245,18 @@ class Sharing:
         if self._plan is not None:
             self._plan.lose(gone)
 
-    def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
+    def share_again(
+        self, view: View, gone: Iterable[Holder], *, ends: bool = False
+    ) -> list[tuple[Member, Leased]]:
         """Every server knows the view, in which the members in `gone` are missing: share the chunks
-        again. Returns the leases that changed."""
+        again. `ends`: kind statistics, the job has reached its goal, so members that have joined get
+        no chunks of others, which would forget the points. Returns the leases that changed."""
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
         changed = plan.release(gone, None if migration is None else migration.copies)
         members = self._members
-        if view.specs() is not self._specs:
+        if view.specs() is not self._specs and (gone or not ends):
             self._specs = view.specs()
             members = _entered(view.members())
         if migration is not None:
@@ -381,15 +385,6 @@ class Sharing:
             self._plan.check()
             if self._migration is not None:
                 self._migration.check(self._plan)
-
-
-def _least_of(points: int, members: int, fewest: int) -> int:
-    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole
-    chunks: with small chunks, the overhead of each call would take longer than the computation. Every
-    member still gets some chunks, so that a worker that joins can take its share. `fewest`: the
-    fewest chunks that the balance of passes needs."""
-    count = max(_FEWEST_CHUNKS * members, points // _CHUNK_POINTS, fewest)
-    return max(1, points // max(1, count))
 
 
 def _entered(members: Iterable[Member]) -> list[Holder]:
