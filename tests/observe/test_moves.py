@@ -53,6 +53,26 @@ def test_status_has_the_passes_of_every_worker_and_the_last_move() -> None:
     )
 
 
+def kept(chunks: int, points: int, target: int = 0) -> dict[str, Any]:
+    about = {"worker": 2, "target": target, "chunks": chunks, "points": points}
+    return {"at_s": 6.0, "what": "points-kept", **about, "reason": "move-job-ends", "fields": {}}
+
+
+def test_moves_that_were_all_interrupted_are_not_told() -> None:
+    lines = [*JOINED, MOVE, kept(3, 24), kept(2, 16, target=1)]
+    assert passes_in_words(fold(lines)) == []
+    found = result(fold(lines), JobSpec(job="x"))
+    assert (found["moved_points"], found["last_move"]) == (0, None)
+
+
+def test_the_last_move_is_the_last_one_that_was_not_interrupted() -> None:
+    later = {**MOVE, "at_s": 5.0, "moved": 4, "points": 32}
+    (moves,) = passes_in_words(fold([*JOINED, MOVE, later, kept(1, 8)]))
+    assert "64 points (8 chunks) moved" in moves and "after 5.0 s: 24 points (3 chunks)" in moves
+    (moves,) = passes_in_words(fold([*JOINED, MOVE, later, kept(6, 48)]))
+    assert "24 points (3 chunks) moved" in moves and "after 3.0 s: 24 points (3 chunks)" in moves
+
+
 def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None:
     lost = data_set("data-lost", name="worker-1", points=70, total=140)
     found = result(fold([*JOINED, MOVE, rounds(w0=3.0), lost]), JobSpec(job="x"))

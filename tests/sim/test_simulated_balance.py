@@ -6,11 +6,12 @@ The tests try 200 seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 see
 
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 import pytest
 
-from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.private import PrivatePlan
@@ -136,12 +137,31 @@ def text_of(seed: int) -> str:
     return text.replace("[job]\n", '[job]\nmigrate = "lease"\n', 1)
 
 
+def watch_gifts(monkeypatch: pytest.MonkeyPatch) -> Counter[Gift]:
+    """The moves that begin, except those by which the chunks are shared anew."""
+    gifts: Counter[Gift] = Counter()
+    give = DataPlan.give
+
+    def watched(plan: DataPlan, given: Iterable[Gift], delivery: int = 0) -> set[Holder]:
+        gifts.update(found := list(given))
+        return give(plan, found, delivery)
+
+    monkeypatch.setattr(DataPlan, "give", watched)
+    return gifts
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_pass_visits_every_point_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     visits = Visits(monkeypatch, subtracts="statistics" in MODES[seed % len(MODES)])
+    gifts = watch_gifts(monkeypatch)
     run = Run(text_of(seed), seed=seed)
     assert not run.end.failed, run.end.reason
     visits.check()
+    assert visits.plan is not None
+    moved = (gifts & Counter(visits.plan.handed)).total()
+    begun = sum(line["moved"] for line in run.lines("chunks"))
+    assert begun == gifts.total()
+    assert begun == moved + sum(line["chunks"] for line in run.lines("points-kept"))
 
 
 def job(migrate: str, goal: str, slow: str = "40ms") -> str:

@@ -66,8 +66,8 @@ class RunFacts:
     moved_chunks: int = 0
     moved_points: int = 0
     """The points that moved from slow workers to fast ones."""
-    last_move: dict[str, Any] | None = None
-    """The line of the journal about the last move of points."""
+    moves: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of the journal about moves of points, without the chunks that stayed where they were."""
     migration: Reason | None = None
     """Why the job moves chunks in its present way (`--migrate`)."""
     lost_points: dict[str, int] = field(default_factory=dict)

@@ -33,10 +33,10 @@ def moves_in_words(state: RunState) -> list[str]:
     """Lines about the points that moved from slow workers to fast ones and why, and about those that
     are lost."""
     rows = []
-    if state.last_move is not None:
+    if state.moves:
         total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
-        at_s = float(state.last_move.get("at_s", 0.0))
-        last, _ = begun(state.last_move, state.name_of)
+        at_s = float(state.moves[-1].get("at_s", 0.0))
+        last, _ = begun(state.moves[-1], state.name_of)
         rows.append(f"{total} moved to faster workers; the last time after {at_s:.1f} s: {last}")
         if state.migration is not None:
             rows.append(in_words(state.migration, state.name_of))
@@ -47,8 +47,9 @@ def moves_in_words(state: RunState) -> list[str]:
 
 def last_move(state: RunState) -> dict[str, Any] | None:
     """The last move as fields; None if nothing has moved."""
-    if (line := state.last_move) is None:
+    if not state.moves:
         return None
+    line = state.moves[-1]
     words, _ = begun(line, state.name_of)
     numbers = {"points": line.get("points", 0), "chunks": line.get("moved", 0)}
     return {"at_s": line.get("at_s"), **numbers, "reason": line.get("reason"), "words": words}

@@ -197,7 +197,7 @@ class RunState(RunFacts):
     def _chunks(self, line: dict[str, Any]) -> None:
         self.moved_chunks += line.get("moved", 0)
         self.moved_points += line.get("points", 0)
-        self.last_move = line
+        self.moves.append(line)
 
     def _migration(self, line: dict[str, Any]) -> None:
         self.migration = reason_of(line)
@@ -213,6 +213,24 @@ class RunState(RunFacts):
     def _points_kept(self, line: dict[str, Any]) -> None:
         self.moved_chunks -= line.get("chunks", 0)
         self.moved_points -= line.get("points", 0)
+        self._take_back(line)
+
+    def _take_back(self, kept: dict[str, Any]) -> None:
+        """These chunks have not moved: take them from the last moves between the two workers."""
+        chunks, points = kept.get("chunks", 0), kept.get("points", 0)
+        for at, move in reversed(list(enumerate(self.moves))):
+            fields = move.get("fields", {})
+            ends = kept.get("worker"), kept.get("target")
+            among = fields.get("workers") or (), fields.get("targets") or ()
+            if chunks <= 0 or ends[0] not in among[0] or ends[1] not in among[1]:
+                continue
+            begun = move.get("moved", 0), move.get("points", 0)
+            if chunks < begun[0]:
+                left = {"moved": begun[0] - chunks, "points": max(0, begun[1] - points)}
+                self.moves[at] = {**move, **left}
+            else:
+                del self.moves[at]
+            chunks, points = chunks - begun[0], points - begun[1]
 
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)

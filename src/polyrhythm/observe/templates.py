@@ -105,7 +105,7 @@ SENTENCES = {
     "move-no-memory": "{targets} has no memory for {nbytes:byte} of points",
     "move-unreachable": "{workers} cannot connect to {targets}: {detail}",
     "move-not-sendable": "{workers} cannot send its points: {detail}",
-    "move-member-left": "{workers} or {targets} left before all points had arrived",
+    "move-member-left": "{workers} or {targets} left before the move was complete",
     "move-job-ends": "the job ends",
     "migrate-given": "chunks move as --migrate {name} says",
     "migrate-off-policy": "--migrate auto means off under {name}",

@@ -170,7 +170,7 @@ def test_a_move_that_the_end_of_the_job_interrupts_is_reported_once(arrives: boo
     job = Job()
     balancing = Balancing(job.migration)
     flying = job.begin(3)
-    (ended,) = balancing.ended(job.plan, last=True)
+    (ended,) = balancing.ended(job.plan, MEMBERS, last=True)
     assert (ended.reason, ended.chunks) == (JOB_ENDS, 3)
     if arrives:
         job.confirm()
@@ -181,7 +181,7 @@ def test_a_move_that_the_end_of_the_job_interrupts_is_reported_once(arrives: boo
         (first, *_) = job.sends(SLOW)
         job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
         job.settle()
-    assert balancing.ended(job.plan) == []
+    assert balancing.ended(job.plan, MEMBERS) == []
 
 
 def test_a_report_of_another_worker_about_a_delivery_is_ignored() -> None:

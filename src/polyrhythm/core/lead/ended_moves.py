@@ -4,8 +4,22 @@ from dataclasses import dataclass
 
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.machine import Reason
+from polyrhythm.wire.messages.reasons import Field
 
 JOB_ENDS = Reason("move-job-ends")
+
+
+def pair(source: Holder, target: Holder) -> dict[str, Field]:
+    """The two workers of a move, for its reason."""
+    return {"workers": [source[0]], "targets": [target[0]]}
+
+
+def member_left(source: Holder, target: Holder) -> Reason:
+    return Reason("move-member-left", pair(source, target))
+
+
+def shared_anew(members: int) -> Reason:
+    return Reason("move-shared-anew", {"members": members})
 
 
 @dataclass(slots=True)

@@ -19,11 +19,10 @@ import msgspec
 from polyrhythm.core.lead.adoptions import Adoptions
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.ended_moves import JOB_ENDS, EndedCounts, EndedMoves
+from polyrhythm.core.lead.ended_moves import JOB_ENDS, EndedCounts, EndedMoves, member_left, pair
 from polyrhythm.core.machine import Reason
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Address, ChunkSend, Leased
-from polyrhythm.wire.messages.reasons import Field
 
 WINDOW_CHUNKS = 4
 """The most chunks of one worker that are in flight at a time."""
@@ -142,7 +141,7 @@ class Migration:
             there = self._there(plan, target, index)
             if not plan.may_move(index, source, target, sent=not there):
                 self._count(
-                    plan, source, target, index, Reason("move-not-shared", _pair(source, target))
+                    plan, source, target, index, Reason("move-not-shared", pair(source, target))
                 )
             elif there:
                 changed |= plan.give([gift])
@@ -187,8 +186,8 @@ class Migration:
             for index, other in self._flying.items()
             if other.target == sender or (other.source, other.target) in self._barred
         }
-        pair = _pair(delivery.source, delivery.target)
-        return self._cancel(plan, stays, Reason(fault.code, {**fault.fields, **pair}))
+        about = pair(delivery.source, delivery.target)
+        return self._cancel(plan, stays, Reason(fault.code, {**fault.fields, **about}))
 
     def settle(self, plan: DataPlan) -> set[Holder]:
         """Leases were confirmed, points arrived, or members left: note which moves are complete, and
@@ -207,14 +206,14 @@ class Migration:
                 continue
             del self._flying[index]
             complete = chunk.holder == delivery.target
-            reason = None if complete else _left(delivery.source, delivery.target)
+            reason = None if complete else member_left(delivery.source, delivery.target)
             self._count(plan, delivery.source, delivery.target, index, reason)
         for index, (source, target) in list(self._free.items()):
             chunk = plan.chunks[index]
             if (chunk.holder, chunk.heir) != (source, target):
                 del self._free[index]
                 complete = chunk.holder == target
-                reason = None if complete else _left(source, target)
+                reason = None if complete else member_left(source, target)
                 self._count(plan, source, target, index, reason, free=int(complete))
                 self._back.discard(index)
         changed = self.slide(plan)
@@ -277,7 +276,7 @@ class Migration:
         left = set(gone)
         for index, source, target in self._queue:
             if left & {source, target}:
-                self._count(plan, source, target, index, _left(source, target))
+                self._count(plan, source, target, index, member_left(source, target))
         self._queue = deque(gift for gift in self._queue if not left & set(gift[1:]))
         for member in left:
             self._copies.pop(member, None)
@@ -387,12 +386,3 @@ class Migration:
         for holder, copies in self._copies.items():
             if any(plan.chunks[index].holder == holder for index in copies):
                 raise InvariantBroken("a chunk is leased to the member that has an inactive copy")
-
-
-def _pair(source: Holder, target: Holder) -> dict[str, Field]:
-    """The two workers of a move, for its reason."""
-    return {"workers": [source[0]], "targets": [target[0]]}
-
-
-def _left(source: Holder, target: Holder) -> Reason:
-    return Reason("move-member-left", _pair(source, target))

@@ -7,7 +7,7 @@ from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunk_edges import least_of_whole
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
-from polyrhythm.core.lead.ended_moves import EndedMoves
+from polyrhythm.core.lead.ended_moves import EndedMoves, shared_anew
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.lead.private import PrivatePlan
@@ -263,9 +263,7 @@ class Sharing:
             migration.forget(plan, gone)
             changed |= migration.settle(plan)
             if members != self._members and not self._private:
-                changed |= migration.cancel(
-                    plan, Reason("move-shared-anew", {"members": len(members)})
-                )
+                changed |= migration.cancel(plan, shared_anew(len(members)))
         if members != self._members:
             self._members = members
             changed |= plan.share(members)
@@ -351,7 +349,7 @@ class Sharing:
         """The moves that have ended since the last call. `last`: the job is over."""
         if self._plan is None or self._balancing is None:
             return []
-        return self._balancing.ended(self._plan, last=last)
+        return self._balancing.ended(self._plan, self._members, last=last)
 
     @property
     def stopped(self) -> bool:

@@ -1,27 +1,89 @@
-"""Moves of leases that are not complete when the job ends do not count as moved."""
+"""Moves of leases that end without being complete do not count as moved."""
+
+import pytest
 
 from polyrhythm.core.lead.balance.balancing import Balancing
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.ended_moves import EndedMoves
+from polyrhythm.core.lead.migration import Migration
 
-SLOW, FAST = (0, 1), (1, 2)
-MEMBERS: list[tuple[Holder, bool]] = [(SLOW, False), (FAST, False)]
+SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
+
+
+class Job:
+    """A slow member and a fast one. Leases of some chunks have begun to move."""
+
+    def __init__(self) -> None:
+        self.plan, self.balancing = DataPlan(1000, 2, 0, None, fewest=100), Balancing()
+        self.members: list[Holder] = [SLOW, FAST]
+        self.plan.share(self.members)
+        resting = [(member, False) for member in self.members]
+        for fold in range(1, 1000):
+            self.balancing.speeds.visited(SLOW, 10)
+            self.balancing.speeds.visited(FAST, 80)
+            _, moved = self.balancing.folded(self.plan, resting, None, fold * 10**8)
+            if moved:
+                self.chunks, self.points = moved[0].chunks, moved[0].points
+                break
+        assert not self.ended(), "they still move"
+
+    def ended(self, *, last: bool = False) -> list[EndedMoves]:
+        return self.balancing.ended(self.plan, self.members, last=last)
+
+    def confirm(self) -> None:
+        self.plan.confirm(SLOW, self.plan.lease(SLOW).number)
+
+    def share(self, *members: Holder) -> None:
+        """Every server knows that these are the members now."""
+        self.plan.release(set(self.members) - set(members))
+        self.members = list(members)
+        self.plan.share(self.members)
+
+    def check_kept(self, ended: list[EndedMoves], code: str) -> None:
+        (kept,) = ended
+        numbers = (self.chunks, self.points)
+        assert (kept.source, kept.target, kept.chunks, kept.points) == (0, 1, *numbers)
+        assert kept.reason is not None and kept.reason.code == code
+        assert not self.ended(last=True), "they are counted once"
 
 
 def test_leases_that_were_not_given_up_when_the_job_ends_are_counted_as_kept() -> None:
-    plan, balancing = DataPlan(1000, 2, 0, None, fewest=100), Balancing()
-    plan.share([SLOW, FAST])
-    moved = []
-    for fold in range(1, 1000):
-        balancing.speeds.visited(SLOW, 10)
-        balancing.speeds.visited(FAST, 80)
-        _, moved = balancing.folded(plan, MEMBERS, None, fold * 10**8)
-        if moved:
-            break
-    chunks, points = moved[0].chunks, moved[0].points
-    assert not balancing.ended(plan), "they still move"
-    (kept,) = balancing.ended(plan, last=True)
-    assert (kept.source, kept.target, kept.chunks, kept.points) == (0, 1, chunks, points)
-    assert kept.reason is not None and kept.reason.code == "move-job-ends"
-    plan.confirm(SLOW, plan.lease(SLOW).number)
-    assert not balancing.ended(plan, last=True), "they have moved"
+    job = Job()
+    job.check_kept(job.ended(last=True), "move-job-ends")
+
+
+def test_leases_that_were_given_up_before_the_job_ends_are_not_counted_as_kept() -> None:
+    job = Job()
+    job.confirm()
+    assert not job.ended(last=True)
+
+
+@pytest.mark.parametrize("others", [(), (THIRD,)])
+def test_leases_whose_target_leaves_are_counted_as_kept(others: tuple[Holder, ...]) -> None:
+    job = Job()
+    job.share(SLOW, *others)
+    job.check_kept(job.ended(), "move-member-left")
+
+
+def test_leases_whose_source_leaves_have_moved() -> None:
+    job = Job()
+    job.share(FAST)
+    assert not job.ended() and not job.ended(last=True)
+
+
+def test_leases_that_another_member_gets_instead_are_counted_as_kept() -> None:
+    job = Job()
+    job.share(SLOW, FAST, THIRD)
+    moving = len(job.plan.moving)
+    kept = sum(each.chunks for each in job.ended())
+    assert moving and 0 < kept <= job.chunks
+    job.confirm()
+    got = sum(source == SLOW and target == FAST for _, source, target in job.plan.handed)
+    assert not job.ended(last=True) and got == job.chunks - kept
+
+
+def test_leases_that_move_when_points_begin_to_be_delivered_are_counted_as_kept() -> None:
+    job = Job()
+    job.balancing.deliver(Migration())
+    job.check_kept(job.ended(last=True), "move-job-ends")

@@ -15,7 +15,13 @@ from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
 from polyrhythm.core.lead.chunks import Gift, Holder
 from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.ended_moves import JOB_ENDS, EndedCounts, EndedMoves
+from polyrhythm.core.lead.ended_moves import (
+    JOB_ENDS,
+    EndedCounts,
+    EndedMoves,
+    member_left,
+    shared_anew,
+)
 from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.machine import Reason
 
@@ -44,7 +50,7 @@ class Balancing:
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
         self._given: list[Gift] = []
-        """The last moves of leases without points. All earlier ones are complete."""
+        """The moves of leases without points that have begun and have not ended."""
         self._over = False
         """Whether the job is over, so that the journal has all moves."""
 
@@ -68,7 +74,6 @@ class Balancing:
         if self._wait > 0 or plan.moving or busy:
             return set(), []
         self._wait = ENOUGH
-        self._given.clear()
         paces = self._paces(plan, present)
         if paces is not None:
             paces = without_stuck(paces, plan.can_give)
@@ -92,22 +97,42 @@ class Balancing:
                     self.speeds.moved()
         return changed, moved
 
-    def ended(self, plan: DataPlan, *, last: bool = False) -> list[EndedMoves]:
+    def ended(
+        self, plan: DataPlan, members: Collection[Holder], *, last: bool = False
+    ) -> list[EndedMoves]:
         """The moves that have ended since the last call, and that the journal does not have yet.
-        `last`: the job is over, so moves that are not complete have ended too. If only leases move,
-        just these incomplete moves are returned. *A move is returned once: what happens to it while
+        `members`: those of the job. `last`: the job is over, so moves that are not complete have
+        ended too. Of moves of leases without points, only those are returned that ended without
+        being complete. *A move is returned once: what happens to it while
         the model is being saved does not count.*"""
         if self._over:
             return []
         self._over = last
+        found = self._interrupted(plan, members, last=last) if self._given else []
         if self._migration is not None:
-            return self._migration.ended(plan, last=last)
-        found = EndedCounts()
-        for index, source, target in self._given if last else ():
+            found += self._migration.ended(plan, last=last)
+        return found
+
+    def _interrupted(
+        self, plan: DataPlan, members: Collection[Holder], *, last: bool
+    ) -> list[EndedMoves]:
+        """The moves of leases without points that have ended without being complete."""
+        found, given = EndedCounts(), self._given
+        self._given = []
+        for gift in given:
+            index, source, target = gift
             chunk = plan.chunks[index]
-            if (chunk.holder, chunk.heir) == (source, target):
+            if chunk.holder == target:
+                continue
+            if (chunk.holder, chunk.heir) != (source, target):
+                left = source not in members or target not in members
+                reason = member_left(source, target) if left else shared_anew(len(members))
+                found.count(source, target, chunk.points, reason)
+            elif last:
                 found.count(source, target, chunk.points, JOB_ENDS)
-        return found.take(complete=last)
+            else:
+                self._given.append(gift)
+        return found.take(complete=False)
 
     def _paces(self, plan: DataPlan, members: Collection[Holder]) -> list[Pace] | None:
         """The paces of the members with points; None if the speed of one is not known yet."""
