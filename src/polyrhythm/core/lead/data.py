@@ -50,8 +50,7 @@ class DataPlan:
         self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
-        """The chunks that are to change their holder, and that the present holder has not given up
-        yet."""
+        """The chunks that are to change their holder, and that their holder has not given up yet."""
         self.handed: list[tuple[int, Holder, Holder]] = []
         """The moves that are complete: the chunk, its old holder and its new one. The caller empties
         the list."""
@@ -135,8 +134,7 @@ class DataPlan:
         return self.points / len(self.chunks)
 
     def reads(self, member: Holder, index: int) -> bool:
-        """Whether the member can always read the points of this chunk, so that they need not be sent
-        to it."""
+        """Whether the member can always read the points of this chunk: they need not be sent to it."""
         return False
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
