@@ -2,6 +2,7 @@
 
 Each test runs its code in a process of its own, because the descriptors 1 and 2 are replaced."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,34 @@ def test_a_crash_leaves_the_stack_in_the_log(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(log)], timeout=60)
     assert done.returncode < 0
     assert "Segmentation fault" in log.read_text() and "most recent call first" in log.read_text()
+
+
+def test_no_line_is_missed_by_a_reader_while_a_new_log_is_begun(tmp_path: Path) -> None:
+    """The reader reads all there is, and then the process writes more, just before each descriptor
+    is replaced."""
+    code = """
+from polyrhythm.observe.output import Output
+read, lines, dup2 = Output(log.parent.parent), [], os.dup2
+
+def look():
+    lines.extend(line for _, part in read.lines() for line in part)
+
+def replace(source, target):
+    look()
+    print("before", target)
+    print("before", target, "too", file=sys.stderr)
+    dup2(source, target)
+
+print("first")
+os.dup2 = replace
+output.begin_anew(log)
+look()
+print("last")
+look()
+output.begin_anew(log)
+look()
+print(lines)
+"""
+    ends = ["before 1", "before 1 too", "before 2", "before 2 too"]
+    shown = written(code, tmp_path).decode().splitlines()[-1]
+    assert sorted(ast.literal_eval(shown)) == sorted(["first", *ends, "last", *ends])

@@ -58,6 +58,22 @@ def test_a_log_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> 
     assert new_lines(read) == [("worker-0", "two is"), ("worker-0", "three")]
 
 
+def test_a_line_says_where_output_is_missing_if_two_logs_were_begun(tmp_path: Path) -> None:
+    """Nobody can read the rest of the first log. All of the second and third is shown."""
+    read = Output(tmp_path)
+    log = write(tmp_path, "worker-0", b"one\ntwo")
+    assert new_lines(read) == [("worker-0", "one")]
+    third = write(tmp_path, "third", b"four\n").rename(tmp_path / "third")
+    write(tmp_path, "worker-0", b" is\n")
+    log.rename(older_log(log))
+    write(tmp_path, "worker-0", b"three\n")
+    log.rename(older_log(log))
+    third.rename(log)
+    gap = f"… output may be missing here: {log} was replaced twice before it was shown"
+    assert [line for _, line in new_lines(read)] == ["two", gap, "three", "four"]
+    assert new_lines(read) == []
+
+
 def test_a_deleted_folder_is_no_error(tmp_path: Path) -> None:
     read = Output(tmp_path)
     log = write(tmp_path, "worker-0", b"one\n")

@@ -92,7 +92,7 @@ def run_child(request: ChildRequest, sock: socket.socket) -> int:
     try:
         return _run(request, _Control(sock, log))
     finally:
-        output.flush()
+        output.end()
 
 
 def _described(request: ChildRequest) -> str:

@@ -2,6 +2,9 @@
 
 *When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new one.*
 So the newest output is always kept, and a process needs at most about twice the limit on the disk.
+
+*A log is replaced only if an earlier look found it.* Between two looks, the terminal shows the rest
+of the log before it, which is deleted when this log is renamed.
 """
 
 import contextlib
@@ -21,6 +24,8 @@ class Logs:
         self._run_dir = run_dir
         self._processes = processes
         self._looked_s = 0.0
+        self._found: dict[str, int] = {}
+        """By process: the file (its inode) that the last look found."""
         self._told: dict[str, int] = {}
         """For each process, the inode of the log that it was told to replace."""
 
@@ -34,6 +39,10 @@ class Logs:
             name = child.request.name
             with contextlib.suppress(OSError):  # the process has not begun its log
                 log = log_file(self._run_dir, name).stat()
-                if log.st_size > MOST_LOG_NBYTES and self._told.get(name) != log.st_ino:
+                new = self._found.get(name) != log.st_ino
+                self._found[name] = log.st_ino
+                if new or self._told.get(name) == log.st_ino:
+                    continue
+                if log.st_size > MOST_LOG_NBYTES:
                     self._told[name] = log.st_ino
                     self._processes.tell(child, Told(new_log=True))

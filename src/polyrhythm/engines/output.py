@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Never
 
@@ -20,6 +21,8 @@ from polyrhythm.observe.output import older_log
 
 _LINE_BUFFERED = 1
 """_IOLBF of the C library."""
+_replacing = threading.Lock()
+"""It is held while a log is replaced, and from the end of the process's output."""
 
 
 def send_to(log: Path) -> None:
@@ -41,10 +44,26 @@ def send_to(log: Path) -> None:
 
 
 def begin_anew(log: Path) -> None:
-    """Begin a new log. The present log is renamed and replaces the one that was renamed before."""
-    with contextlib.suppress(OSError):
-        log.rename(older_log(log))
-    _begin(log)
+    """Begin a new log. The present log is renamed and replaces the one that was renamed before.
+
+    The new log gets its name when all output goes to it. So a reader that finds it knows that
+    this process writes nothing more to the renamed log. It is also created before a file is
+    replaced, so it cannot have the inode of the replaced file, by which a reader knows that file."""
+    new = log.with_name(f"{log.name}.new")
+    with _replacing:
+        if not _begin(new):
+            return
+        with contextlib.suppress(OSError):
+            log.rename(older_log(log))
+        with contextlib.suppress(OSError):
+            new.rename(log)
+
+
+def end() -> None:
+    """Write what is in the buffers. Call this when the process ends: no new log is begun after it,
+    because the process could end before the new log has its name."""
+    _replacing.acquire()
+    flush()
 
 
 def flush() -> None:

@@ -46,6 +46,8 @@ class ProcessOutput:
         self._inode = 0
         """Which file was read last: the log, or the older log if a new one was begun since."""
         self._at = 0
+        self._missed = False
+        """Whether the file that was read last was deleted, perhaps before all of it was read."""
         self._lines = Lines()
         self._hidden: list[tuple[int, int]] = []
         """Parts of the file that are not shown, because the user sees them in another way."""
@@ -70,7 +72,8 @@ class ProcessOutput:
         most = min(_READ_NBYTES, self._hidden[0][0] - self._at) if self._hidden else _READ_NBYTES
         data = self._read(most)
         self._at += len(data)
-        return bool(data), self._lines.feed(data)
+        gap = self._gap()
+        return bool(data), [*gap, *self._lines.feed(data)]
 
     def redrawn(self) -> list[str]:
         """The newest text of a progress bar, every few seconds."""
@@ -87,15 +90,24 @@ class ProcessOutput:
     def skip(self, most: int) -> list[str]:
         """If more than `most` bytes are not read yet, leave out all of them except the last few."""
         _, behind = self._unread()
+        lines = self._gap()
         if behind <= most:
-            return []
-        lines = self._lines.end()
+            return lines
+        lines += self._lines.end()
         left_out = behind - _BRIEF
         self._at += left_out
         # skip the rest of a line, so that the text begins with a whole one
         begin = self._read(_BRIEF).find(b"\n") + 1
         self._at += begin
         return [*lines, f"… {size(left_out + begin)} of output are only in {self._path}"]
+
+    def _gap(self) -> list[str]:
+        """A line in the place of output that may be lost, if there is such output."""
+        if not self._missed:
+            return []
+        self._missed = False
+        lost = f"… output may be missing here: {self._path} was replaced twice before it was shown"
+        return [*self._lines.end(), lost]
 
     def _read(self, most: int) -> bytes:
         path, behind = self._unread()
@@ -121,6 +133,10 @@ class ProcessOutput:
             older = older_log(self._path)
             with contextlib.suppress(OSError):
                 rest = older.stat()
+                if rest.st_ino != self._inode:
+                    self._missed = True  # two logs were begun since
+                    self._inode, self._at = rest.st_ino, 0
+                    self._hidden.clear()
                 if rest.st_ino == self._inode and rest.st_size > self._at:
                     return older, rest.st_size - self._at
             self._inode, self._at = log.st_ino, 0
