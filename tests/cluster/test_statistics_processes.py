@@ -1,8 +1,8 @@
-"""Kind statistics with real processes: in every version every point is in the sum at most once, though
-workers and servers are killed, are stopped, join and leave by a seeded schedule.
+"""`--kind statistics` with real processes: in every version every point is in the sum at most once,
+though a seeded schedule kills, stops, adds and removes workers and servers.
 
-The job (`jobs/tally.py`) checks every version on every worker. There are 4 schedules, and 20 with
-POLYRHYTHM_TORTURE=N and N > 1.
+The job (`jobs/tally.py`) checks every version on every worker. The tests try 4 schedules, and 20 if
+POLYRHYTHM_TORTURE is above 1.
 """
 
 import os

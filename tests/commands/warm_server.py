@@ -417,7 +417,9 @@ def _build_commands() -> None:
 
 def _build_parsers(command: Any) -> None:
     for parameter in command.params:
-        build = getattr(parameter, "get_runtime_param", None)  # typer builds it for the first value
+        build = getattr(
+            parameter, "get_runtime_param", None
+        )  # typer builds the parser when it converts the first value
         if build is not None:
             build()
     for subcommand in getattr(command, "commands", {}).values():

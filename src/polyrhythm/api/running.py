@@ -143,7 +143,7 @@ def _resumed(
     lost = run.lead_lost or run.slices_lost
     if run.interrupted or run.failed is None or (ended is None and not lost):
         return None
-    # after a loss, the lead only repeats the reason that the engine gave it
+    # after a server was lost, the lead only repeats the reason that the engine gave it
     reason = None if lost or ended is None else ended.reason.code
     loss = Loss(reason, run.lost, progress.state.round)
     if not resuming.applies(loss):

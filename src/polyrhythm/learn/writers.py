@@ -69,7 +69,7 @@ class Writers:
     def _attempt(self, writer: Any, act: Callable[[], Any]) -> Any:
         try:
             return act()
-        except Exception as error:  # the log of a user must not end the training
+        except Exception as error:  # an error of the user's logger must not end the training
             name = getattr(writer, "__name__", type(writer).__name__)
             if name not in self._warned:
                 self._warned.add(name)

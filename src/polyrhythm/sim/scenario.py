@@ -191,7 +191,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if not self.job.data_private and any(g.points or g.share_data for g in self.workers):
             raise ValueError("workers have points of their own only with data_private = true")
         if self.job.data_private and self.job.points is None:
-            raise ValueError("data_private is about points: give points")
+            raise ValueError("data_private needs the number of points: give `points`")
         names = [worker.name for worker in self.cast()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

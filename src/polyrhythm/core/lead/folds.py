@@ -104,7 +104,7 @@ class Folds:
         at, enlisted = self._view.at, self._rounds.enlisted
         for worker in self._rounds.last_first(release):
             member = at(worker)
-            # the servers learn of a worker that rejoined during the fold only with the next fold
+            # if a worker rejoins during a fold, the servers learn of it with the next fold
             if member is not None and member.key in enlisted:
                 member.resting = False
                 self.release_one(member, readers)

@@ -59,7 +59,7 @@ class LeadMachine:
         self._timed = [part for part, used in rare if used]
         """The parts with a `wake_ns` that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # an attribute of the instance is looked up faster
+        self._handlers = self._HANDLERS  # faster to look up than that of the class
 
     # -- the machine ---------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def check_rows(
             raise InvariantBroken(f"{where} has a row of {key}, which the fold did not name")
         if row.sequence > last[key] or (row.sequence < last[key] and is_member(*key)):
             raise InvariantBroken(
-                f"{where} has contribution {row.sequence} of {key} in its row, and the fold named"
+                f"{where}: the row of {key} has contribution {row.sequence}, but the fold asked for"
                 f" {last[key]}"
             )
         total = plus(total, row.total)

@@ -93,7 +93,7 @@ class _Measured:
     rounds: int = 0
     """The number of measured rounds, including forgotten ones."""
     counted: _Rounds = field(default_factory=_Rounds)
-    """The rounds that are not forgotten."""
+    """The rounds that still count for the speed."""
     late: _Rounds = field(default_factory=_Rounds)
     """The rounds that are kept when rounds are forgotten the next time."""
     wander: float = 0.0

@@ -69,8 +69,8 @@ _SAMPLES = (1, 2, 4, 8)
 largest of these is chosen with which a trial takes no longer than the job has trained so far. The
 first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
-"""The least and the most rounds between two checks, as multiples of the rounds of a part. So a stage
-takes longer than its trial."""
+"""The least and the most rounds between two checks, as multiples of the number of rounds in one part
+of a trial. A trial has fewer parts, so a stage takes longer than its trial."""
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
 
