@@ -13,6 +13,8 @@ import pytest
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command, call, wait_until
 
 MANY = 1_000_000
+SLOWLY = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.6)\n'
+"""The first lines of a job's loop, which makes few rounds until a guest has joined."""
 COUNTING = """
 import os, pathlib, time
 import torch
@@ -71,8 +73,7 @@ def stop(command: Command) -> None:
 def test_a_worker_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
     # The worker named guest joins at the end of a round. Until then rounds must be slow, so that
     # the job does not reach its 100 rounds before the guest trains.
-    slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.6)\n'
-    counting.write_text(COUNTING.replace("worker.stopped:\n", f"worker.stopped:\n{slowly}"))
+    counting.write_text(COUNTING.replace("worker.stopped:\n", f"worker.stopped:\n{SLOWLY}"))
     with start(counting, "--workers", 1, "--servers", 2, rounds=100) as command:
         command.await_round(0)
         joiner = command.join("--name", "guest")
@@ -100,8 +101,7 @@ def test_a_guest_visits_points_and_has_its_own_stage(tmp_path: Path) -> None:
     text = text.replace("torch.ones(2, 8)", "points").replace("(points=2)", "()")
     # The worker named guest joins at the end of a round. Until then rounds must be slow, so that
     # points are left for the guest.
-    slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.6)\n'
-    job.write_text(text.replace("batch_size=5):\n", f"batch_size=5):\n{slowly}"))
+    job.write_text(text.replace("batch_size=5):\n", f"batch_size=5):\n{SLOWLY}"))
     flags = ["--workers", 1, "--epochs", 3, "--timer", "off", "--json"]
     with Command("visiting.py", *flags, cwd=tmp_path) as command:
         joiner = command.join("--min-step", "2ms", "--link", "tcp", "--name", "guest")
