@@ -86,7 +86,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
 
 
 def without_effect(spec: JobSpec) -> list[str]:
-    """Options that were given and change nothing, in words."""
+    """Messages about the given options that have no effect in this job."""
     if not traits_of(spec.sync).rounds:
         return []
     given = (
@@ -101,8 +101,8 @@ def without_effect(spec: JobSpec) -> list[str]:
 
 
 def check_sharing(spec: JobSpec, workers_here: int) -> None:
-    """Raise an error if `--share-data` cannot go with the other options. `workers_here`: how many
-    workers the command starts; the others decide by themselves whether they share."""
+    """Raise an error if `--share-data` contradicts another option. `workers_here`: how many workers
+    this command starts. A worker that joins from elsewhere has its own `--share-data`."""
     if spec.share_data and (why := sharing_fault(spec, traits_of(spec.sync))) is not None:
         raise UsageError(f"--share-data has no effect: {why}")
     travels = spec.data_private and spec.migrate in DELIVERING

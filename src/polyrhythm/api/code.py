@@ -38,7 +38,8 @@ class Code:
     main: PackedMain | None = None
     """The function that workers get instead of a file."""
     served: bool = False
-    """Whether there is no code: the workers are processes that others start."""
+    """Whether the job has no code, because its workers are processes that users start
+    (`polyrhythm.serve`)."""
     remote: Remote | None = None
 
     @property

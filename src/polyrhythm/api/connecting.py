@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 """The variables in which launchers give a process its number: torchrun, Slurm, and MPI."""
 _found: dict[tuple[str, int], Known] = {}
-"""Secrets that were in the environment, from which they are removed when they are read."""
+"""Secrets that this process has read from the environment. Reading a secret also removes it from
+the environment."""
 
 
 def connect(

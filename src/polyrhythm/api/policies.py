@@ -23,19 +23,20 @@ Coordination = Annotated[
 Abandon = Annotated[
     str,
     typer.Option(
-        help="fsp: how long others wait for a micro-batch after the interval, such as 50ms; a later"
-        " one is left out, and its points are visited again. off: wait for all."
+        help="fsp: how long a round waits after its interval for micro-batches that are not finished,"
+        " such as 50ms. A micro-batch that takes longer is left out, and its points are visited again."
+        " off: wait for all."
     ),
 ]
 Migrate = Annotated[
     str,
     typer.Option(
         help="Policies with rounds: how chunks of data move from slow workers to fast ones, so that"
-        " all points are visited equally often. lease: only the right to visit them moves, and each"
-        " worker reads them itself; full: the points travel from worker to worker while both train;"
-        " blocking: the same, and both wait; off; auto: under fsp lease if all workers can read the"
-        " whole data set, otherwise full (as with --data-private and with kind statistics); off under"
-        " other policies."
+        " all points are visited equally often. lease: only the right to visit a chunk moves, and the"
+        " fast worker reads the points itself. full: the slow worker sends the points while both train."
+        " blocking: as full, but both workers wait until the points have arrived. off: no chunks move."
+        " auto: off, except under fsp. Under fsp it is lease if all workers can read the whole data set,"
+        " otherwise full (as with --data-private and kind statistics)."
     ),
 ]
 GlobalBatch = Annotated[
@@ -99,8 +100,9 @@ AsyncScale = Annotated[
 AsyncMomentum = Annotated[
     str,
     typer.Option(
-        help="asp and ssp: momentum (and Adam's first moment) decays once per round of all members,"
-        " as under bsp, or once per contribution, which diverges at much lower rates."
+        help="asp and ssp: when momentum (and Adam's first moment) decays. round: once per as many"
+        " contributions as there are members, as under bsp. contribution: once per contribution;"
+        " training then diverges at much lower learning rates."
     ),
 ]
 Outer = Annotated[

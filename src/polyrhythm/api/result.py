@@ -66,7 +66,7 @@ class Result:
 
     @property
     def worker_failures(self) -> dict[str, str]:
-        """Why workers failed that were not started again, by the names of the workers."""
+        """Why each worker failed that failed and was not started again, by the worker's name."""
         return dict(self.summary.get("worker_failures") or {})
 
     @property

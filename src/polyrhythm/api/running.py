@@ -63,7 +63,7 @@ def run_job(
             with writing(run_dir):
                 write_result(run_dir, summary)
         else:
-            # if this fails too, the job's own failure is reported
+            # if the result cannot be written either, report only that the job has failed
             with contextlib.suppress(OSError):
                 write_result(run_dir, summary)
         again = _resumed(resuming, spec, run, progress)
@@ -91,7 +91,7 @@ def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
     except (PolyrhythmError, KeyboardInterrupt):
         if not (run_dir / JOURNAL).exists():
             shutil.rmtree(run_dir, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the folder of runs is not empty
+            with contextlib.suppress(OSError):  # other runs are in the folder
                 run_dir.parent.rmdir()
         raise
 
@@ -111,7 +111,8 @@ def _run(
         write_job(run_dir, spec)
         create_secret(run_dir / SECRET)
     requests = child_requests(spec, run_dir, here=here, secret_file=run_dir / SECRET, **how)
-    # the user's debugger needs the terminal of a job that runs in this process
+    # The inline engine runs the job in this process, where a debugger of the user may need the
+    # terminal: print no table there.
     table = engine != INLINE
     progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table)
 
@@ -143,7 +144,7 @@ def _resumed(
     lost = run.lead_lost or run.slices_lost
     if run.interrupted or run.failed is None or (ended is None and not lost):
         return None
-    # after a server was lost, the lead only repeats the reason that the engine gave it
+    # If a server was lost, the engine ended the job. Then the lead's reason says nothing new.
     reason = None if lost or ended is None else ended.reason.code
     loss = Loss(reason, run.lost, progress.state.round)
     if not resuming.applies(loss):

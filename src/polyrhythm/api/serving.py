@@ -35,10 +35,11 @@ _WITHOUT_WORKERS = frozenset(
         "tenant",
     }
 )
-"""The options of `train` that concern workers which it starts. `serve` starts none."""
+"""The options of `train` that concern the workers it starts. `serve` does not have them, because it
+starts no workers."""
 _LOOK_S = 0.1
 _END_S = 30.0
-"""How long the end of this process waits for a job that it has left running."""
+"""How long this process waits, when it exits, for the end of a job that still runs."""
 NAME = "serve"
 
 Options = ParamSpec("Options")
@@ -67,8 +68,8 @@ def serves(
 
 class _Served:
     """A job that a thread of this process runs. The thread refers to this object, and not to the
-    user's `Service`. So the end of all references to the `Service` can be noticed while the thread
-    runs."""
+    user's `Service`. So Python can collect a `Service` that the user no longer refers to, and its
+    job ends then."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
@@ -84,7 +85,7 @@ class _Served:
         code = Code(NAME, served=True, remote=self)
         try:
             self.result = train(code, **options)  # type: ignore[arg-type]
-        except BaseException as error:  # raised again in the thread that waits for the job
+        except BaseException as error:  # `wait` raises the error again, in the thread that calls it
             self.error = error
             self.result = getattr(error, "result", None)
         finally:
@@ -107,7 +108,8 @@ class _Served:
             self._wanted = Wanted.STOP_NOW if now else Wanted.STOP
 
     def abandon(self) -> None:
-        """End a job that its user has forgotten, or that still runs when this process ends."""
+        """End a job whose `Service` the user no longer refers to, or that still runs when this
+        process exits."""
         self.stop(now=True)
         self.ended.wait(_END_S)
 
@@ -175,7 +177,8 @@ class Service:
         if error is None:
             self.stop()
             return
-        with contextlib.suppress(PolyrhythmError):  # the error of the body is more important
+        # the user must see the error of the `with` block
+        with contextlib.suppress(PolyrhythmError):
             self.stop(now=True)
 
     def __repr__(self) -> str:
@@ -229,7 +232,9 @@ def _interrupts_held_back() -> Iterator[Callable[[], bool]]:
     handler = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()
     if not main or handler is not signal.default_int_handler:
-        yield lambda: False  # another thread gets the exception, or the program handles signals
+        # Ctrl-C does not raise an exception here: this is not the main thread, or the program
+        # handles the signal itself.
+        yield lambda: False
         return
     signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:

@@ -29,7 +29,7 @@ _IGNORED = {
         }
     )
 }
-"""Per command, settings that a file for `train` may have and that do not concern the command."""
+"""Per command, the settings for `train` that the command ignores when it finds them in the file."""
 _FILE = "polyrhythm.config"
 """The key under which a context keeps the path of its configuration file."""
 

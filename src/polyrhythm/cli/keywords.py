@@ -26,8 +26,8 @@ def flags_from(function: Callable[..., Any]) -> Callable[[Command], Command]:
 
 
 def _flag(option: inspect.Parameter) -> inspect.Parameter:
-    """A keyword as a flag. The type of a keyword that also accepts other Python objects is a union;
-    the flag has its annotated member."""
+    """Return the flag for a keyword. A keyword that also accepts other Python objects has a union
+    as its type; the flag gets the annotated member of the union."""
     if get_origin(option.annotation) is Annotated:
         return option
     annotated = [each for each in get_args(option.annotation) if get_origin(each) is Annotated]

@@ -93,7 +93,8 @@ def run() -> None:
     """The entry point of the program. The process ends with it."""
     names = called(sys.argv[1:])
     if names == ("simulate",):
-        # garbage collection would visit all objects of the simulation, also when Python ends
+        # Garbage collection would visit all objects of the simulation, during the run and when
+        # Python exits.
         gc.disable()
         atexit.register(gc.freeze)
     try:

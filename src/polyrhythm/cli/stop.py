@@ -101,7 +101,7 @@ def operator_name() -> str:
     """The name of this user as an operator in the journal: user@host."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # the user id has no name
+    except (KeyError, OSError):  # this user id has no entry in the list of users
         user = "operator"
     name = f"{user}@{socket.gethostname()}"
     return "operator" if name_fault(name) is not None else name

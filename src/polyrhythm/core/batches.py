@@ -23,13 +23,13 @@ def least_of(min_batch: int, batch_size: int) -> int:
 
 
 def take(count: int, left: int, least: int) -> int:
-    """How many of the `left` points of a chunk go into a batch that still lacks `count` points."""
+    """How many points a batch takes from a chunk. `count`: how many points the batch still lacks.
+    `left`: how many points of the chunk are not visited yet."""
     return left if left - count < least else count
 
 
 def wanted(batch_size: int, missing: float, least: int) -> int:
-    """How many points the next batch has, if `missing` points are still missing for a
-    contribution."""
+    """How many points the next batch has, if the contribution still lacks `missing` points."""
     rest = int(missing)
     return max(least, rest if rest - batch_size < least else batch_size)
 

@@ -25,7 +25,7 @@ class CudaFound(msgspec.Struct, frozen=True):
 
     count: int = 0
     missing: str = ""
-    """Why there is no device."""
+    """Why torch can use no CUDA device; empty if it can use one."""
     forked: bool = True
     """Whether forked processes can use CUDA. They cannot if CUDA was initialised before the fork."""
 

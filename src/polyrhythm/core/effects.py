@@ -19,8 +19,8 @@ from polyrhythm.wire.messages import (
 )
 
 WITHOUT_PARAMETERS = "stopped-without-parameters"
-"""The name of a report: the job ended while this worker was not a member, so the worker could not
-read the final parameters."""
+"""The name of the report that the job ended while this worker was not a member. Then the worker
+could not read the final parameters."""
 
 
 class Send(Effect, frozen=True):

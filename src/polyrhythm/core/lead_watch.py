@@ -26,7 +26,8 @@ def link_timeout_s(lead_timeout_s: float) -> float:
 
 
 SILENT, HEARD = "lead-silent", "lead-heard"
-"""Journal events: the lead has become suspect; a suspect lead has sent a message again."""
+"""The names of two journal events: the lead has become suspect; a suspect lead has sent a message
+again."""
 
 
 _LEAST_HEARD_EVERY_S = 0.25

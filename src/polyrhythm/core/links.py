@@ -70,5 +70,5 @@ class Links:
             return False
         self._linked.pop(server, None)
         if incarnation == 0 or self._dialed.get(server, 0) <= incarnation:
-            self._dialed.pop(server, None)  # the link did not belong to a later incarnation
+            self._dialed.pop(server, None)  # no later incarnation was dialled
         return True

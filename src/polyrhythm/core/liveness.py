@@ -129,7 +129,7 @@ class Suspicion:
     def beat(self, peer: int, now_ns: int) -> None:
         if (pulse := self._pulses.get(peer)) is not None:
             pulse.beat(now_ns)
-            # the limit becomes shorter when enough gaps are known
+            # The limit of silence may be shorter now, because enough gaps are known.
             self._wake_by(pulse.deadline_ns())
 
     def hear(self, peer: int, now_ns: int) -> None:

@@ -11,7 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 class MinimumTracker(Generic[Key]):
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
-        self._counts: dict[int, int] = {}  # a `Counter` takes twice as long
+        self._counts: dict[int, int] = {}  # updating a `Counter` would take twice as long
         self._least = 0
 
     def __contains__(self, key: Key) -> bool:

@@ -37,7 +37,7 @@ _MOST_RATE = 1e4
 _BELOW_ONE = ("momentum", "beta1", "beta2", "rho")
 _SWITCHES = {"amsgrad", "centered"}
 _BETAS = {"beta1": 0.9, "beta2": 0.999}
-"""Torch has one option with both values; these are its defaults."""
+"""The defaults of torch's option `betas`, which is two options of `--outer`."""
 
 
 def parse_outer(text: str) -> OptimizerSpec | None:

@@ -60,7 +60,8 @@ class Resuming:
         self._last = found.number
         if self._in_vain >= _MOST_IN_VAIN:
             return None, Reason("resumed-in-vain", {"times": self._in_vain, "number": found.number})
-        # the lead may end the job before the command that runs it notices that a server died
+        # The command that runs the job may not know of a dead server yet, because the lead can
+        # notice it first. So at least one server counts as dead.
         servers = job.servers if job.respawn else max(1, job.servers - max(1, loss.servers))
         fields = {
             "number": found.number,

@@ -27,7 +27,7 @@ def accepted_code(
     source = _fetch(host, port, name, job, secret)
     digest = digest_of(source)
     if digest != job.code_digest:
-        raise LinkError("the lead has sent a file that is not the job's: its digest is another one")
+        raise LinkError("the lead has sent a file that is not the job's: the digests differ")
     given = Path(job.name).name
     with tempfile.TemporaryDirectory(prefix="polyrhythm-code-") as folder:
         path = Path(folder) / (given if _MODULE.fullmatch(given) else "job.py")

@@ -78,7 +78,7 @@ class _Span:
     rtts_ns: list[int] = field(default_factory=list)
     """Round-trip times: how long the last worker to arrive in each round waited."""
     models: dict[int, int] = field(default_factory=dict)
-    """In a job with several models: per model, the number of contributions that were steps of it."""
+    """In a job with several models: per model, how many contributions were steps of this model."""
     pushed_nbytes: int = 0
     """The size of all contributions, as far as their workers have reported it (`--push int8`)."""
 
@@ -133,7 +133,7 @@ class Accounting:
         self._last = worker
         if worker in self._last_to_arrive:
             self._last_to_arrive.remove(worker)
-            if trailer.sequence > 1:  # after a rejoin, the first wait is not a round-trip time
+            if trailer.sequence > 1:  # the first wait after joining is not a round-trip time
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points += points

@@ -32,7 +32,8 @@ class Adoptions:
         active = {each.chunk for each in lease.chunks} | {each.chunk for each in lease.sends}
         for chunk, (holder, number) in self._chunks.items():
             if holder == (lease.worker, lease.incarnation):
-                # a member that waits (`blocking`) adds nothing yet
+                # With `--migrate blocking`, a member that waits for points visits no chunk, so it
+                # adds nothing yet.
                 first = (number or lease.number) if chunk in active else 0
                 self._chunks[chunk] = (holder, first)
 

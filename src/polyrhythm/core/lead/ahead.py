@@ -14,10 +14,11 @@ Place: TypeAlias = tuple[int, int]
 class Ahead:
     def __init__(self) -> None:
         self._before: dict[int, Place] = {}
-        """Per chunk with such progress, its place before that progress."""
+        """Per chunk with progress that belongs to the next fold: its place before that progress."""
 
     def note(self, index: int, before: Place) -> None:
-        """A contribution reports such progress in a chunk that was at this place before."""
+        """A contribution that belongs to the next fold reports progress in a chunk. `before`: the
+        place of the chunk until now."""
         self._before.setdefault(index, before)
 
     def folded(self, index: int, place: Place) -> Place:
@@ -25,9 +26,11 @@ class Ahead:
         return self._before.get(index, place)
 
     def passes(self, least: int) -> int:
-        """The full passes in the version that was folded. `least`: the full passes with all progress."""
+        """The full passes in the version that was folded. `least`: the full passes if all progress
+        counts."""
         return min([least, *(passes for passes, _ in self._before.values())])
 
     def settle(self) -> None:
-        """The fold is over, and the next one contains this progress."""
+        """The fold is over. The next fold contains the progress that was noted, so the earlier
+        places are forgotten."""
         self._before.clear()

@@ -37,14 +37,14 @@ class ByRounds:
         self._keeps_rows = keeps_rows(parts.job.kind)
         self._sharing = parts.sharing
         self._whole = self._based_on_whole = True
-        """Kind statistics: whether the version of the last fold that was ordered contains all points
-        that have moved, and after a goal in passes also the points of members that have left since;
-        and whether the version before it does. *When a goal is reached, one more fold follows, with
-        the parameters that the evaluator has computed from the version before it. If points were
-        missing from that version, because they were moving or their member had left, more folds
-        follow.*"""
+        """Kind statistics: whether a version contains all points that have moved and, after a goal
+        in passes, also the points of members that have left since. `_whole` is about the version of
+        the last fold that was ordered, `_based_on_whole` about the version before it. *When a goal
+        is reached, one more fold follows, with the parameters that the evaluator has computed from
+        the version before it. If points were missing from that version, because they were moving or
+        their member had left, more folds follow.*"""
         self._noted_share = 1.0
-        """The smallest share of a step that was written to the journal so far."""
+        """The smallest share of a full optimizer step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
         """A fold that was decided and waits for new routes, or for contributions that workers send
         again."""
@@ -124,8 +124,8 @@ class ByRounds:
         self._note_share(rounds.share)
 
     def _note_share(self, share: float) -> None:
-        """Write to the journal that the share of a step has become smaller: more workers have
-        visited all of their points."""
+        """Write to the journal that folds now make a smaller share of a full step, because more
+        workers have visited all of their points."""
         if share >= self._noted_share or self._keeps_rows:
             return
         self._noted_share = share

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 GROUPS_PER_WORKER = 4
-"""With fewer row groups for each worker, row groups are divided."""
+"""If a data set has fewer row groups than this for each worker, row groups are divided into several
+chunks."""
 MOST_GROUPS = 4_096
 """The most edges of row groups that a worker announces. If there are more row groups, neighbours
 count as one."""
@@ -46,7 +47,7 @@ def chunk_edges(
     for wanted in even:
         begin = bisect_left(edges, found[-1] + least)
         if wanted <= found[-1] or begin == len(edges):
-            continue  # a large row group contains several wanted edges
+            continue  # this edge lies in the same large row group as the edge before it
         cut = _nearest(edges, wanted, begin)
         if points - cut >= least:
             found.append(cut)

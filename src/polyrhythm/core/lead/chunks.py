@@ -29,8 +29,8 @@ class Chunk:
     passes: int = 0
     cursor: int = 0
     visited: int = 0
-    """When this chunk last had progress: the number of the progress report, counted over all
-    chunks."""
+    """The number of the last progress report about this chunk. The reports about all chunks are
+    numbered together, so a higher number means a later visit."""
 
     @property
     def points(self) -> int:
@@ -42,9 +42,10 @@ class Chunk:
         return self.heir or self.holder
 
     def ends_in_vain(self, passes: int, epochs: int | None) -> bool:
-        """Kind statistics: whether a visit that ends the last pass does not count, because the holder
-        was told to give the chunk up without sending what it remembers. If the contribution that
-        reports the visit was made under two leases, it also subtracts these points again."""
+        """Kind statistics: whether the visit that would end the last pass of this chunk must not
+        count. It must not count if the holder was told to give the chunk up without sending the
+        memory of its points: the holder then subtracts these points again, perhaps in the same
+        contribution."""
         given = self.heir is not None and not self.delivery
         return given and epochs is not None and passes >= epochs
 

@@ -161,7 +161,7 @@ class Contributions:
         if partial is None:
             sender = self._sender(key)
             if key[2] <= sender.done:
-                return None  # it was complete before this server became a primary
+                return None  # the contribution was complete before this server became a primary
             partial = self._begin(key, sender)
         round_ = message.round
         partial.reports[message.server] = message.routing
@@ -357,7 +357,8 @@ def in_range(trailer: Trailer) -> Trailer:
 
 
 def _too_large(value: float | None) -> bool:
-    return value is not None and not abs(value) <= MOST_NUMBER  # also true for NaN
+    # written with `not`, so that NaN counts as too large
+    return value is not None and not abs(value) <= MOST_NUMBER
 
 
 def _bounded(value: float | None) -> float | None:

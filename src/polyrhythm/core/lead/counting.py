@@ -113,12 +113,13 @@ class Counting:
         self._mode.end_if_idle(now_ns)
 
     def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
-        """A member leaves its contribution out. The member counts as a member without a contribution
-        in this round only, and the steps of the others do not become smaller. Returns False if the
-        job ends."""
+        """A member leaves its contribution out. The round goes on without it, but it does not count
+        as a worker without points, so the step of the round does not become smaller. Returns False
+        if the job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
-        # note the first, the tenth, the hundredth contribution, and so on
+        # Write to the journal only the first, the tenth, the hundredth such contribution, and so
+        # on.
         if str(count).strip("0") == "1":
             fields = plain_reason(message.skipped).fields
             self._outbox.note(

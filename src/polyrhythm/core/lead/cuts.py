@@ -85,7 +85,8 @@ class Cuts:
         """Whether another job writes to the same store. If so, this job makes no more
         checkpoints."""
         self._clocks: dict[str, RecordedWorker] = {}
-        """Per name, the workers in the record of the checkpoint from which the job resumed."""
+        """The workers in the record of the checkpoint from which the job resumed, by their
+        names."""
         self._longest_ns = 0
 
     def resume(self, record: Record, kept_nbytes: int) -> None:
@@ -188,7 +189,7 @@ class Cuts:
         if cut is None or cut.phase is not _Phase.WITHHOLDING:
             return
         if self._ending.begun:
-            self._cut = None  # the last fold of the job ends the withholding
+            self._cut = None  # members send contributions again after the last fold
             self.keeping.over()
             return
         for member in self._view.members():

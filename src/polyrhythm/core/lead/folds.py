@@ -104,7 +104,8 @@ class Folds:
         at, enlisted = self._view.at, self._rounds.enlisted
         for worker in self._rounds.last_first(release):
             member = at(worker)
-            # if a worker rejoins during a fold, the servers learn of it with the next fold
+            # Servers learn with the next fold that a worker has rejoined during this fold. Until
+            # then it cannot read a version, so it is not released.
             if member is not None and member.key in enlisted:
                 member.resting = False
                 self.release_one(member, readers)

@@ -59,16 +59,17 @@ class LeadMachine:
         self._timed = [part for part, used in rare if used]
         """The parts with a `wake_ns` that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # faster to look up than that of the class
+        self._handlers = self._HANDLERS  # Python finds it faster in the object than in its class
 
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         effects: list[Effect] = []
-        self._outbox.out = effects  # as `begin` does, without a call for every event
+        self._outbox.out = effects  # what `begin` does, without the cost of a call
         if not self._ending.over:
             if self._has_store and self._cuts.active:
-                self._pauses.exclude(now_ns)  # the tick that detects a pause may come later
+                # the tick that detects pauses may come later
+                self._pauses.exclude(now_ns)
             handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
@@ -327,7 +328,7 @@ class LeadMachine:
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
-            # the heartbeats of this worker wait behind the parts of a large state
+            # a sign of life: the worker's heartbeats wait behind the parts of a large state
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.received(message, now_ns)
 

@@ -54,11 +54,11 @@ class Migration:
         self._flying: dict[int, Delivery] = {}
         """Per chunk whose points are on their way, its delivery."""
         self._free: dict[int, tuple[Holder, Holder]] = {}
-        """Per chunk that moves without its points, because the target has a copy, its source and
-        target."""
+        """The chunks that move without their points, because the target has a copy: per chunk, its
+        source and its target."""
         self._back: set[int] = set()
-        """Those of them that go back to an owner which does not share them any more. The journal has
-        no line about the begin of these moves, so it must have none that takes it back."""
+        """The chunks in `_free` that go back to an owner which does not share them any more. The
+        journal has no line that such a move has begun, so it gets none if the move is given up."""
         self._numbers = 0
         self._copies: dict[Holder, dict[int, None]] = {}
         """Per member, the chunks of which it has an inactive copy, the oldest one first."""
@@ -286,7 +286,8 @@ class Migration:
         self.adoptions.forget(left)
 
     def shared(self, plan: DataPlan) -> None:
-        """The chunks were shared anew: copies of chunks that a member holds again are active."""
+        """The chunks were shared anew. If a member now holds a chunk of which it had an inactive
+        copy, the copy is active again."""
         for holder, copies in self._copies.items():
             for index in [index for index in copies if plan.chunks[index].holder == holder]:
                 del copies[index]
@@ -331,7 +332,8 @@ class Migration:
                 sends.append(ChunkSend(delivery.number, *points, *delivery.target, name, address))
         chunks, copies = lease.chunks, tuple(self._copies.get(holder, ()))
         if not self._rows:
-            # a chunk that moves without its points may still come back to its holder
+            # The holder keeps a chunk that moves without its points, because the chunk may still
+            # come back to it.
             sent = {send.chunk for send in sends}
             copies += tuple(index for index in plan.leaving(holder) if index not in sent)
         if self.waits(holder):

@@ -89,7 +89,7 @@ class ByArrival:
         if decision.fold:
             self.fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            # a worker that has just contributed asked for the parameters with its contribution
+            # A worker that has just contributed has asked for the parameters in its contribution.
             asked = sync.NO_WORKERS
             if isinstance(event, sync.MemberContributed):
                 asked = frozenset((event.worker,))

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from polyrhythm.wire.messages import Trailer
 
 _REST = 0.5
-"""At the end of a job, a last check needs only this share of a pass."""
+"""At the end of a job, a last check is made if this share of a pass was visited since the check
+before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Passes:
             )
 
     def visit(self, points: int) -> None:
-        """So many points were visited for the first time in their pass."""
+        """This many points were visited for the first time in their pass."""
         self._visited += points
 
     def folded(self, passes: int, data_set: int) -> PassObjective | None:

@@ -88,8 +88,9 @@ class PrivatePlan(DataPlan):
         *,
         shares: bool = False,
     ) -> None:
-        """A member has a data set of this many points. `least`: the fewest points of a chunk. While
-        chunks of an earlier incarnation may still count, the member does not get them yet."""
+        """A member has a data set of this many points. `least`: the fewest points of a chunk. The
+        member does not get the chunks of its earlier incarnation yet, as long as contributions of
+        that incarnation may still count."""
         found = self._sets.get(name)
         if found is None or found.points != points or self._other(found, holder, fingerprint):
             if found is not None:

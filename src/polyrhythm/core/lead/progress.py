@@ -16,7 +16,8 @@ from polyrhythm.wire.messages import Abstained, JobSpec, Report, Trailer
 from polyrhythm.wire.messages.reasons import NO_STEP, Field
 
 NOT_FINITE = "goal-not-finite"
-"""The code of an end at a goal while the objective is not finite: the job has failed."""
+"""The code of the reason when a goal is reached while the objective is not finite. The job then
+counts as failed."""
 STOPPED = Reason("stopped")
 """The reason for an end that Ctrl-C or SIGTERM requested."""
 IDLE_ROUNDS = 3
@@ -160,7 +161,8 @@ class JobProgress:
         return None if goal is None else self._concluded(goal)
 
     def _add_passes(self, line: dict[str, Any]) -> None:
-        """Add the passes of each worker over its own chunks, if they are balanced."""
+        """Add to a journal line how many passes each worker has made over its own chunks, if the
+        job balances passes."""
         for worker, passes in self._sharing.passes_of().items():
             if worker in line["workers"]:
                 line["workers"][worker]["passes"] = passes
@@ -294,8 +296,9 @@ class Goals:
     # -- goals ---------------------------------------------------------------------------------
 
     def holds(self, goal: Reason | None) -> bool:
-        """Whether a goal that was reached before is still reached. *With kind statistics the full passes
-        fall if a member leaves in the last pass, because nobody remembers its points.*"""
+        """Whether a goal that was reached before is still reached. *With kind statistics the full
+        passes fall if a member leaves in the last pass, because the statistics of its points leave
+        with it.*"""
         by_passes = goal is not None and goal.fields.get("goal") == "passes"
         return not by_passes or self._by_passes()
 

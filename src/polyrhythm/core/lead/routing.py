@@ -312,9 +312,13 @@ class RoutingTable:
 
     def check(self) -> None:
         if self.seeder is not None and not self.all_placed and not self.all_seeded:
-            raise InvariantBroken(f"w{self.seeder} seeds servers that have not made room yet")
+            raise InvariantBroken(
+                f"w{self.seeder} seeds servers that have not allocated their slices"
+            )
         if not self.all_seeded and not self._seeded <= self._placed.keys():
-            raise InvariantBroken("a server that has not made room in this epoch is seeded")
+            raise InvariantBroken(
+                "a server is seeded that has not allocated its slices in this epoch"
+            )
         routes, servers = self._sound
         if routes is not self.routes or servers != self.addresses.keys():
             self._check_routes()

@@ -210,7 +210,8 @@ class Servers:
             if self._routing.would_lose(server) is None:
                 self.lose(server, Reason("server-silent", fields), now_ns)
             else:
-                # the next heartbeat of the server begins a new judgement
+                # Forget the gaps between its earlier heartbeats. If the server sends another one,
+                # it is judged anew.
                 self.suspicion.forget(server)
                 if server not in self._silent:
                     self._silent.add(server)

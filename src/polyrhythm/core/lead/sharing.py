@@ -163,7 +163,7 @@ class Sharing:
             self._balancing.deliver(self._spare)
             assert self._plan is not None
             self._migration.begin(self._plan, len(self._members))
-            # every member must listen for points
+            # Send every member a new lease, which tells it to listen for points.
             self._changed |= self._plan.renumber(member.key for member in view.members())
 
     def take_choice(self) -> MigrationChoice | None:
@@ -226,7 +226,7 @@ class Sharing:
         return self._migration.lease(self._plan, holder)
 
     def _sent(self, lease: Leased) -> Leased:
-        """The lease, which is sent now."""
+        """Note that this lease is sent now, and return it."""
         if self._migration is not None:
             self._migration.adoptions.leased(lease)
         return lease
@@ -249,8 +249,9 @@ class Sharing:
         self, view: View, gone: Iterable[Holder], *, ends: bool = False
     ) -> list[tuple[Member, Leased]]:
         """Every server knows the view, in which the members in `gone` are missing: share the chunks
-        again. `ends`: kind statistics, the job has reached its goal, so members that have joined get
-        no chunks of others, which would forget the points. Returns the leases that changed."""
+        again. `ends`: a job of kind statistics has reached its goal. Members that have joined then
+        get no chunks of other members, because these would forget the points. Returns the leases
+        that changed."""
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)

@@ -23,7 +23,7 @@ _PASSES = 2
 _SILENT_NS = 30 * 10**9
 """If no worker has reported anything, a line appears after this time."""
 _MOST_SHOWN = 10
-"""The most names in a sentence."""
+"""The most names of metrics that a sentence in the journal lists."""
 
 
 class Targets:

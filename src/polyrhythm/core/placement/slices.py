@@ -155,7 +155,7 @@ def _cut(
     total_nbytes = sum((run.end - run.first) * run.item for run in runs)
     share_nbytes = total_nbytes // max(1, servers)
     slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
-    # rounding the slice size up to whole cache lines can result in too few slices
+    # a slice size that was rounded up to whole cache lines can give fewer slices than servers
     if len(slices) < servers:
         slices = _cut_at(runs, places, min(slice_nbytes, share_nbytes))
     return slices

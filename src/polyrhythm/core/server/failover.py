@@ -108,11 +108,12 @@ class Failover:
             settled += state.replication.reroute(self._primary_of(each).items(), each.routing)
         state.view = max(state.view, place.view)
         if moved:
-            # these steps refer to the former slices; `take_over` finds the steps that are in all
-            # slices
+            # These steps were made in the slices that this server had before. `take_over`
+            # acknowledges the steps that are in all of its present slices.
             settled = []
             state.epoch.since = place.routing
-            state.folding = None  # the lead repeats the order for slices that are not folded
+            # forget this order: the lead repeats it for slices that are not folded
+            state.folding = None
             state.leases.move(event.version)
             self._mode.take_over(event, anew=not before)
         # earlier confirmations may not cover all slices that are copied now
@@ -147,7 +148,7 @@ class Failover:
 
     def slice_seeded(self, event: ev.SliceSeeded) -> None:
         if event.routing != self._seeding or event.slice not in self.unseeded:
-            # the seed is repeated, or its sender died before the slices were built again
+            # the seed came twice, or its sender died and the slices were allocated again
             return
         self.unseeded.remove(event.slice)
         self._report_seeded()
@@ -184,7 +185,7 @@ class Failover:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        # the receiver ignores slices that it no longer wants
+        # the peer may need fewer slices by now, and ignores the others
         if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 
@@ -204,7 +205,8 @@ class Failover:
         caught_up = state.replication.caught_up(peer)
         settled = state.replication.confirm(peer, message.rows, adopted=adopted)
         if state.replication.caught_up(peer) and not caught_up:
-            # report the epoch of the slices, even if the lead does not know yet that it is applied
+            # Name the epoch that the slices follow, even if this server has not told the lead yet
+            # that it applies this epoch.
             held = state.epoch.held
             state.tell_lead(m.CaughtUp(**state.identity() | {"routing": held}, peer=peer))
         self._settle(settled, now_ns)

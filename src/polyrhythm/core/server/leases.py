@@ -142,7 +142,7 @@ class Versions:
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
-        leased: dict[int, int] = {}  # a `Counter` takes several times as long
+        leased: dict[int, int] = {}  # building a `Counter` would take several times as long
         for version, slot in self._leases.values():
             if version > self.version:
                 raise InvariantBroken("a version that was never folded is leased")

@@ -31,7 +31,7 @@ class Verdict(Enum):
     STRANGER = "stranger"
 
 
-# an Enum lookup costs a call, and these members are needed for every slice
+# reading a member of an Enum costs a call, and these members are read for every slice
 NEW, REPEATED, STRANGER = Verdict.NEW, Verdict.REPEATED, Verdict.STRANGER
 
 
@@ -100,7 +100,7 @@ class Ledger:
 
     @property
     def members(self) -> tuple[Row, ...]:
-        """The members, each with the sequence 0."""
+        """A row for each member, with the sequence 0."""
         return tuple(Row(worker, incarnation, 0) for worker, incarnation in self._members.items())
 
     # -- contributions -------------------------------------------------------------------------

@@ -37,9 +37,9 @@ class ServerMachine:
         """A fold that was ordered while the slices of a cut are being copied."""
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
-        """Not used if the lead runs in the same process, because then the two live and stop
-        together."""
-        self._handlers = self._HANDLERS  # an attribute of the instance is looked up faster
+        """Watches the heartbeats of the lead. A server in the lead's own process does not use it,
+        because the two live and stop together."""
+        self._handlers = self._HANDLERS  # Python finds it faster in the object than in its class
 
     # -- the machine ---------------------------------------------------------------------------
 

@@ -247,7 +247,7 @@ class RowsMode(RoundsMode):
         """Per member, its last contribution in the present version, as the last fold has named
         it."""
         self._round = 0
-        """The round of that fold."""
+        """The round of the fold that named `_rows`."""
 
     def contributed(self, event: ev.Contributed) -> None:
         state = self._state
@@ -265,7 +265,7 @@ class RowsMode(RoundsMode):
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
         if event.version < self._round:
-            self._rows = {}  # the slice that this server has taken over lacks that fold
+            self._rows = {}  # a slice that this server has taken over has not made that fold
         super().take_over(event, anew=anew)
 
     def contained(self) -> dict[int, int]:

@@ -38,7 +38,7 @@ class Due(Enum):
     lease."""
 
 
-# an Enum lookup costs a call, and these members are needed at every step
+# reading a member of an Enum costs a call, and these members are read at every step
 NO, YES, PASSED_ALL = Due.NO, Due.YES, Due.PASSED_ALL
 
 
@@ -88,8 +88,8 @@ class Cadence(Protocol):
         """The next steps, if no message changes the plan."""
 
     def due_in_ns(self, left_ns: int) -> int | None:
-        """How long from now the worker becomes due: it contributes after the first step that ends
-        then or later. None if the decision does not depend on time."""
+        """In how many nanoseconds the worker becomes due. It contributes after the first step that
+        ends at that time or later. None if the decision does not depend on time."""
 
     def looks(self, *, in_flight: bool) -> bool:
         """Whether the worker reads its links between two steps."""

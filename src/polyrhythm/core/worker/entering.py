@@ -98,7 +98,7 @@ class Entry:
         state = self._state
         state.points, state.batch, state.listens = event.points, event.batch, event.listens
         state.groups, state.shares, state.data = event.groups, event.shares, event.data
-        # the user's code waits for its chunks, so the parameters may change
+        # the user's code waits for its chunks and does not use the parameters, so they may change
         state.user_computes = False
         if state.over_because is not None:
             self._departure.rejoin(state.over_because, now_ns)

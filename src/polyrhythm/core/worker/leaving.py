@@ -167,7 +167,7 @@ class Departure:
         state.over_because = None
         state.rejoins_because = reason
         before = state.outbox.incarnation
-        # if this is the last worker, the job must wait for it
+        # tell the lead, because a job whose last worker rejoins must wait for it
         state.outbox.tell_lead(m.Leave(**state.outbox.identity(), reason=reason, rejoins=True))
         state.begin(now_ns, state.mode.ticket)
         state.mode.expect(None)

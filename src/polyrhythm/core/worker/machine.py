@@ -19,7 +19,7 @@ from polyrhythm.core.worker.training import Training
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
-# an Enum lookup costs a call, and these members are needed for every event
+# reading a member of an Enum costs a call, and these members are read for every event
 _LEAVING, _ENDED = Phase.LEAVING, Phase.ENDED
 
 
@@ -40,7 +40,7 @@ class WorkerMachine:
         self.name = name
         self._state = state = WorkerState(name)
         self.outbox = state.outbox
-        """It also contains the number and the incarnation of this worker."""
+        """The effects of an event, and the number and the incarnation of this worker."""
         self._lead = LeadWatch()
         self._departure = departure = Departure(state)
         self._training = training = Training(state, departure)
@@ -51,7 +51,7 @@ class WorkerMachine:
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         state, kind = self._state, type(event)
         effects: list[Effect] = []
-        state.outbox.do = effects.append  # as `begin` does, without a call for every event
+        state.outbox.do = effects.append  # what `begin` does, without the cost of a call
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]

@@ -124,7 +124,7 @@ class MicroBatch:
         return self._bounded(max(aimed, self._efficient()))
 
     def _efficient(self, share: float = _START) -> float:
-        """The number of points with which the start takes this share of the time."""
+        """The number of points of a micro-batch whose start takes this share of its time."""
         start, point = self._fit()
         return start * (1 - share) / (share * point)
 

@@ -61,7 +61,7 @@ class Assembly:
             if not counts[before]:
                 del counts[before]
                 changed = True
-        if changed:  # a version has appeared or disappeared
+        if changed:  # the set of versions that slices have is another one now
             self.version, self.newest = min(counts), max(counts)
             self.whole = self.version == self.newest
 

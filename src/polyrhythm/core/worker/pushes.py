@@ -209,7 +209,8 @@ class Pushes:
             # sent again
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
-        # with more than 15 keywords Python would build a dict, which takes longer than all the rest
+        # This call has at most 15 keywords. With more, Python would build a dict, which would take
+        # longer than all the rest.
         trailer = m.Trailer(
             term=outbox.term,
             view=outbox.view,

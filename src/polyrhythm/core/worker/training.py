@@ -12,7 +12,7 @@ from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.state import WorkerState
 from polyrhythm.wire import messages as m
 
-# an Enum lookup costs a call, and these members are needed for every event
+# reading a member of an Enum costs a call, and these members are read for every event
 _WAITING, _RESTING, _COMPUTING = Phase.WAITING, Phase.RESTING, Phase.COMPUTING
 _LEAVING = Phase.LEAVING
 

@@ -28,7 +28,8 @@ from polyrhythm.core.machine import Reason
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The chunks and points that a move has begun to move, and its reason."""
+    """A move that has begun: its number of chunks, their number of points, and the reason for the
+    move."""
 
     chunks: int
     points: int
@@ -41,7 +42,8 @@ class Balancing:
 
     def __init__(self, migration: Migration | None = None, *, even: bool = False) -> None:
         """`migration`: delivers the points of chunks that move; None if only leases move. `even`:
-        once points have moved, all members also finish every pass at the same time."""
+        after the first move, chunks also move so that all members finish every pass at the same
+        time."""
         self._migration = migration
         self._even = even
         self._moved = False
@@ -50,7 +52,8 @@ class Balancing:
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
         self._given: list[Gift] = []
-        """The moves of leases without points that have begun and have not ended."""
+        """The moves that have begun and have not ended, and in which only leases move: no points
+        are sent."""
         self._over = False
         """Whether the job is over, so that the journal has all moves."""
 
@@ -100,11 +103,11 @@ class Balancing:
     def ended(
         self, plan: DataPlan, members: Collection[Holder], *, last: bool = False
     ) -> list[EndedMoves]:
-        """The moves that have ended since the last call, and that the journal does not have yet.
-        `members`: those of the job. `last`: the job is over, so moves that are not complete have
-        ended too. Of moves of leases without points, only those are returned that ended without
-        being complete. *A move is returned once: what happens to it while
-        the model is being saved does not count.*"""
+        """Return the moves that have ended since the last call, for the journal. `members`: the
+        members of the job. `last`: the job is over, so moves that are not complete have ended too.
+        A move in which only leases move is returned only if it ended without being complete. *After
+        a call with `last`, no moves are returned: what happens to chunks while the model is being
+        saved does not count.*"""
         if self._over:
             return []
         self._over = last
@@ -116,7 +119,7 @@ class Balancing:
     def _interrupted(
         self, plan: DataPlan, members: Collection[Holder], *, last: bool
     ) -> list[EndedMoves]:
-        """The moves of leases without points that have ended without being complete."""
+        """The moves in which only leases move, and which have ended without being complete."""
         found, given = EndedCounts(), self._given
         self._given = []
         for gift in given:

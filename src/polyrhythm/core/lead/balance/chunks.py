@@ -26,8 +26,9 @@ class HeldChunk:
 def choose(
     held: Sequence[HeldChunk], amount: float, last_pass: int | None, *, ends: bool
 ) -> list[int]:
-    """The chunks with about `amount` points. `last_pass`: the number of passes of the job; None if
-    there is none. `ends`: `amount` is a number of remaining visits, and not of points."""
+    """Choose chunks with about `amount` points in all. `last_pass`: the number of passes after
+    which the job ends; None if no number of passes ends it. `ends`: `amount` is a number of
+    remaining visits, and not of points."""
     this_pass = min((chunk.passes for chunk in held), default=0)
     chosen: list[int] = []
     for chunk in sorted(

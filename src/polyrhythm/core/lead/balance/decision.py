@@ -30,14 +30,15 @@ _MOST_PASSES = 16
 """The remaining time counts as at most the time of this many passes. With a lower limit, workers that
 are behind would give away many points for a short time, and get them back."""
 _MOVE_ROUNDS = 2
-"""How many rounds a move takes: the holder must confirm it."""
+"""How many rounds a move takes: it is complete only when the holder of the chunks has confirmed
+it."""
 _PASS = "balance-pass"
 _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More chunks would
 change its passes so much that the chunks had to come back."""
 _CERTAIN, _LIKELY = 3.0, 1.5
-"""How many standard errors a difference must have: first for a move of many points, then for a move
-of one or two chunks between workers that are known to differ."""
+"""A difference must be larger than this many standard errors. The first number is for a move of
+many points, the second for a move of one or two chunks between workers that are known to differ."""
 
 
 @dataclass(frozen=True, slots=True)

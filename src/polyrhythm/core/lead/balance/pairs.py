@@ -109,8 +109,8 @@ def merged(members: Sequence[Pace]) -> SuperWorker:
 
 
 def pair(ranked: Sequence[SuperWorker]) -> list[tuple[SuperWorker, SuperWorker]]:
-    """Pair the first with the last, the second with the last but one, and so on. `ranked`: the
-    super-workers in ascending order of what is to be balanced."""
+    """Pair the first super-worker with the last one, the second with the last but one, and so on.
+    `ranked`: the super-workers in ascending order of what is to be balanced."""
     return [(ranked[at], ranked[-1 - at]) for at in range(len(ranked) // 2)]
 
 

@@ -29,7 +29,8 @@ longer."""
 _HALVES = (4, 8, 16, 32)
 """After each of these numbers of rounds, the rounds up to the number before it are forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
-"""How far the speed of a machine usually is from its mean, as a share, and for how many seconds."""
+"""By which share the speed of a machine usually differs from its mean, and for how many seconds at
+a time."""
 _CHANGED, _CHANGED_S = 2.0, 2.0
 """The speed of a worker has changed if its time per point is more than `_CHANGED` times the usual
 time, or less than the usual time divided by `_CHANGED`, for `_CHANGED_S` seconds."""
@@ -93,14 +94,15 @@ class _Measured:
     rounds: int = 0
     """The number of measured rounds, including forgotten ones."""
     counted: _Rounds = field(default_factory=_Rounds)
-    """The rounds that still count for the speed."""
+    """The rounds from which the speed is computed. Forgotten rounds are not among them."""
     late: _Rounds = field(default_factory=_Rounds)
-    """The rounds that are kept when rounds are forgotten the next time."""
+    """The rounds since rounds were last forgotten. The next time, all earlier rounds are
+    forgotten."""
     wander: float = 0.0
     """The mean square of the difference between the recent mean and the long mean, as a share of the
     long mean."""
     walked_s: float = 0.0
-    """The time since points were moved."""
+    """How many seconds of rounds have passed since points were last moved."""
     side: int = 0
     away_s: float = 0.0
     away: _Rounds = field(default_factory=_Rounds)

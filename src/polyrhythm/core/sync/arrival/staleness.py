@@ -76,8 +76,8 @@ SSP = PolicyEntry("ssp", "at most S steps ahead of the slowest", GATED, _build_s
 ASP = PolicyEntry(
     "asp",
     "no worker waits for another",
-    # kind statistics is allowed for comparison only: sums of different moments may diverge (FSP's
-    # Fig. 14)
+    # asp accepts kind statistics for comparison only: it adds up changes that belong to different
+    # versions, and training may diverge (FSP's Fig. 14)
     replace(GATED, kinds=GATED.kinds | {"statistics"}, asks_before_steps=False),
     _build_asp,
 )

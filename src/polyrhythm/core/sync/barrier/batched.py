@@ -63,7 +63,9 @@ class Batched:
         self._measurement, self._most = RoundMeasurement(), 0.0
         cold = self._warm_up.in_round
         self._warm_up.close()
-        if cold:  # this time includes a worker's first step, so measure the size once more
+        # the time of this round includes a worker's first step, so measure this batch size once
+        # more
+        if cold:
             return None
         change = size.closed(measured)
         self._terms = size.next()

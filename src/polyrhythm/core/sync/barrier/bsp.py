@@ -70,7 +70,8 @@ class Bsp:
             if self._missing and self._open and not self._counted_before:
                 until_ns = self._until_ns
                 if until_ns is None or now_ns < until_ns:
-                    return self._waiting  # for most events `_evaluate` would return the same
+                    # for most events, `_evaluate` would return this decision too
+                    return self._waiting
         else:
             self._update_members(event, now_ns)
             self._set_timer()

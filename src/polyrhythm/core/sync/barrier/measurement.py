@@ -29,7 +29,7 @@ class RoundMeasurement:
         if trailer.probe_ns > self.probe_ns:
             self.probe_ns = trailer.probe_ns
         barrier_ns = trailer.wait_ns + trailer.transfer_ns
-        if barrier_ns:  # 0 if the worker has not been at a barrier yet
+        if barrier_ns:  # a worker that has not been at a barrier yet reports 0
             self._barriers_ns += barrier_ns
             self._trailers += 1
         if trailer.probe is not None:
@@ -54,8 +54,8 @@ class RoundMeasurement:
 
     @property
     def micro_ns(self) -> int:
-        """The slowest worker's shortest micro-batch, or its mean step if it does not report one; 0
-        if not measured."""
+        """The duration of the slowest worker's shortest micro-batch, or of its mean step if it does
+        not report micro-batches; 0 if neither was measured."""
         return round(self._micro_ns)
 
     @property

@@ -72,7 +72,8 @@ def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
 
 
 def _rounded(times: Mapping[int, float]) -> dict[int, int]:
-    """Each time rounded to three digits, as a multiple of the last digit of the shortest time."""
+    """Each time rounded to three digits, in units of the last of the three digits of the shortest
+    time."""
     unit = 10.0 ** (math.floor(math.log10(min(times.values()))) - _DIGITS + 1)
     whole = {time: _three_digits(time / unit) for time in set(times.values())}
     return {worker: whole[time] for worker, time in times.items()}

@@ -85,6 +85,7 @@ def _plan_reason(plan: StepPlan, cap: int) -> Reason:
         "horizon_ms": plan.horizon / 1e6,
         "usage": plan.utilisation,
     }
-    if plan.cap > cap:  # with fewer steps the fastest worker could not meet the slowest one
+    # `cap` steps of the fastest worker take less time than one step of the slowest
+    if plan.cap > cap:
         return Reason("plan-over-cap", {**fields, "cap": cap, "raised": plan.cap})
     return Reason("plan", fields)

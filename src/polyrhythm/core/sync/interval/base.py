@@ -18,14 +18,15 @@ FIRST_NS = 200 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
 _FAST = 4
-"""Of five rounds, the second fastest is taken as the workers' speed. Disturbances only make rounds
-slower, so the faster rounds show the speed best."""
+"""The speed of the workers is taken from the second fastest of five rounds. Disturbances only make
+rounds slower, so the faster rounds show the speed best."""
 _VARY = 1.2
 _PHIS = 2
-"""Without a learning rate, a search begins with this many times the cost of a barrier: barriers then
-take a third of the time."""
+"""Without a learning rate, the interval at the start of a search is this many times the cost of a
+barrier, so that barriers take a third of the time."""
 _LEAST_BATCH = 0.75
-"""But the search begins with at least this share of the interval of a batch."""
+"""Without a learning rate, the interval at the start of a search is at least this share of the
+interval in which the workers visit as many points as in a round of bsp."""
 _ASK_EVERY = 4
 
 
@@ -35,7 +36,7 @@ class IntervalTerms:
     probe: bool
     """Whether workers measure the objective before the interval begins."""
     parts: int = 1
-    """If n, workers measure the objective on every n-th point of the probe sample."""
+    """Workers measure the objective on every n-th point of the probe sample; this is n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Measured:
     objective: float | None = None
     """The objective when this round opened; None if it was not measured."""
     micro_ns: int = 0
-    """The slowest worker's shortest micro-batch; 0 if unknown."""
+    """The duration of the slowest worker's shortest micro-batch; 0 if unknown."""
     pass_ns: int | None = None
     """The time that the fastest worker needs for all of its points; None if unknown."""
     usual: bool = True

@@ -62,15 +62,16 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
 """The least and the most rounds in one part of a trial. Without the upper limit, a wrong report of
 a worker about the time to measure the objective could make a trial endless."""
 _PROBES = 10
-"""A part takes this many times as long as measuring the objective, unless it would then have more
-than `_MOST_ROUNDS` rounds."""
+"""A part of a trial takes this many times as long as measuring the objective, unless it would then
+have more than `_MOST_ROUNDS` rounds."""
 _SAMPLES = (1, 2, 4, 8)
-"""The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. The
-largest of these is chosen with which a trial takes no longer than the job has trained so far. The
+"""The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. It is
+the largest of these shares with which a trial takes no longer than the job has trained so far. The
 first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
-"""The least and the most rounds between two checks, as multiples of the number of rounds in one part
-of a trial. A trial has fewer parts, so a stage takes longer than its trial."""
+"""The fewest and the most rounds between two checks of the gain that a trial has promised. The unit
+is the number of rounds in one part of the trial. A stage has at least three checks, so it takes
+longer than its trial, which has nine parts."""
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
 
@@ -175,7 +176,7 @@ class AutoInterval:
         return self._begin_trial("interval-measuring")
 
     def _begin_trial(self, code: str, **fields: float) -> Reason:
-        """Start a trial, with an interval that is within the limits, and whose double is too."""
+        """Start a trial with an interval eta for which eta and 2 eta are within the limits."""
         self._stage = None
         most_ns = max(self._bounds.low_ns, self._bounds.high_ns // 2)
         self._interval_ns = min(most_ns, self._bounds.clamp(self._interval_ns))
