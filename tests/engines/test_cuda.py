@@ -64,7 +64,7 @@ def test_a_crash_of_the_driver_is_no_crash_of_the_fork_server(tmp_path: Path) ->
     ("built", "environ", "words"),
     [
         (False, {}, "torch 9.9 is built without it; install a torch with CUDA"),
-        (True, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES is '', with which torch 9.9"),
+        (True, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES is '', so torch 9.9"),
         (True, {}, "check the driver with nvidia-smi"),
     ],
 )

@@ -75,7 +75,7 @@ def test_partial_fit_learns_and_refuses_labels_outside_the_classes(
         ({"C": 0.0}, "C is 0.0"),
         ({"solver": "saga"}, "solver='lbfgs' with an L2 penalty"),
         ({"l1_ratio": 0.5}, "solver='lbfgs' with an L2 penalty"),
-        ({"sync": "fsp"}, "gradients of all points at one place"),
+        ({"sync": "fsp"}, "gradients of all points at the same coefficients"),
     ],
 )
 def test_a_wrong_option_is_named(

@@ -66,7 +66,7 @@ class Result:
 
     @property
     def worker_failures(self) -> dict[str, str]:
-        """Why each worker failed that failed and was not started again, by the worker's name."""
+        """Per worker that failed and was not started again: why it failed."""
         return dict(self.summary.get("worker_failures") or {})
 
     @property

@@ -23,7 +23,7 @@ def look_for_cuda() -> CudaFound:
     count = torch.cuda.device_count()
     if not count:
         return _nothing_found()
-    # torch has no public function for this
+    # torch has no public function that says whether CUDA was initialised before a fork
     in_bad_fork = getattr(torch.cuda, "_is_in_bad_fork", lambda: False)
     return CudaFound(count, forked=not in_bad_fork())
 
@@ -68,7 +68,7 @@ def why_missing(version: str, *, built: bool, environ: Mapping[str, str]) -> str
             f"torch {version} is built without it; install a torch with CUDA, or use --devices cpu"
         )
     if _VISIBLE in environ:
-        return f"{_VISIBLE} is {environ[_VISIBLE]!r}, with which torch {version} finds no device"
+        return f"{_VISIBLE} is {environ[_VISIBLE]!r}, so torch {version} finds no device"
     return (
         f"torch {version} finds no device; check the driver with nvidia-smi, or use --devices cpu"
     )

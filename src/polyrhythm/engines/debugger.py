@@ -18,7 +18,8 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)", re.MULTILINE)
 def in_debugger(threads: Iterable[threading.Thread]) -> bool:
     """Whether one of these threads is in a debugger (pdb, or one that is built on it)."""
     wanted = {thread.ident for thread in threads}
-    # the text before the first thread, then the identity and the stack of each thread
+    # `split` returns the text before the first thread, then the identity and the stack of each
+    # thread
     _, *found = _THREAD.split(_stacks())
     pairs = zip(found[::2], found[1::2], strict=True)
     return any(int(ident, 16) in wanted and bdb.__file__ in stack for ident, stack in pairs)

@@ -24,7 +24,7 @@ class EngineRun:
     failed: str | None = None
     """Why the job failed; None if it did not."""
     worker_failures: dict[str, str] = field(default_factory=dict)
-    """Why workers failed that were not started again, by name."""
+    """Per worker that failed and was not started again: why it failed."""
     respawned: dict[str, int] = field(default_factory=dict)
     """How often each process was started again."""
     lost: int = 0

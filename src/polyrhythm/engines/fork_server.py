@@ -36,7 +36,9 @@ def main(engine: socket.socket, preload: list[str], *, cuda: bool) -> None:
     if cuda:
         _tell(engine, Exit(found=look_for_cuda_in_child()), set())
     gc.collect()
-    gc.freeze()  # otherwise a collection in a child copies the pages of imported modules
+    # without this, a garbage collection in a child would write to the pages of imported modules, so
+    # that the kernel must copy them
+    gc.freeze()
     children: set[int] = set()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)

@@ -11,8 +11,8 @@ from polyrhythm.wire.messages import Address
 def listening_fields(
     request: ChildRequest, address: Address, *, indexed: bool = True
 ) -> dict[str, Any]:
-    """What the journal says about how to join. `indexed`: commands of this user find the secret and
-    the file by the address."""
+    """What the journal says about how to join. `indexed`: the job is in the index of this user's
+    jobs, where other commands find its secret and its file by the address."""
     job = request.job
     without_file = job.served or ":" in job.name
     return {

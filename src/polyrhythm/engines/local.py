@@ -216,7 +216,7 @@ class LocalJob:
         if child.failure is not None:
             self._watch.record(name, child.failure)
         if child.lead_lost:
-            return  # `_end_without_lead` reports the end; `why` shows the silent lead until then
+            return  # the silent lead is the cause: `_end_without_lead` reports it
         self._reports.ended(name)
         if not self._said_stopping:
             self._say_stopping()  # an operator may have just stopped the job
@@ -252,7 +252,8 @@ class LocalJob:
         if loss is ProcessLoss.LEAD:
             self._run.lead_lost = True
             self._fail(f"{died}; the job ends: the lead ran in it")
-        elif child.orphaned:  # the loss of the lead, or its refusal, is reported separately
+        # Another message says that the lead is lost, or that it has removed this server.
+        elif child.orphaned:
             if self._job.respawn and not over:
                 self._respawn(child)
         elif loss is ProcessLoss.NOTHING and not over:
@@ -345,7 +346,8 @@ class LocalJob:
         if self._stopping.waits_for_model:
             return
         if self._stopping.waits_for_workers:
-            # no worker is left that could leave, so the lead does not end the job
+            # The lead waits for workers to leave, and no worker is left. So the engine ends the
+            # job.
             self._stopping.stop()
         elif failures:
             self._failures.take()

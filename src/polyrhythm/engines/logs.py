@@ -3,8 +3,8 @@
 *When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new one.*
 So the newest output is always kept, and a process needs at most about twice the limit on the disk.
 
-*A log is replaced only if an earlier look found it.* Between two looks, the terminal shows the rest
-of the log before it, which is deleted when this log is renamed.
+*A log is replaced only if an earlier look found it.* Until then the terminal may still show the rest
+of the log before it, and that log is deleted when this one is renamed.
 """
 
 import contextlib

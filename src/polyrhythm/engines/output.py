@@ -20,9 +20,10 @@ from polyrhythm.errors import UsageError
 from polyrhythm.observe.output import older_log
 
 _LINE_BUFFERED = 1
-"""_IOLBF of the C library."""
+"""The value of `_IOLBF` in the C library."""
 _replacing = threading.Lock()
-"""It is held while a log is replaced, and from the end of the process's output."""
+"""This lock is held while a log is replaced. `end` takes it for good, so that no log is replaced
+after it."""
 
 
 def send_to(log: Path) -> None:
@@ -46,9 +47,9 @@ def send_to(log: Path) -> None:
 def begin_anew(log: Path) -> None:
     """Begin a new log. The present log is renamed and replaces the one that was renamed before.
 
-    The new log gets its name when all output goes to it. So a reader that finds it knows that
-    this process writes nothing more to the renamed log. It is also created before a file is
-    replaced, so it cannot have the inode of the replaced file, by which a reader knows that file."""
+    The new log gets its name when all output goes to it. So a reader that finds it knows that this
+    process writes nothing more to the renamed log. It is also created before the earlier renamed
+    log is deleted, so it cannot get the inode of that log: readers recognise a log by its inode."""
     new = log.with_name(f"{log.name}.new")
     with _replacing:
         if not _begin(new):

@@ -192,7 +192,8 @@ class Processes:
             if key.data is None:
                 for line in self._exits.read():
                     self._note_exit(line)
-            elif key.data.control in self._selector.get_map():  # the child is still there
+            # the child was not removed meanwhile
+            elif key.data.control in self._selector.get_map():
                 self._hear(key.data)
         for line in self._exits.at_hand():  # lines that came while a process was being started
             self._note_exit(line)
@@ -244,9 +245,9 @@ class Processes:
             child.control.close()
         if self._fork_server is not None:
             if not self._children:
-                # The fork server may be importing modules, and does not read its socket then. It
-                # may also have started a process that it has not reported yet. Both are in one
-                # process group of their own.
+                # The closed socket may not end the fork server now, because it does not read the
+                # socket while it imports modules. It may also have started a process that it has not
+                # reported yet. So end its process group.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._fork_server.pid, signal.SIGKILL)
             try:

@@ -95,9 +95,10 @@ def presence(
     except (ToldToLeave, JobFailed, Refused, LinkError, CodeMissing) as error:
         reason = NO_CODE if isinstance(error, CodeMissing) else failed(error)
         reason = TOLD_TO_LEAVE if node.loop.asked else reason
+        # a worker that was told to leave ends without an error, even if the job has ended
         if not node.loop.asked:
-            raise  # the end of the job is no error for a worker that was told to leave
-    except BaseException as error:  # the error is reported to the lead, and raised again
+            raise
+    except BaseException as error:  # report the error to the lead, and raise it again
         reason, raised = why_failed(error), True
         raise
     finally:

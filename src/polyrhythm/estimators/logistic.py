@@ -34,8 +34,8 @@ class LogisticRegression(ClassifierMixin, Estimator):
     (`penalty=None`). `n_jobs` and `intercept_scaling` are accepted and have no effect.
 
     `workers`: the number of worker processes, or None to compute in this process. `sync`: "bspb",
-    because the search needs gradients of all points at one place. `address`: the address of a job,
-    which this process joins as a worker."""
+    because the search needs the gradients of all points at the same coefficients. `address`: the
+    address of a job, which this process joins as a worker."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class LogisticRegression(ClassifierMixin, Estimator):
             )
         if self.sync != "bspb":
             raise ValueError(
-                f"sync is {self.sync!r}: LogisticRegression needs gradients of all points at one"
-                " place, so give 'bspb'"
+                f"sync is {self.sync!r}: LogisticRegression needs the gradients of all points at the"
+                " same coefficients, so give 'bspb'"
             )
 
     def _strength(self, points: float) -> float:

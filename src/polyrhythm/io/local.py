@@ -88,7 +88,7 @@ class ReferenceCarrier:
         return self.sock.sendmsg(buffers, (), wait)
 
     def outlast(self, seconds: float) -> None:
-        pass  # both ends are on one machine, and nothing large travels over the socket
+        pass  # a link within a host needs no limit: its ends cannot be cut off from each other
 
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message

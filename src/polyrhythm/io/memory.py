@@ -56,10 +56,10 @@ class MemoryLink:
             self.flush()
 
     def outlast(self, seconds: float) -> None:
-        pass  # both ends are in one process
+        pass  # nothing can cut off one end: both are in one process
 
     def withdraw(self, segment: int) -> None:
-        pass  # the peer is in the same process and has mapped nothing
+        pass  # the peer, in the same process, has mapped no segment
 
     def flush(self) -> None:
         with self._lock:

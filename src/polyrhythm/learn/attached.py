@@ -145,7 +145,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         return any(parameter.grad is not None for parameter in self.parameters)
 
     def gradient_states(self) -> list[tuple[int, int]]:
-        """The state of every gradient that exists. It differs after a gradient was computed."""
+        """The identity and the version counter of every gradient that exists. One of them differs
+        after a gradient was computed."""
         gradients = (parameter.grad for parameter in self.parameters)
         return [(id(each), each._version) for each in gradients if each is not None]
 

@@ -27,7 +27,7 @@ def defaults_of(job: str) -> dict[str, Any]:
                     return dict(ast.literal_eval(value))
                 except (ValueError, TypeError):
                     raise UsageError(
-                        f"{job}: DEFAULTS is read without running the file; write it out,"
+                        f"{job}: DEFAULTS is read without running the file; write it as a literal,"
                         ' for example DEFAULTS = {"epochs": 10}'
                     ) from None
     return {}

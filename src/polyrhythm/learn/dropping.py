@@ -25,7 +25,8 @@ class Dropping:
         self._model = model
         self._say = say
         self._gradients: list[tuple[int, int]] = []
-        """The state of the gradients when the loop last asked for a batch, if it accumulates."""
+        """The state of the gradients when the loop last asked for a batch, if the loop accumulates
+        gradients."""
 
     def stepped(self) -> None:
         """The loop has made a step with the batches since the last one."""

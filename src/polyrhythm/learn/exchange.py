@@ -80,7 +80,7 @@ class Exchange:
     ) -> None:
         """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
         for before in self._models.take_scaled():
-            # if there is one model, its points count with this step
+            # with one model, the points of that step count with the present step
             if self._several and not self._loop.stopped:
                 self._skip(before, SCALER_SKIPPED)
         if self._loop.stopped:
@@ -131,7 +131,7 @@ class Exchange:
         """End a step (`stepped`: see `_contribute`). `objective`: the loss of the step is known."""
         self._since.end_step()
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
-            self._copies.await_computing()  # the time of the whole step is needed
+            self._copies.await_computing()  # the time of a step includes that of the device
         if self._pacer is not None:
             self._pacer.pace(self._since.visited)
         if self.traits.gathers and self._since.given is None and self._micro.abandons():
@@ -320,7 +320,7 @@ class Exchange:
             named = self._left_out.named(error)
             if not self._left_out.skips or self.traits.trains_through:
                 raise named from None
-            self._models.forget_state()  # it led to parameters that are not finite
+            self._models.forget_state()  # its values may have caused the fault
             self._abstain(named, progress, lease, stepped)
             return
         if self._copies is not None:

@@ -12,7 +12,8 @@ from polyrhythm.store.kept import decode_state, encode_state
 from polyrhythm.store.tensor_file import Encoded
 
 _RATES = ".rates"
-"""The entry with the learning rates. Its name differs from all names that a call can have."""
+"""The name of the entry with the learning rates. No object can have this name, because it is not an
+identifier."""
 
 
 class Stateful(Protocol):

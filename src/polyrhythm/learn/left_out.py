@@ -13,7 +13,7 @@ from polyrhythm.wire.messages.reasons import Reason, no_step, not_finite
 SCALER_SKIPPED = "a GradScaler made no step, because a gradient holds NaN or infinity"
 NO_STEP = "the training loop made no step with its last points"
 NOT_MADE = "step"
-"""Stands in place of a tensor in a step that the training loop has not made."""
+"""The value of `NotFinite.what` for a step that the training loop has not made."""
 
 
 class LeftOut:

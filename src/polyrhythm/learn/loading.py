@@ -183,7 +183,7 @@ def order_of(dataset: Any) -> Order | None:
 
 
 def edges_of(order: Order | None, seed: int) -> tuple[int, ...]:
-    """Where row groups begin in the order in which points are dealt to chunks."""
+    """Where row groups begin in the order in which points are assigned to chunks."""
     return () if order is None else announced(order.edges(np.random.default_rng(seed)))
 
 
@@ -237,7 +237,8 @@ def array_of(column: torch.Tensor | None) -> Column | None:
         try:
             values: Column = column.numpy()
         except (TypeError, RuntimeError):
-            return None  # numpy does not know the type or the layout of this tensor
+            # numpy does not know the type or the layout of this tensor
+            return None
         # numpy would first copy all rows of an array that is not contiguous
         return values if values.flags.c_contiguous else None
     return None

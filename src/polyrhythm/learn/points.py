@@ -26,7 +26,7 @@ class Order(Protocol):
     others."""
 
     def deal(self, rng: np.random.Generator) -> Indices:
-        """The order in which points are dealt to chunks."""
+        """The order in which points are assigned to chunks."""
 
     def edges(self, rng: np.random.Generator) -> list[int]:
         """The places in this order at which row groups begin. It is best cut into chunks there."""

@@ -228,7 +228,7 @@ def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, s
             case "tenant" if not text:
                 return replace(stage, tenant=True)
             case _:
-                raise ValueError("nothing else is known")
+                raise ValueError("no other form is known")
     except ValueError as error:
         raise UsageError(
             f"--{flag} {said!r} is not understood: give {shapes[flag]} ({error})"

@@ -35,7 +35,8 @@ class Writers:
         self._worker = worker
         self._given: list[AnyWriter] = []
         self._open: list[tuple[Any, bool]] = []
-        """The writers in use, each with whether it was made here."""
+        """The writers in use, each with whether a function of the user's code made it. Such a
+        writer is closed at the end."""
         self._warned: set[str] = set()
 
     def add(self, writer: AnyWriter) -> None:
@@ -58,7 +59,7 @@ class Writers:
             self._attempt(writer, functools.partial(_write, writer, metrics, step))
 
     def close(self) -> None:
-        """Write what is left. A writer that was made here is also closed."""
+        """Flush all writers. Also close those that a function of the user's code made."""
         for writer, own in self._open:
             names = ("finish", "close") if own else ()
             for name in ("flush", *names):

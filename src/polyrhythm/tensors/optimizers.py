@@ -116,8 +116,9 @@ def check_optimizer(spec: OptimizerSpec) -> None:
             return
         for (parameter,) in groups.values():
             parameter.grad = torch.zeros(1)
-        build_optimizer(spec, groups, fused=False).step()  # some options are checked only by `step`
-    except Exception as error:  # torch raises errors of many types
+        # torch checks some options only in `step`
+        build_optimizer(spec, groups, fused=False).step()
+    except Exception as error:  # torch has no common type for these errors
         raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
 
 

@@ -61,7 +61,7 @@ class RowGroups(torch.utils.data.Dataset[Any]):
         return (x,) if batch.y is None else (x, torch.from_numpy(np.ascontiguousarray(batch.y)))
 
     def deal(self, rng: np.random.Generator) -> Indices:
-        """The order in which points are dealt to chunks: row groups in a random order, and the rows
+        """The order in which points are assigned to chunks: row groups in a random order, and the rows
         of each group in the order of the file."""
         return np.concatenate([np.arange(first, last) for first, last in self._dealt(rng)])
 

@@ -33,7 +33,7 @@ float32."""
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """The drift at some centres."""
+    """The drift of every cluster for certain positions of the centres."""
 
     now: npt.NDArray[np.float64]
     """The drift of each cluster."""
@@ -63,7 +63,7 @@ class Drifted:
         if not reach < _FAR:
             return np.full(len(best), -np.inf, np.float32)
         error = (self.features + 8) * _EPSILON * reach * reach
-        with np.errstate(invalid="ignore"):  # an error may make a squared distance negative
+        with np.errstate(invalid="ignore"):  # rounding errors may make a squared distance negative
             best += square
             best += error
             near = np.sqrt(best, out=best)

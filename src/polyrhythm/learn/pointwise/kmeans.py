@@ -97,19 +97,19 @@ class KMeansAlgorithm(Algorithm):
             weight = None if batch.weight is None else batch.weight[at]
             found = nearest.moved(points, None if new else old, scratch)
             if new:
-                with np.errstate(over="ignore"):  # after an overflow, no bound holds
+                with np.errstate(over="ignore"):  # a point whose square overflows gets no bound
                     square[at] = moves.add_all(points, old, found.label, weight)
                 bound[at] = np.where(old == found.label, bound[at], -np.inf)
                 label[at] = found.label
                 return
             moves.add(points, old, found.rows, found.label, weight)
             old[found.rows] = found.label
-            if not dense:  # if `dense`, `old` is a view of `label`
+            if not dense:  # if `dense`, `old` is a view of `label`, so `label` is up to date
                 label[at] = old
             if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)
                 bound[at] = drifted.bound(found.best, second, square[at], old, reach)
-            else:  # a bound holds for the drift of one cluster
+            else:  # the old bounds refer to other clusters
                 bound[found.rows + block.start if dense else at[found.rows]] = -np.inf
 
         count = len(x) if dense else len(left)

@@ -1,12 +1,12 @@
 """Logistic regression by gradients: the sum of the gradients over all points, and steps of L-BFGS.
 
-A round computes the loss and its gradient at one place. *The whole state of the search is part of the
-parameters* (the last accepted place, the direction, the step and the history), so every worker takes
-the same step, and a worker that joins continues it. A step that does not lower the loss enough is
-shortened, which costs one more round.
+A round computes the loss and its gradient for one choice of the coefficients. *The whole state of the
+search is part of the parameters* (the last accepted coefficients, the direction, the step and the
+history), so every worker takes the same step, and a worker that joins continues the search. A step
+that does not lower the loss enough is shortened, which costs one more round.
 
-All gradients must be computed at the same place, so the algorithm needs a policy that visits all
-points in a round.
+All gradients must be computed at the same coefficients, so the algorithm needs a policy that visits
+all points in a round.
 """
 
 from collections.abc import Mapping
@@ -135,7 +135,7 @@ class LogisticRegressionAlgorithm(Algorithm):
         return _try(new, search)
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
-        """The loss of all points with its penalty, at the last accepted place."""
+        """The loss of all points with its penalty, at the last accepted coefficients."""
         return float(Search(parameter["search"]).loss) * float(statistics["weight"])
 
     def terminated(self, check: Check) -> bool:
@@ -143,8 +143,9 @@ class LogisticRegressionAlgorithm(Algorithm):
 
 
 _SEARCH = ("begun", "loss", "step", "kept", "taken", "done")
-"""The numbers of a search: whether a place is accepted, its loss, the step along the direction, how
-many moves the history has, how many steps were taken, and whether the search has ended."""
+"""The numbers of a search: whether coefficients were accepted, their loss, the step along the
+direction, how many moves the history has, how many steps were taken, and whether the search has
+ended."""
 
 
 class Search:
@@ -235,8 +236,8 @@ def _direction(new: Arrays, search: Search) -> Array:
 
 
 def _try(new: Arrays, search: Search) -> Arrays:
-    """Put the next place to evaluate into `coef`. When the search has ended, this is the last
-    accepted place."""
+    """Put the coefficients to evaluate next into `coef`. When the search has ended, these are the last
+    accepted ones."""
     if search.done:
         new["coef"] = new["place"].copy()
     else:

@@ -90,7 +90,8 @@ class MovedRows:
     """The positions of the distances to the nearest centres."""
 
     def second(self, scratch: Scratch) -> Values:
-        """For all rows the compared distance to the second nearest centre. It destroys `distance`."""
+        """For all rows the compared distance to the second nearest centre. This overwrites
+        `distance`."""
         self.distance.reshape(-1)[self.own] = np.inf
         out: Values = scratch.second[: len(self.best)]
         return np.minimum.reduce(self.distance, axis=0, out=out)

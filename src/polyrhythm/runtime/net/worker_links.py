@@ -141,8 +141,10 @@ class WorkerLinks:
             self._poller.remove(link)
             lead = self._peers.get(LEAD)
             if lead is not None and lead is not link and lead.pollable is not None:
-                self._ready(lead.pollable)  # the lead may have sent the reason for the end already
-            self._run()  # an earlier message may be the order to rejoin over a new link
+                # the lead may have sent a message that says why this link has ended
+                self._ready(lead.pollable)
+            # an earlier message may be the lead's order to rejoin over a new link
+            self._run()
             self._end_link(link, fault)
             del fault  # its traceback refers to this stack frame, and so to the link's memory
         self._run()
