@@ -75,7 +75,7 @@ def test_a_step_visits_whole_blocks_of_one_pass(algorithm: Algorithm) -> None:
     visited, _ = chunks.visit(1000, PARAMETER)
     assert visited == 40, "the rest of the pass"
     assert chunks.passes == 1
-    assert collect(chunks) == [50.0, 0.0, sum(range(50))]
+    assert collect(chunks) == [50.0, 0.0, 50.0, sum(range(50))]
 
 
 @both
@@ -84,7 +84,7 @@ def test_a_visit_with_other_parameters_contributes_the_difference(algorithm: Alg
     chunks.visit(100, PARAMETER)
     collect(chunks)
     chunks.visit(100, {"factor": np.asarray(3.0)})
-    assert collect(chunks) == [0.0, 0.0, 2.0 * sum(range(25))]
+    assert collect(chunks) == [0.0, 0.0, 0.0, 2.0 * sum(range(25))]
 
 
 @both
@@ -94,7 +94,7 @@ def test_a_chunk_that_is_given_up_is_subtracted(algorithm: Algorithm) -> None:
     collect(chunks)
     chunks.take(lease(FIRST, number=2))
     assert chunks.remembered.pending, "a worker without points to visit contributes too"
-    assert collect(chunks) == [-25.0, 0.0, -float(sum(range(25, 50)))]
+    assert collect(chunks) == [-25.0, 0.0, -25.0, -float(sum(range(25, 50)))]
     chunks.take(lease(FIRST, SECOND, number=3))
     chunks.visit(1000, PARAMETER)
     assert collect(chunks)[0] == 25.0, "the points of the second chunk begin without memory"
@@ -107,7 +107,7 @@ def test_a_worker_that_joins_again_begins_with_an_empty_row(algorithm: Algorithm
     assert chunks.take(lease(FIRST, incarnation=7))
     assert not chunks.remembered.pending
     chunks.visit(1000, PARAMETER)
-    assert collect(chunks) == [25.0, 0.0, sum(range(25))]
+    assert collect(chunks) == [25.0, 0.0, 25.0, sum(range(25))]
 
 
 @both
@@ -171,21 +171,38 @@ def test_a_visit_has_about_as_many_points_as_asked_for(wanted: int) -> None:
         )
 
 
+class Voting(Remembering):
+    """Counts the points that it has computed. The points of the first block vote to halt."""
+
+    computed = 0
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
+        self.computed += len(batch)
+        return super().update_points(batch, parameter, memory)
+
+    def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Any) -> Any:
+        return batch.x[:, 0] < 15
+
+
 def test_blocks_whose_points_have_voted_are_not_computed_again() -> None:
-    class Voting(Remembering):
-        computed = 0
-
-        def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
-            self.computed += len(batch)
-            return super().update_points(batch, parameter, memory)
-
-        def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Any) -> Any:
-            return batch.x[:, 0] < 15
-
     algorithm = Voting()
     chunks = make(algorithm, FIRST)
     chunks.visit(1000, PARAMETER)
     assert algorithm.computed == 25
-    assert collect(chunks)[:COUNTS] == [25.0, 10.0], "the first block has voted as a whole"
-    visited, _ = chunks.visit(1000, PARAMETER)
+    assert collect(chunks)[:COUNTS] == [25.0, 10.0, 25.0], "the first block has voted as a whole"
+    visited, _ = chunks.visit(1000, PARAMETER, generation=2)
     assert (visited, algorithm.computed) == (25, 40)
+    assert collect(chunks)[2] == 25.0, "the points that have voted advance with the others"
+
+
+@both
+def test_the_generations_tell_which_points_were_visited_since(algorithm: Algorithm) -> None:
+    chunks = make(algorithm, FIRST, SECOND)
+    chunks.visit(1000, PARAMETER)
+    assert collect(chunks)[2] == 50.0, "every point was visited in generation 1"
+    chunks.visit(20, PARAMETER, generation=2)
+    assert collect(chunks)[2] == 20.0, "20 points have reached generation 2"
+    chunks.visit(1000, PARAMETER, generation=1)
+    assert collect(chunks)[2] == 0.0, "the other 30 were visited before generation 2 began"
+    chunks.visit(1000, PARAMETER, generation=2)
+    assert collect(chunks)[2] == 30.0

@@ -95,6 +95,15 @@ STATISTICS: tuple[Mutant, ...] = (
         slow=True,
     ),
     mutant(
+        "checked-too-soon",
+        "Parameters are final although some points were not visited with them.",
+        "learn:MStep.version_came",
+        "self._checked[0] + self._between",
+        "self._checked[0]",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_parameters_are_final_only_if_every_point_was_visited_with_them",
+    ),
+    mutant(
         "resumed-on-the-first-points",
         "A resumed job replaces its parameters by those of the first points that it visits.",
         "learn:MStep.version_came",

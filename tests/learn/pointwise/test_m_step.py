@@ -1,25 +1,51 @@
-"""The M-step of a worker: which versions it computes parameters from."""
+"""The M-step of a worker: which versions it computes parameters from, and when it asks the algorithm
+whether the parameters are final."""
 
 import numpy as np
+import pytest
 
-from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.algorithm import Arrays, Batch
 from polyrhythm.learn.pointwise.chunks import COUNTS
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
-from polyrhythm.learn.pointwise.m_step import MStep
+from polyrhythm.learn.pointwise.layout import Array
+from polyrhythm.learn.pointwise.m_step import CONVERGED, MStep
+
+POINTS = 50
+
+
+def visited(algorithm: KMeansAlgorithm) -> tuple[Arrays, Array]:
+    """First parameters, and the statistics of points that were visited with them."""
+    x = np.random.default_rng(0).normal(size=(POINTS, 3))
+    first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
+    found = algorithm.update_points(Batch(x), first, algorithm.memory(POINTS))
+    return first, algorithm.layout(first).flat(found)
 
 
 def test_a_torn_version_changes_no_parameters() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 3))
     algorithm = KMeansAlgorithm(4)
-    first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
-    found = algorithm.layout(first).flat(
-        algorithm.update_points(Batch(x), first, algorithm.memory(50))
-    )
-    step = MStep(algorithm, first, 50, 0)
+    first, found = visited(algorithm)
+    step = MStep(algorithm, first, POINTS, 0)
     row = step.tensors[0].numpy()
-    row[0], row[COUNTS:] = 50, found
-    step.version_came(1, 1, anew=False, final=False, torn=True)
+    row[0], row[COUNTS:] = POINTS, found
+    step.version_came(1, anew=False, final=False, torn=True)
     assert np.array_equal(step.parameter["centers"], first["centers"])
     assert step.unsent, "the servers must get these parameters as those of this version"
-    step.version_came(2, 1, anew=False, final=False)
+    step.version_came(2, anew=False, final=False)
     assert not np.array_equal(step.parameter["centers"], first["centers"])
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_parameters_are_final_only_if_every_point_was_visited_with_them(rounds: bool) -> None:
+    algorithm = KMeansAlgorithm(4, tol=0.0)
+    first, found = visited(algorithm)
+    step = MStep(algorithm, first, POINTS, 0, rounds=rounds)
+    row = step.tensors[0].numpy()
+    row[0], row[COUNTS:] = POINTS, found
+    # without rounds, points of the next generation may have been visited before the check
+    between = 1 if rounds else 2
+    ends = []
+    for version, generations in enumerate((0, 1, 1.5, 1.98, 2)):
+        row[2] = between * generations * POINTS
+        step.version_came(version, anew=version == 0, final=False)
+        ends.append(step.terminated)
+    assert ends == ["", "", "", "", CONVERGED]

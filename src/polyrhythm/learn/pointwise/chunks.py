@@ -3,8 +3,14 @@ in which they are visited.
 
 A chunk is a range of the source. It is read when the worker gets it, and stays in memory. *Points
 are visited in blocks of a fixed size. A block is always visited as a whole, so an algorithm without
-memory sees the same points together in every pass.* The first two numbers of the statistics are
-counts: the points that have added something, and those of them that have voted to halt.
+memory sees the same points together in every pass.* The first three numbers of the statistics are
+counts: the points that have added something, those of them that have voted to halt, and the sum of
+the points' generations.
+
+*The generation of a point tells when it was visited last. All points have been visited since
+generation g began if the sum of the generations is at least g times the number of points: a visit
+gives a point the number of the generation under way, and no point has a higher one. So every worker
+learns this from the sum, whatever its own speed and that of the others.*
 """
 
 from collections import deque
@@ -25,7 +31,7 @@ from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Leased
 
-COUNTS = 2
+COUNTS = 3
 """How many numbers come before the statistics of the algorithm."""
 _SHARE, _LARGE_SHARE = 0.25, 0.5
 """The share by which a visit may have more or fewer points than requested, so that it ends at the
@@ -45,7 +51,8 @@ class LeasedChunk:
         count = -(-self.length // block)
         self._last: list[Array | None] = [None] * count
         """Without memory: what each block has added."""
-        self._seen = np.zeros(count, np.bool_)
+        self._generations = np.zeros(count, np.int64)
+        """The generation of each block: that of its last visit. 0: it was never visited."""
         self._halted = np.zeros(count, np.bool_)
 
     def state(self) -> dict[str, Any]:
@@ -57,7 +64,7 @@ class LeasedChunk:
             "block": self._block,
             "at": np.array([at for at, _ in found], np.int64),
             "last": np.array([last for _, last in found], np.float64),
-            "seen": self._seen,
+            "generations": self._generations,
             "halted": self._halted,
         }
 
@@ -67,7 +74,7 @@ class LeasedChunk:
         chunk = cls(lease, batch_of(state["points"]), memory, state["block"])
         for at, last in zip(state["at"].tolist(), state["last"], strict=True):
             chunk._last[at] = last
-        chunk._seen, chunk._halted = state["seen"], state["halted"]
+        chunk._generations, chunk._halted = state["generations"], state["halted"]
         return chunk
 
     def take(self, lease: ChunkLease) -> None:
@@ -75,18 +82,25 @@ class LeasedChunk:
         self.passes, self.cursor = position(lease, (self.passes, self.cursor))
 
     def visit(
-        self, count: int, algorithm: Algorithm, parameter: Arrays, share: float = 0.0
+        self,
+        count: int,
+        algorithm: Algorithm,
+        parameter: Arrays,
+        share: float = 0.0,
+        generation: int = 1,
     ) -> tuple[int, Array]:
         """Visit about `count` points, in whole blocks, up to the end of the pass. What is left of
         the chunk is divided into equal visits, because a small visit costs nearly as much as a
-        large one. `share`: the share by which a visit may have more points than `count`. Returns
-        how many points were visited, and how they have changed the statistics."""
+        large one. `share`: the share by which a visit may have more points than `count`.
+        `generation`: the one under way. Returns how many points were visited, and how they have
+        changed the statistics."""
         first = self.cursor // self._block
-        left, wanted = len(self._seen) - first, max(1, round(count / self._block))
+        left, wanted = len(self._generations) - first, max(1, round(count / self._block))
         visits = max(1, ceil(left / wanted - share))
         last = first + ceil(left / visits)
         end = min(self.length, last * self._block)
         visited, change = end - self.cursor, self._update(first, last, algorithm, parameter)
+        self._advance(first, last, generation, change)
         self.passes, self.cursor = (self.passes, end) if end < self.length else (self.passes + 1, 0)
         return visited, change
 
@@ -103,13 +117,20 @@ class LeasedChunk:
                 before, self._last[begin] = self._last[begin], found
                 found = found if before is None else found - before
             total[COUNTS:] += found
-            for block in np.flatnonzero(~self._seen[begin:end]) + begin:
-                total[0] += self._length_of(int(block))
-            self._seen[begin:end] = True
             votes = algorithm.vote_to_halt(batch, parameter, memory)
             if votes is not None:
                 total[1] += self._halt(begin, end, votes)
         return total
+
+    def _advance(self, first: int, last: int, generation: int, change: Array) -> None:
+        """Give these blocks the generation under way, and add this to the counts. Halted blocks have
+        nothing to visit, so they advance too."""
+        before = self._generations[first:last]
+        lengths = np.full(last - first, self._block)
+        lengths[-1] = self._length_of(last - 1)
+        change[0] += lengths[before == 0].sum()
+        change[2] += (lengths * np.maximum(generation - before, 0)).sum()
+        np.maximum(before, generation, out=before)
 
     def _halt(self, begin: int, end: int, votes: npt.NDArray[np.bool_]) -> float:
         """Leave out each block of which all points have voted to halt. Returns the number of points
@@ -224,18 +245,19 @@ class Chunks:
         return LeasedChunk(lease, points, memory, min(self._block, lease.last - lease.first))
 
     def visit(
-        self, count: int, parameter: Arrays, *, loose: bool = False
+        self, count: int, parameter: Arrays, *, loose: bool = False, generation: int = 1
     ) -> tuple[int, tuple[ChunkProgress, ...]]:
         """Visit about `count` points of one pass: up to a quarter (or a block) fewer, or up to a
-        quarter more. `loose`: up to a half fewer or more. Returns the number of points, and the
-        progress through chunks; (0, ()) if no points are left."""
+        quarter more. `loose`: up to a half fewer or more. `generation`: the one under way. Returns
+        the number of points, and the progress through chunks; (0, ()) if no points are left."""
         if not self._todo:
             self._todo = self._in_order()
         visited, progress, todo = 0, [], self._todo
         share = _LARGE_SHARE if loose else _SHARE
         while todo and (not visited or count - visited >= max(self._block, share * count)):
             chunk = todo[0]
-            found, change = chunk.visit(count - visited, self._algorithm, parameter, share)
+            wanted = count - visited
+            found, change = chunk.visit(wanted, self._algorithm, parameter, share, generation)
             self.remembered.visited(chunk.number, change)
             visited += found
             progress.append(ChunkProgress(chunk.number, chunk.passes, chunk.cursor))

@@ -45,6 +45,10 @@ class MStep:
         of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`: whether
         all workers read the same versions."""
         self._rounds = rounds
+        self._between = 1 if rounds else 2
+        """How many generations are between two checks. Without rounds, visits of the next generation
+        may already be part of the sum that was checked, so only the generation after it begins after
+        the check."""
         self._algorithm = algorithm
         self._points = points
         self._resumed = resumed
@@ -65,8 +69,10 @@ class MStep:
         """Why the parameters are final; empty: they are not."""
         self.corrected = 0
         """How often the parameters of this worker differed from those of the others."""
+        self._generations = 0
+        """How many generations of visits the sum contains of every point (`chunks.py`)."""
         self._checked: tuple[int, Arrays, float | None] = (0, self.parameter, None)
-        """The last check of the end: the passes, the parameters, and the objective."""
+        """The last check of the end: the generations, the parameters, and the objective."""
         sizes = COUNTS + self._statistics.size
         self.tensors = [
             torch.zeros(sizes, dtype=torch.float64),
@@ -84,6 +90,11 @@ class MStep:
     def unsent(self) -> bool:
         """Whether this worker has computed parameters that it has not sent."""
         return self._version > self._sent
+
+    @property
+    def generation(self) -> int:
+        """The generation of the points that are visited now."""
+        return self._generations + 1
 
     @property
     def row_size(self) -> int:
@@ -120,15 +131,16 @@ class MStep:
             found[len(self.tensors) - 1] = torch.tensor([int(number) for number in state])
         return found
 
-    def version_came(
-        self, version: int, passes: int, *, anew: bool, final: bool, torn: bool = False
-    ) -> None:
+    def version_came(self, version: int, *, anew: bool, final: bool, torn: bool = False) -> None:
         """The worker has a new version: take the parameters of the servers if they are newer than
-        its own, and make the M-step. `passes`: how often this worker has visited its points.
-        `anew`: it has just joined. `final`: the job has ended. `torn`: some numbers of the sum may
-        lack a contribution that others contain, so no M-step is made."""
+        its own, and make the M-step. `anew`: the worker has just joined. `final`: the job has ended.
+        `torn`: some numbers of the sum may lack a contribution that others contain, so no M-step is
+        made."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
+        self._generations = int(row[2] // max(self._points, row[0]))
+        if anew:
+            self._checked = (self._generations, self.parameter, None)
         if self._final or (final and self._rounds):
             return  # the parameters of the servers are those of the last M-step
         counted = float(row[0])
@@ -149,8 +161,8 @@ class MStep:
             self.objective = self.total_objective / counted if whole else None
         if row[1] >= self._points:
             self.terminated = HALTED
-        elif passes > self._checked[0] and counted >= self._points:
-            self._check(passes)
+        elif self._generations >= self._checked[0] + self._between and counted >= self._points:
+            self._check()
 
     def _take(self, version: int, *, anew: bool) -> None:
         """Take the parameters of the servers, unless this worker's own are newer."""
@@ -171,10 +183,12 @@ class MStep:
         tensors = zip(self.parameter, self.tensors[1:-1], strict=True)
         return {name: tensor.numpy() for name, tensor in tensors}
 
-    def _check(self, passes: int) -> None:
+    def _check(self) -> None:
         """Ask the algorithm whether the parameters are final. *It is asked once per pass, whatever
-        the length of a round (FSP's section 5.3).*"""
+        the length of a round (FSP's section 5.3): when every point was visited since the last
+        check.*"""
         _, old, before = self._checked
+        passes = self._generations
         check = Check(passes, old, self.parameter, self.total_objective, before)
         if self._algorithm.terminated(check):
             self.terminated = CONVERGED

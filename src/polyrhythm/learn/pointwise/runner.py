@@ -201,7 +201,10 @@ class _Loop:
         count = self._cadence.next_points(standing, self._loop.terms)
         # until the last micro-batch of an interval, nothing depends on the number of points
         loose = self._timed and self._cadence.takes_ns(2 * count) < standing.left_ns
-        points, progress = self._chunks.visit(count, self._m_step.parameter, loose=loose)
+        step = self._m_step
+        points, progress = self._chunks.visit(
+            count, step.parameter, loose=loose, generation=step.generation
+        )
         if not points:
             return False
         self._visits.note(points, progress)
@@ -264,7 +267,7 @@ class _Loop:
         passes = self._chunks.passes
         final = self._loop.stopped
         torn = self._loop.terms.torn
-        self._m_step.version_came(self._loop.version, passes, anew=anew, final=final, torn=torn)
+        self._m_step.version_came(self._loop.version, anew=anew, final=final, torn=torn)
         if passes > before:
             self._end_pass(passes)
         if self._pacer is not None:
