@@ -103,6 +103,21 @@ def display(run_dir: Path, file: io.TextIOBase) -> ProgressDisplay:
     return ProgressDisplay(run_dir / "journal.jsonl", quiet=True, console=console)
 
 
+def test_the_line_about_left_out_output_names_the_older_log_if_the_output_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_MOST_BEHIND", 1_000_000)
+    read = Output(tmp_path)
+    write(tmp_path, "worker-0", b"one\n")
+    assert new_lines(read) == [("worker-0", "one")]
+    log = write(tmp_path, "worker-0", b"".join(b"line %07d\n" % n for n in range(100_000)))
+    log.rename(older_log(log))
+    write(tmp_path, "worker-0", b"last\n")
+    lines = [line for _, line in new_lines(read)]
+    assert lines[0] == f"… 1.2 MB of output are only in {older_log(log)}"
+    assert lines[-2:] == ["line 0099999", "last"]
+
+
 def test_lines_have_the_name_of_their_process(tmp_path: Path) -> None:
     shown = io.StringIO()
     with display(tmp_path, shown) as progress:

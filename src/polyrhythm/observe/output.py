@@ -89,7 +89,7 @@ class ProcessOutput:
 
     def skip(self, most: int) -> list[str]:
         """If more than `most` bytes are not read yet, leave out all of them except the last few."""
-        _, behind = self._unread()
+        path, behind = self._unread()
         lines = self._gap()
         if behind <= most:
             return lines
@@ -99,7 +99,7 @@ class ProcessOutput:
         # skip the rest of a line, so that the text begins with a whole one
         begin = self._read(_BRIEF).find(b"\n") + 1
         self._at += begin
-        return [*lines, f"… {size(left_out + begin)} of output are only in {self._path}"]
+        return [*lines, f"… {size(left_out + begin)} of output are only in {path}"]
 
     def _gap(self) -> list[str]:
         """A line in the place of output that may be lost, if there is such output."""
