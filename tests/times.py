@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.commands import start
+from tests.commands.collected_tests import COLLECTED
 
 TIMES = Path(os.environ.get("POLYRHYTHM_TIMES", "runs/test-times.jsonl"))
 COLLECTION = "collection"
@@ -37,7 +38,7 @@ class TestTimes:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         # this runs in the process from which test processes are forked
-        if session.config.option.collectonly:
+        if getattr(session.config, "workerinput", {}).get("workerid") == COLLECTED:
             record(Times(COLLECTION, processor_s(), 0.0))
 
     @pytest.hookimpl(hookwrapper=True)

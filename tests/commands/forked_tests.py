@@ -1,11 +1,12 @@
 """Test processes that are forked from one process that has collected all tests.
 
-A test process of xdist needs 9 s of processor time to import all tests and the modules that they
-use. Here one process, the collected process, imports them. Every test process is forked from it, so
-its own collection finds all modules imported, and takes 2 s.
+A test process of xdist needs 17 s of processor time to import and to collect all tests. Here one
+process, the collected process, does this. Every test process is forked from it, and takes over the
+collected tests (`collected_tests.py`).
 
-This file is also the program of the collected process. Its arguments are the descriptor of a socket, and
-then the arguments of pytest. A message on the socket brings the two pipes of a new test process.
+This file is also the program of the collected process. Its arguments are the descriptor of a socket, the
+number of test processes, and then the arguments of pytest. A message on the socket brings the two pipes
+of a new test process.
 """
 
 import contextlib
@@ -18,7 +19,11 @@ import subprocess
 import sys
 import types
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.commands.collected_tests import CollectedTests
 
 _PIPES = 2
 
@@ -26,11 +31,11 @@ _PIPES = 2
 class CollectedProcess:
     """The collected process, as the process that starts test processes sees it."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], processes: int) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *arguments],
+                [sys.executable, __file__, str(theirs.fileno()), str(processes), *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
             )
@@ -72,11 +77,11 @@ class ForkedPopen:
         signal.pidfd_send_signal(self._ending, signal.SIGKILL)
 
 
-def fork_test_processes(arguments: Sequence[str]) -> CollectedProcess:
+def fork_test_processes(arguments: Sequence[str], processes: int) -> CollectedProcess:
     """Let xdist fork its test processes in place of executing them. `arguments`: those of pytest."""
     import execnet.gateway_io as gateway
 
-    collected = CollectedProcess(arguments)
+    collected = CollectedProcess(arguments, processes)
 
     class ForkedIO(gateway.Popen2IOMaster):
         def __init__(self, _: Any, execmodel: Any) -> None:
@@ -87,19 +92,23 @@ def fork_test_processes(arguments: Sequence[str]) -> CollectedProcess:
     return collected
 
 
-def _collect(arguments: Sequence[str]) -> None:
-    """Import all tests. An error is not shown: each test process finds it again, and reports it."""
-    import pytest
+def _collect(arguments: Sequence[str], processes: int) -> "CollectedTests | None":
+    """Collect all tests. Nothing is shown: each test process reports the errors. Return None if pytest
+    cannot collect with these arguments, so that each test process tries this again, and reports why."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.commands.collected_tests import CollectedTests
 
+    collected = None
     shown = [os.dup(1), os.dup(2)]
     with open(os.devnull, "w") as null:
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
     with contextlib.suppress(BaseException):
-        pytest.main([*arguments, "-n", "0", "--collect-only"])
+        collected = CollectedTests(arguments, processes)
     for target, fd in enumerate(shown, 1):
         os.dup2(fd, target)
         os.close(fd)
+    return collected
 
 
 def _reap(*_: object) -> None:
@@ -137,16 +146,18 @@ def _serve(requests: socket.socket) -> bool:
 
 
 def main() -> None:
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    arguments = sys.argv[2:]
+    requests, processes = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    arguments = sys.argv[3:]
     # execnet normally starts test processes with `python -u -c PROGRAM`, which sets these values
     sys.path[0], sys.argv = "", ["-c"]
     sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     path = list(sys.path)
-    _collect(arguments)
+    collected = _collect(arguments, processes)
     sys.path[:] = path
     gc.disable()  # `tests/conftest.py` does this too when it is imported
     if _serve(requests):
+        if collected is not None:
+            collected.take_over()
         program = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(eval(sys.stdin.readline()), vars(program))
 

@@ -13,7 +13,7 @@ _collected: list[CollectedProcess] = []
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """Fork the test processes from one process that has collected the tests."""
     if len(specs) > 1:
-        _collected.append(fork_test_processes(config.invocation_params.args))
+        _collected.append(fork_test_processes(config.invocation_params.args, len(specs)))
 
 
 def pytest_unconfigure() -> None:
