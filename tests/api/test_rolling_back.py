@@ -20,7 +20,7 @@ from polyrhythm.wire.messages import JobSpec
 def test_a_loss_that_the_engine_found_first_rolls_the_job_back(
     tmp_path: Path, reason: str, slices_lost: bool, rolls_back: bool
 ) -> None:
-    """The store is empty, so a job that would roll back says that it cannot."""
+    """The store has no checkpoint, so a job that tries to roll back reports that it cannot."""
     said: list[str] = []
     spec = JobSpec(job="j", servers=2, on_loss="resume", store=str(tmp_path))
     ended = SimpleNamespace(reason=Reason(reason, {}))

@@ -18,7 +18,8 @@ from tests.commands.start import run as run_command
 
 
 def make_exact(folder: Path, points: int = 96) -> Path:
-    """Write a data set with the form of the exact part: the brightness tells the class."""
+    """Write a small data set in the format of the exact copy of CIFAR-10. The class of an image
+    follows from its brightness."""
     rng = np.random.default_rng(0)
     arrays: dict[str, Any] = {}
     for part, count in (("train", points), ("test", points // 2)):

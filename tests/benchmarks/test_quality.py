@@ -20,7 +20,8 @@ MARGIN = 0.04
 
 
 PASSES = {"fsp --kind gradient": None, "psp --kind local": None}
-"""The number of passes of each policy that does not make 6. None: the job's own number."""
+"""The number of passes of each policy that does not make six. None: the job's own number of
+passes."""
 
 
 @cache

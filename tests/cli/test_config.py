@@ -1,4 +1,5 @@
-"""A setting comes from the flag; without a flag, from the environment; otherwise from the file."""
+"""The value of an option comes from its flag. Without a flag it comes from the environment, and
+otherwise from the configuration file."""
 
 import json
 from collections.abc import Callable

@@ -61,7 +61,8 @@ def test_every_policy_that_a_message_names_is_described() -> None:
 
 
 def test_every_policy_that_the_text_of_a_message_names_is_known() -> None:
-    """So the test above finds each of them in the documentation."""
+    """docs/sync.md describes every policy of the registry, so it also describes every policy that a
+    message names."""
     named = {
         (name, path.name)
         for path in (ROOT / "src").rglob("*.py")

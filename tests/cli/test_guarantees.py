@@ -1,9 +1,9 @@
 """docs/guarantees.md promises only what tests assert: each row of its table agrees with the tests
-that carry its marker.
+that have the marker of this row.
 
-A test is marked with `@pytest.mark.guarantee("row", policies=..., k=...)`. If a test has a
-parameter `sync`, its values are the policies; if it has a parameter `replicas`, its values are the
-k. Otherwise the marker gives them.
+A test is marked with `@pytest.mark.guarantee("row", policies=..., k=...)`. The policies of a test
+are the values of its parameter `sync`, and the values of k are those of its parameter `replicas`.
+For a test without these parameters, the marker names policies and k.
 """
 
 import json
@@ -67,7 +67,7 @@ def stated() -> dict[str, Shown]:
 
 
 def markers(items: Sequence[pytest.Item]) -> list[dict[str, Any]]:
-    """What each marker of these tests says."""
+    """The row, the policies and the values of k that each marker of these tests names."""
     found = []
     for item in items:
         given = getattr(item, "callspec", None)
@@ -104,7 +104,8 @@ def collected(folder: Path) -> list[dict[str, Any]]:
 
 
 def marked(session: pytest.Session, folder: Path) -> dict[str, Shown]:
-    """What the tests of each row cover. A test run with all tests has collected them already."""
+    """The policies and the values of k that the tests of each row cover. If this run of pytest runs
+    all tests, it has collected them already."""
     rows: dict[str, Shown] = defaultdict(Shown)
     for found in markers(session.items) if all_tests(session.config) else collected(folder):
         row = rows[found["row"]]
@@ -117,7 +118,7 @@ def marked(session: pytest.Session, folder: Path) -> dict[str, Shown]:
 
 
 def all_tests(config: pytest.Config) -> bool:
-    """Whether this test run has no selection of tests."""
+    """Whether this run of pytest runs all tests."""
     chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     return whole and not any(config.getoption(name, None) for name in chosen)

@@ -114,7 +114,7 @@ def test_a_checkpoint_that_does_not_exist_is_named(
 def test_resume_refuses_a_goal_that_the_checkpoint_has_reached(
     call: Call, elsewhere: Path, goal: tuple[object, ...], words: str
 ) -> None:
-    """Otherwise the job would end at once, and report that it has reached its goal."""
+    """Otherwise the resumed job would end at once, and report that it has reached its goal."""
     text = refused(call("resume", "mine", *goal))
     assert words in text and f"give more with {goal[0]}" in text
 
@@ -125,9 +125,10 @@ def test_a_disk_that_is_full_for_torchs_format_is_one_line(write_run: Write) -> 
     path = write_run("mine", [])
     save_file({"weight": torch.zeros(1500)}, path / "model.safetensors")
     pipe = subprocess.PIPE
-    warm_server()  # start the server now, without the limit
+    warm_server()  # start the warm server now, so that the limit of file sizes does not apply to it
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6500, before[1]))  # a command gets the same limits
+    # a command that is forked from the warm server gets the limits of the test process
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6500, before[1]))
     try:
         process = start("export", "mine", "out.pt", cwd=path.parents[1], stdout=pipe, stderr=pipe)
     finally:

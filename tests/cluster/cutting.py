@@ -1,4 +1,5 @@
-"""Cut a link from outside: neither process does anything for it, and both processes continue.
+"""Cut the link between two processes from outside: neither process closes the link itself, and both
+continue.
 
 The test gets a duplicate of the socket from the process (`pidfd_getfd`) and shuts it down.
 """

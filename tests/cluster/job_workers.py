@@ -174,7 +174,9 @@ class JobWorkers:
         self._rng.shuffle(servers)  # the first server of the list may be restarting
         linked = any(cut(self.pid_of(name), server) for server in servers)
         assert linked, "it is linked to every server that is there"
-        self.read()  # count all contributions that were acknowledged before the cut
+        # read the books now, so that contributions that were acknowledged before the cut are not
+        # taken for later ones
+        self.read()
         before = len(self.books[name].acknowledged)
         while self.told("rejoined", name) == came:
             if len(self.books[name].acknowledged) > before + _WINDOW:

@@ -25,8 +25,8 @@ _STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 150, "oth
 """The shortest duration of a worker's step. With 5 ms, a job keeps both cores busy while a test
 waits."""
 _BETWEEN_FAULTS = (5, 30) if TORTURED else (3, 12)
-"""The number of contributions that are acknowledged after a fault before the next one begins: at least
-the first number, and less than the second one."""
+"""The next fault begins after this many contributions were acknowledged since the last one: at
+least the first number, and less than the second one."""
 ONCE = 8192 if TORTURED else 2048
 """A number of columns with which no element gets two contributions: enough for more than a minute
 of contributions."""
@@ -45,8 +45,8 @@ SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
 
 
 def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | float]:
-    """Return the flags of the job. With an optimizer, a contribution is not scaled by the number of
-    members."""
+    """Return the flags of the job. If servers fold with an optimizer, the flags turn off the
+    scaling of a contribution by the number of members."""
     return [
         *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}"),
         *("--min-step", f"{_STEPS_MS.get(optimizer, _STEPS_MS['other'])}ms"),

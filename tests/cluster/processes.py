@@ -38,13 +38,13 @@ _MOST_STEPS = 20_000 if TORTURED else 4_000
 
 _FAR = 100_000
 _UNHURRIED = ("--min-step", "40ms")
-"""For a job that trains until its test stops it. Without pauses it would keep both cores busy while
-the test waits."""
+"""The flags that make a job pause between steps. A job that trains until its test stops it would
+otherwise keep both cores busy while the test waits."""
 
 
 def _trains_until_stopped(args: Sequence[object]) -> bool:
-    """Whether the command needs the pauses: it has no near goal, and does not set the time of steps
-    itself."""
+    """Whether to add the flags for pauses to a command: its job has no goal that it reaches soon,
+    and the test does not set the duration of steps."""
     words = [str(arg) for arg in args]
     if "--min-step" in words or any(word.startswith("--target") for word in words):
         return False

@@ -37,8 +37,7 @@ def train(job: Path, folder: Path, *flags: object) -> Lines:
 def train_with_crash(
     who: str, did: str, patch: pytest.MonkeyPatch, job: Path, folder: Path, *flags: object
 ) -> Lines:
-    """Train in the same way. This worker is killed after it has sent or received a part of a
-    chunk."""
+    """Run the same job, and kill this worker after it has sent or received a part of a chunk."""
     crash = folder / "crash"
     crash.write_text(f"{who} {did} ChunkPart")
     patch.setenv("POLYRHYTHM_CRASH_AT", str(crash))

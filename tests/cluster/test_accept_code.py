@@ -28,8 +28,8 @@ LONG_S = 200.0
 
 
 def far(command: Command, tmp_path: Path) -> list[object]:
-    """The arguments of a worker that knows of the job only what its user has copied: the address
-    and the secret."""
+    """The arguments of a worker on another host, whose user has copied only the address and the
+    secret of the job."""
     return ["worker", "--connect", command.address(), "--secret-file", tmp_path / "secret"]
 
 
@@ -118,7 +118,7 @@ def test_only_a_single_file_of_limited_size_is_sent(
 
 
 def test_a_file_that_was_replaced_by_a_pipe_is_not_read(tmp_path: Path) -> None:
-    """Reading such a file would never end, and the lead would wait."""
+    """Reading such a file never ends, so a lead that tried to read it would hang."""
     job = tmp_path / "job.py"
     os.mkfifo(job)
     with pytest.raises(UsageError, match="it is not a regular file"):

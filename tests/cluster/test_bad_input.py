@@ -172,7 +172,8 @@ def test_an_optimizer_that_cannot_run_on_slices_is_refused(tmp_path: Path) -> No
 def test_a_worker_whose_model_differs_is_refused_and_the_job_continues(tmp_path: Path) -> None:
     inputs = "(5 if worker.name == 'worker-1' else 4)"
     text = GOOD.format(inputs=inputs, optimizer=SGD)
-    # This worker waits until the job has a model, so that its own model is the one that differs.
+    # This worker waits until the job has the model of another worker, so that this worker is the
+    # one that is refused.
     wait = """
     import pathlib, time
     journal = pathlib.Path("runs/run/journal.jsonl")

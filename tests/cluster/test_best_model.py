@@ -48,8 +48,8 @@ def train(cwd: Path, *flags: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """The folder of a job with links of shared memory, and what its result says about the best
-    model."""
+    """The folder of a job that ran over links of shared memory, and the part of its result about
+    the best model."""
     folder = tmp_path_factory.mktemp("local")
     return folder, train(folder)
 

@@ -186,8 +186,9 @@ optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
 def test_a_program_that_ends_without_close(
     tmp_path: Path, end: str, reason: str, status: int
 ) -> None:
-    """Without a `with` block an exception is reported too. A program that ends without an exception
-    and without `close()` counts as gone."""
+    """The program has no `with` block. If it ends by an exception, the worker reports the exception
+    to the lead. If it ends without an exception and without `close()`, the worker counts as
+    gone."""
     with served(tmp_path) as job:
         path, pipe = tmp_path / "program.py", subprocess.PIPE
         path.write_text(UNCAUGHT.format(end=end))
@@ -389,8 +390,8 @@ def test_a_worker_without_a_file_is_told_how_to_join_a_served_job(tmp_path: Path
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])
 def test_ctrl_c_in_the_first_moment_leaves_no_process(tmp_path: Path, processes: int) -> None:
-    """The signal comes as soon as this many processes of the command exist: the command, the fork
-    server, and the servers."""
+    """The signal is sent as soon as this many processes of the command exist. The first is the
+    command, the second the fork server, and the others are the servers."""
     flags = ["--workers", 1, "--servers", 3, "--max-seconds", 600]
     with Command(*flags, verb="serve", cwd=tmp_path, trace=False, fresh=processes < 3) as command:
         wait_until(lambda: len(command.pids()) >= processes, "the processes exist", LONG_S)
@@ -409,8 +410,9 @@ with pr.serve(workers=1, servers=3, max_seconds=600, name="run", quiet=True) as 
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_ctrl_c_in_the_first_moment_of_a_python_program(tmp_path: Path, processes: int) -> None:
-    """With two processes, the signal comes while the fork server imports torch. So this program is
-    executed, and the programs that are interrupted later are forked."""
+    """When two processes exist, the fork server is importing torch. A forked program imports
+    nothing, so this program is started as a new Python process. The programs that are interrupted
+    later are forked."""
     mark = f"{MARK}={uuid.uuid4().hex}"
     env = {**os.environ, MARK: mark.partition("=")[2]}
     null, pipe = subprocess.DEVNULL, subprocess.PIPE

@@ -41,8 +41,8 @@ def test_a_worker_that_is_cut_off_ends_with_one_line_and_the_job_continues(
 @pytest.mark.skipif(not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes more than a minute")
 @pytest.mark.timeout(300)
 def test_both_ends_close_a_link_that_is_cut(machines: Machines) -> None:
-    """Both ends close the link after more than a minute. The timeout is that long because it also
-    ends links to stopped processes."""
+    """Both ends close the link after more than a minute. The time-out of a link is that long
+    because it also ends links to processes that are only stopped."""
     with network(2) as (first, second):
         start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)
         assert links(first, second)

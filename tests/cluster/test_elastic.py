@@ -14,7 +14,8 @@ from tests.cluster.processes import SHOWN_ELSEWHERE, Command, call, wait_until
 
 MANY = 1_000_000
 SLOWLY = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.6)\n'
-"""The first lines of a job's loop, which makes few rounds until a guest has joined."""
+"""The first lines of the training loop of a job that makes few rounds until the worker `guest` has
+joined."""
 COUNTING = """
 import os, pathlib, time
 import torch
@@ -36,8 +37,9 @@ def main(worker):
         steps += 1
     pathlib.Path(f"{worker.name}.steps").write_text(str(steps))
 """
-"""A job that writes its process number and trains. While the file `NAME.hold` exists it waits, and
-notes whether it was told to leave meanwhile. At the end it writes the number of its steps."""
+"""A job that writes its process number and trains. While the file `NAME.hold` exists the worker
+waits, and records whether it was told to leave meanwhile. At the end it writes the number of its
+steps."""
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
         pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
         job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
-        # The job has no timer, so progress shows that no worker waits for the evicted one.
+        # The job has no timer, so if rounds go on, no worker waits for the evicted one.
         job_workers.until_progress(30)
         before = len(job_workers.books["worker-1"].acknowledged)
         os.kill(pid, signal.SIGCONT)
@@ -107,8 +107,9 @@ def test_a_dead_worker_is_not_waited_for(tmp_path: Path, sync: str) -> None:
 
 @pytest.mark.guarantee("lead-stopped", policies=("asp",), k=(1,))
 def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
-    """A continued lead either checks for silence first, or reads the messages that arrived
-    meanwhile first. The order is a race, so the test stops the lead twice."""
+    """When a stopped lead continues, it may check for silent workers before or after it reads the
+    messages that have arrived meanwhile. The order depends on chance, so the test stops the lead
+    twice."""
     flags = ["--sync", "asp", "--workers", 3, "--servers", 3, "--replicas", 1]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
@@ -139,7 +140,8 @@ def _lost(command: Command) -> list[dict[str, Any]]:
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
 def test_a_job_waits_for_its_only_worker_that_has_lost_a_server(tmp_path: Path) -> None:
-    """The worker hangs up, and joins again over new links. In between the job has no member."""
+    """The only worker closes its links and joins again over new ones. In between the job has no
+    member."""
     flags = ["--sync", "bsp", "--timer", "off", "--workers", 1, "--servers", 2]
     with Command(JOB, *flags, "--epochs", 2, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))

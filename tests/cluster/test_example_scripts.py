@@ -17,7 +17,8 @@ ROOT = FOLDER.parent
 
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the fork server import what lbfgs.py imports, so that its workers need not."""
+    """Let the fork server import the modules that lbfgs.py imports, so that the workers of this
+    script do not have to import them."""
     path = tmp_path / "start.py"
     path.write_text("import sklearn.datasets\n")
     monkeypatch.setenv(START_FILE, str(path))
@@ -46,8 +47,8 @@ def test_a_script_learns(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Fewer passes than the default of some scripts. With these passes every script reaches its
-    lowest accepted result."""
+    """Some scripts make fewer passes here than by default (`passes`). With these passes a script
+    still reaches a result that is better than `floor`."""
     example = EXAMPLES[name]
     if name == "lbfgs":
         request.getfixturevalue("imported")

@@ -89,7 +89,8 @@ def test_no_contribution_is_lost_or_counted_twice(
     faults = draw(rng)
     print(f"faults: {' '.join(faults)}")
     more = ["--link", *link.split(), "--workers", 3, "--servers", 3, "--replicas", 1]
-    more += ["--slow-fold", "1=1ms"]  # with a slow fold, s1 adds and folds on adder threads
+    # a server with a slow fold (here s1) adds and folds on adder threads
+    more += ["--slow-fold", "1=1ms"]
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)
         job_servers = JobServers(job_workers, rng)

@@ -108,8 +108,8 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
 def test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_of_a_server(
     tmp_path: Path,
 ) -> None:
-    """The limit is `ulimit -n 64`; every server gets 100 silent connections, and one server
-    dies."""
+    """The processes of the job may have 64 descriptors (`ulimit -n 64`). Every server gets 100
+    silent connections, and one server dies."""
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 40, "--timer", "off"]
     with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
@@ -154,7 +154,7 @@ def unlimited() -> limited:
 def test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_continues(
     tmp_path: Path,
 ) -> None:
-    """The test runs in a process of its own, whose descriptors it uses up."""
+    """The test runs in a process of its own, because it uses up all descriptors of this process."""
     code = """
 import os, socket, threading
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners

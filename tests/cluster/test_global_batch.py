@@ -44,8 +44,8 @@ def test_the_points_of_each_version_stay_the_same_when_a_worker_dies(tmp_path: P
 def test_a_worker_that_joins_gets_its_share_and_the_points_of_a_version_stay_the_same(
     tmp_path: Path,
 ) -> None:
-    """The worker joins while version 8 is computed, or soon after. In its first rounds it waits for its
-    chunks, and its share is missing."""
+    """The worker joins while the others compute on version 8, or soon after. In its first rounds it
+    waits for its chunks, so these rounds lack its share of the points."""
     rounds = 80
     more = ("--rounds", rounds, "--min-step", "20ms", "--set", "until=go", *FLAGS)
     with Command(*(JOB, "--workers", 2, "--servers", 2, *more), cwd=tmp_path) as command:

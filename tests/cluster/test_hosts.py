@@ -57,8 +57,8 @@ def test_a_server_that_other_machines_cannot_reach_is_reported(machines: Machine
 
 
 def test_quantised_pushes_cross_the_network_with_a_quarter_of_the_bytes(machines: Machines) -> None:
-    """The worker also sends its initial parameters, the heads of frames, and acknowledgements of
-    TCP."""
+    """The limit is larger than the contributions, because the worker also sends its initial
+    parameters, the heads of frames, and acknowledgements of TCP."""
     with network(2) as (first, second):
         counts = ("--servers", 1, "--local-workers", 0, "--workers", 1, "--rounds", ROUNDS)
         open_to_all = ("--host", first.address, "--port", 7000, "--insecure", "--name", "run")

@@ -25,7 +25,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("flags", [(), ("--kind", "local", "--local-steps", 2), ("--sync", "asp")])
 def test_training_begins_with_the_saved_model(trained: Path, flags: tuple[object, ...]) -> None:
-    """With a rate of zero the second run ends with the parameters that it began with."""
+    """The learning rate of the second run is zero, so it ends with the parameters with which it
+    began."""
     out = trained / "start.safetensors"
     assert call("export", "first", out, "--force", cwd=trained).returncode == 0
     name = f"second-{len(list((trained / 'runs').iterdir()))}"

@@ -51,8 +51,8 @@ def test_a_scheduler_and_an_average_continue_as_in_an_uninterrupted_job(tmp_path
 
 @pytest.mark.parametrize("sync", ["ssp:2", "asp", "psp", "fsp", "bspb", "bspv"])
 def test_every_policy_keeps_the_state(tmp_path: Path, sync: str) -> None:
-    """The learning rate of the state is that of a scheduler that has stepped as often as the state
-    says."""
+    """The learning rate in a kept state must be that of a scheduler that has made as many steps as
+    the state counts."""
     local = ("--kind", "local") if sync in ("psp", "fsp") else ()
     job = (JOBS / "kept_states.py", "--rounds", 400, "--workers", 2, "--sync", sync, *local)
     regular = ("--checkpoint-every", "2rounds", "--min-step", "20ms", "--set", "out=first")
@@ -63,7 +63,8 @@ def test_every_policy_keeps_the_state(tmp_path: Path, sync: str) -> None:
     state = decode_state(read_kept(open_store(str(command.run_dir)), checkpoint))
     steps = state["scheduler"]["last_epoch"]
     assert steps > 0 and state["ema"]["n_averaged"] == steps
-    if sync in ("ssp:2", "asp", "bspb"):  # the other policies choose the sizes of batches
+    # the other policies choose the sizes of batches, so a step need not have 20 points
+    if sync in ("ssp:2", "asp", "bspb"):
         (keeper,) = (worker for worker in record.workers if worker.name == "worker-0")
         assert steps * 20 == keeper.points, "one step per batch that is in the checkpoint"
     assert state[".rates"] == pytest.approx([0.02 * 0.7 ** (steps // 15)])

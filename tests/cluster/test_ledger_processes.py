@@ -67,7 +67,8 @@ def test_every_acknowledged_contribution_is_counted_once(
     more = ["--link", *link.split(), "--workers", 3, "--servers", 2]
     if sync in ("psp", "fsp"):
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
-        # s0 then adds and folds on adder threads, and s1 on the thread that received the message
+        # a server with a slow fold (here s0) adds and folds on adder threads; s1 adds and folds on
+        # the thread that receives a message
         more += ["--slow-fold", "0=1ms"]
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)

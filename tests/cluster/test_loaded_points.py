@@ -69,8 +69,8 @@ def test_every_worker_visits_its_points_once_per_pass(
 def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
     tmp_path: Path, sync: str
 ) -> None:
-    """One worker is killed, another leaves in order, and a third one joins. The first two have
-    batches that are loaded and not visited. Each of these events changes the leases."""
+    """One worker is killed, another leaves in order, and a third one joins. Each of these events
+    changes the leases. The first two workers have batches that are loaded and not visited."""
     epochs = 6
     staged = ["--workers", 3, "--min-step", "240ms", "--timer", "off", "--on-error", "go-on"]
     with Command(*flags(sync, "gradient", 2, epochs), *staged, cwd=tmp_path) as command:
@@ -89,7 +89,8 @@ def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
 
 
 def test_a_killed_worker_is_noticed_by_the_end_of_its_link(tmp_path: Path) -> None:
-    """Processes of a loader are forked from the worker. They must not keep its links open."""
+    """Processes of a loader are forked from the worker. If such a process outlives a killed worker,
+    it must not keep the worker's links open."""
     staged = ["--workers", 2, "--min-step", "20ms"]
     with Command(*flags("bsp", "gradient", 2, 50), *staged, cwd=tmp_path) as command:
         command.await_round(4)

@@ -159,7 +159,8 @@ class SummaryWriter:
 
 
 def with_recipe(recipe: str) -> str:
-    """The job with the lines of a recipe: its imports at the top, the others in `main`."""
+    """The code of the job with the lines of a recipe added: imports at the top, and the other lines
+    in `main`."""
     lines = recipe.strip().splitlines()
     imports = [line for line in lines if line.startswith(("import ", "from "))]
     calls = [f"    {line}" for line in lines if line.startswith("worker.")]

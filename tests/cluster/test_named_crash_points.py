@@ -58,8 +58,8 @@ def test_nothing_is_lost_when_a_primary_or_replica_dies_at_a_crash_point(
 def test_nothing_is_lost_when_a_learner_dies_at_a_crash_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int
 ) -> None:
-    """A killed server restarts, and dies again before it has caught up. Nothing is lost, because
-    until then no slice depends on this server."""
+    """A killed server restarts, and dies again before it has caught up. Nothing is lost, because no
+    slice depends on a server that has not caught up."""
     with staged(tmp_path, monkeypatch, sync, columns) as command:
         job_workers, job_servers, file = meet(command)
         for number, point in enumerate(WHEN_IT_CATCHES_UP):

@@ -137,8 +137,8 @@ def test_a_lead_that_dies_while_the_job_stops_is_named_by_both_commands(tmp_path
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job that no test may stop. After the test an operator stops it, and its workers end their
-    loops and leave."""
+    """A job that no peer in these tests may stop. After the tests an operator stops it, and its
+    workers end their loops and leave."""
     with start(tmp_path_factory.mktemp("operator"), "bsp", "--link", "tcp") as command:
         await_training(command)
         yield command

@@ -87,7 +87,8 @@ def await_training(command: Command) -> None:
 
 
 def saved(command: Command) -> list[dict[str, torch.Tensor]]:
-    """Return the objects that the code after the loop saved, for each worker that ran it."""
+    """Return, for each worker that has run the code after its loop, the objects that this code has
+    saved."""
     paths = sorted(command.cwd.glob("after-*.pt"))
     return [torch.load(path, weights_only=True) for path in paths]
 

@@ -18,9 +18,9 @@ JOB = (
     *(CONVEX, "--set", "optimizer=slow", "--workers", 3, "--rounds", ROUNDS, "--timer", "off"),
     *("--local-steps", 2, "--outer", "nesterov:lr=0.7,momentum=0.9", "--kind", "local"),
 )
-"""Training is slow, so the parameters are still far from the optimum at the end, and a loss of the
-momentum changes them visibly. The workers' own optimizer has no state: after a resume
-workers begin with a new one."""
+"""The learning rate is low. So the parameters are still far from the optimum at the end, and if the
+momentum were lost, they would differ visibly. The workers' own optimizer has no state, because
+after a resume workers begin with a new optimizer."""
 CLOSE = 1e-4
 
 

@@ -204,7 +204,7 @@ def test_lines_and_the_live_table_share_a_terminal(tmp_path: Path) -> None:
         for columns in (60, 120, 80):
             terminal.resize(columns)
             for _ in range(3):
-                terminal.wait_for_text("points/s")  # the table is drawn again
+                terminal.wait_for_text("points/s")  # wait until the live table is drawn again
             terminal.wait_for(
                 lambda: len(TABLE.findall(terminal.screen.text)) == 1, "there is one table"
             )
@@ -222,8 +222,8 @@ def test_lines_and_the_live_table_share_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["local", "inline"])
 def test_sys_exit_of_a_worker_is_told_in_words(engine: str, tmp_path: Path) -> None:
-    """`sys.exit` without an error ends the worker as `return` does. With an error the worker has
-    failed, and the line has the number or the text, without a traceback."""
+    """`sys.exit()` and `sys.exit(0)` end the worker as `return` does. With any other number or a
+    text the worker has failed, and its line shows the number or the text, without a traceback."""
     (tmp_path / "job.py").write_text(
         BEGIN
         + """

@@ -18,7 +18,7 @@ def train(folder: Path, *flags: object) -> tuple[dict[str, Any], str]:
 
 
 def exact_nbytes(folder: Path, result: dict[str, Any]) -> int:
-    """The size of all contributions of the run, if they are exact."""
+    """The number of bytes of all contributions of the run if they were sent exactly."""
     lines = read_journal(folder / "runs" / "mine" / "journal.jsonl")
     (nbytes,) = [line["nbytes"] for line in lines if line["what"] == "placed"]
     return int(nbytes * result["contributions"])

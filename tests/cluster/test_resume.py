@@ -138,8 +138,9 @@ def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -
 
 
 def test_a_resumed_job_with_replicas_keeps_all_of_its_servers(tmp_path: Path) -> None:
-    """The incarnations of servers continue after a resume. A server must not take the link to the
-    lead for a link to an earlier incarnation of the lead's server, and dial that server again."""
+    """After a resume, the numbers of incarnations of servers continue. A server must not mistake
+    its link to the lead for a link to an earlier incarnation of the lead's server, or it would dial
+    that server again."""
     job = (*VISITS, "--epochs", EPOCHS, "--workers", 2)
     regular = ("--servers", 3, "--replicas", 1, "--min-step", "60ms")
     with Command(*job, *regular, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:

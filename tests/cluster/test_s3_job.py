@@ -27,14 +27,15 @@ def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
     its processes are then killed, and another number of servers and workers resumes it."""
     size = ("--workers", 2, "--servers", 2, "--min-step", "100ms")
     store = ("--store", s3_url, "--checkpoint-every", "2rounds")
-    # `spares`: the command uses the store before it forks
+    # the command needs spare children (`spares`), because it opens the store before it forks
     with Command(*JOB, *size, *store, cwd=tmp_path, spares=1) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         s3_server.kill()
         try:
             (failed, *_) = wait_until(lambda: command.journal("checkpoint-failed"), "one fails")
         finally:
-            s3_server.start()  # other tests use this server too
+            # other tests of this process use the S3 server too, so it must run again
+            s3_server.start()
         made = len(command.journal("checkpoint"))
         wait_until(lambda: len(command.journal("checkpoint")) > made, "the next checkpoint")
         kill_whole(command)

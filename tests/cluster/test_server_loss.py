@@ -201,7 +201,7 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
 
 MEMORY = ("segments", "maps")
 SPARE = 2
-"""The tolerated difference of a count: a version that is being read, or a thread that is about to
+"""By how much a count may differ: a version may be in use by a reader, and a thread may be about to
 end."""
 
 

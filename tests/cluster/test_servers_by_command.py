@@ -189,8 +189,8 @@ def test_a_server_started_by_command_imports_no_part_of_torch_after_it_has_joine
     tmp_path: Path,
 ) -> None:
     """The first optimizer of a process imports a large part of torch. This takes seconds, in which
-    a server neither sends heartbeats nor answers. The test reads the interpreter's list of imported
-    modules."""
+    a server neither sends heartbeats nor answers. So the server must have imported these modules
+    before it joins."""
     (tmp_path / "job.py").write_text(OPTIMIZED)
     flags = ["--servers", 2, "--local-servers", 1, "--workers", 1, "--rounds", 5]
     with Command("job.py", *flags, "--json", cwd=tmp_path) as command:

@@ -15,8 +15,8 @@ EPOCHS, WORKERS = 6, 2
 def test_a_loop_that_skips_small_batches_steps_on_nearly_all_points(
     tmp_path: Path, sync: str
 ) -> None:
-    """How many points may be skipped: each worker skips the rest of each pass, a few small batches
-    at first, and some more when chunks move."""
+    """The job may skip some points: each worker skips the small last batch of each pass, a few
+    small batches at first, and some more when chunks move."""
     done = call(
         *("train", JOB, "--sync", sync, "--workers", WORKERS, "--servers", 1),
         *("--epochs", EPOCHS, "--check", "--quiet", "--name", "run"),

@@ -1,5 +1,6 @@
-"""`--kind statistics` with real processes: in every version every point is in the sum at most once,
-though a seeded schedule kills, stops, adds and removes workers and servers.
+"""`--kind statistics` with real processes. A seeded schedule kills, stops, adds and removes workers
+and servers. In spite of these faults, the sum of statistics in every version must contain every
+point at most once.
 
 The job (`jobs/tally.py`) checks every version on every worker. The tests try 4 schedules, and 20 if
 POLYRHYTHM_TORTURE is above 1.
@@ -33,8 +34,8 @@ STEP = ("--min-step", "5ms")
 
 
 def numbers(folder: Path) -> dict[str, tuple[float, float, bool]]:
-    """Per worker that has ended in order: the number of its last M-step, the points in the last sum,
-    and whether the algorithm has ended."""
+    """For each worker that has ended in order: the number of its last M-step, the points in the
+    last sum, and whether the algorithm has ended the job."""
     found = {}
     for path in folder.glob("*.result"):
         number, points, terminated = path.read_text().split()
@@ -111,8 +112,8 @@ def test_the_algorithm_ends_the_job(tmp_path: Path) -> None:
 def test_points_of_a_worker_that_is_killed_in_the_last_pass_are_in_the_last_sum(
     die: int, tmp_path: Path
 ) -> None:
-    """A pass has 4 rounds, and every worker visits one chunk in each round. When the worker dies,
-    it has visited 1 or 3 of its chunks in the last pass."""
+    """A pass has 4 rounds, and every worker visits one chunk in each round. The worker that is
+    killed has visited 1 or 3 of its 4 chunks in the last pass."""
     more = ("--sync", "bsp", "--workers", 2, "--epochs", 3, "--set", "batch=75")
     with Command(JOB, *KIND, *STEP, *more, "--set", f"die={die}", cwd=tmp_path) as command:
         assert command.wait(90) == 3, command.stderr()  # a worker has failed
@@ -162,8 +163,8 @@ def test_points_move_with_what_they_remember(
     sync: str, points: int, passes: int, tmp_path: Path
 ) -> None:
     """A slow worker gives points to fast ones. In every version every point is in the sum at most
-    once, and at the end all of them are. With bsp, 10 points are divided unevenly among the
-    workers, and move at the end."""
+    once, and the last sum contains all points. Under bsp the job has 10 points, which cannot be
+    divided evenly among the workers, so some of them move at the end."""
     more = ["--sync", sync, "--interval", "60ms", "--workers", 3, "--servers", 2, "--slow", "2=4x"]
     more += ["--migrate", "full", "--epochs", passes, "--set", "batch=25", "--check"]
     more += ["--set", f"points={points}", "--min-step", "20ms"]

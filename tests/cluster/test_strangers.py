@@ -145,7 +145,7 @@ def test_a_flood_of_random_bytes_ends_the_link(job: Command, port: int, seed: in
             while sock.recv(65536):
                 pass
         except (ConnectionResetError, BrokenPipeError):
-            pass  # a connection reset also ends the link
+            pass  # the server may also reset the connection, which ends the link too
 
 
 def test_an_http_request_is_refused(job: Command, port: int) -> None:
@@ -257,7 +257,8 @@ def test_a_worker_that_the_lead_has_not_admitted_is_refused(job: Command) -> Non
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
 @pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after hello"])
 def test_a_segment_that_is_not_sealed_is_refused(job: Command, server: int, greeted: bool) -> None:
-    name = f"soft-{server}-{greeted}"  # the member of the test before may still be in the job
+    # the worker that joined in the test before may still be a member of the job
+    name = f"soft-{server}-{greeted}"
     with member(job, name) as greeting:
         if server == 0:
             greeting = hello(name=f"{name}-er", job_id=job_id_of(job))

@@ -1,5 +1,5 @@
-"""No torn reads: a worker reads one version of a slice, however slowly it reads. A reader that
-stops in the middle does not stop other processes.
+"""No torn reads: all bytes of a slice that a worker reads belong to one version, however slowly it
+reads. A reader that is stopped in the middle of reading does not make other processes wait.
 
 With POLYRHYTHM_TORTURE=N, the tests cover every policy over every link with small and large models,
 and stop the reader N times.
@@ -42,7 +42,8 @@ def test_a_reader_that_stops_in_the_middle_of_a_pull_gets_one_version(
 ) -> None:
     flags = ["--sync", sync, "--timer", "1s", "--link", link, "--set", f"slices={slices}"]
     flags += ["--updater", "addition", "--workers", 3, "--servers", 2, "--slow", "2=2x"]
-    flags += ["--min-step", "300ms"]  # every step copies and checks the whole model
+    # steps are this long because every step copies and checks the whole model
+    flags += ["--min-step", "300ms"]
     with Command(JOB, *flags, "--target-accuracy", 1.0, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
         job_workers.until(lambda: len(job_workers.books) == 3, "all three train")

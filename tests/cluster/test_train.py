@@ -88,8 +88,8 @@ def test_every_trace_replays_with_identical_effects(digits: tuple[Path, dict[str
 def test_a_forged_trace_does_not_replay(
     digits: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Only the second half of a trace is replayed, so its first fold is not one that a fresh server
-    would make."""
+    """The forged trace lacks the first half of the events, so a new server cannot repeat the first
+    fold in it."""
     folder, _ = digits
     data = (folder / "s1.trace").read_bytes()
     records, at = [], 0

@@ -1,5 +1,4 @@
-"""A peer claims to be a server of the job. It sends this claim to a server that does not run the
-lead."""
+"""A peer claims to be a server of the job, in its hello to a server that does not run the lead."""
 
 import os
 from collections.abc import Iterator

@@ -74,8 +74,8 @@ FLAGS = ("--rounds", 1_000_000, "--workers", 2, "--servers", 1)
 
 
 def train(folder: Path, **way: Any) -> Command:
-    """Start a job whose first worker describes itself. The variable is set after the warm server was
-    started."""
+    """Start a job whose first worker writes a description of its process. The test sets the
+    environment variable after the warm server was started."""
     folder.mkdir()
     (folder / "job.py").write_text(DESCRIBED)
     start("--version", stdout=subprocess.DEVNULL).wait(60)
@@ -195,8 +195,8 @@ def opened_by(pid: int) -> set[str]:
 def test_a_command_has_only_the_descriptors_that_it_was_given(
     tmp_path: Path, way: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    """The command has none of the test's descriptors. It opens only what every command opens: its
-    journal and sockets."""
+    """A forked command inherits no descriptor of the test process. It has only those that every
+    command opens, for its journal and its sockets."""
     before = opened_by(os.getpid()) | opened_by(warm_server().pid)
     with job(tmp_path, way, request) as command:
         command.address()

@@ -1,5 +1,5 @@
-"""`polyrhythm why` names the process that the job waits for, and the rule. Each test stages a run
-in which the job waits."""
+"""`polyrhythm why` names the process for which the job waits, and the rule that makes it wait. Each
+test starts a job and makes it wait in one particular way."""
 
 import os
 import signal
@@ -45,8 +45,9 @@ def why(command: Command, told: Callable[[Explanation], bool]) -> Explanation:
 
 
 def why_then(command: Command, told: Callable[[Explanation], bool], after: int) -> Explanation:
-    """Return the first answer that satisfies `told`, at any journal line after the first `after`
-    lines. The answer may be true only for a moment."""
+    """Compute the answer of `why` after each line of the journal from line `after` on, and return
+    the first answer that satisfies `told`. The answer may be true only for a moment, so a running
+    command could miss it."""
 
     def ask() -> Explanation | None:
         command.assert_alive()
@@ -113,8 +114,8 @@ def test_why_names_a_stopped_server(tmp_path: Path, long_job: Path, sync: str) -
         command.await_round(1)
         os.kill(command.servers()[1], signal.SIGSTOP)
         said = why(command, lambda said: said.missing == ("s1",))
-        # One worker may have been reported just before the stop. Under asp a worker may have sent
-        # two contributions.
+        # The server may have reported a contribution of one worker just before it was stopped.
+        # Under asp a worker may have sent two contributions.
         assert said.held and set(said.held) <= {"worker-0", "worker-1"}
         rules = ("unreported", "folding", "window") if sync == "asp" else ("unreported", "folding")
         assert said.rule in [RULES[name] for name in rules]
@@ -157,9 +158,9 @@ def test_why_names_a_server_missing_at_the_start(tmp_path: Path, long_job: Path)
 
 @pytest.mark.parametrize(("points", "batch"), [(2, 1), (5, 8)])
 def test_why_names_a_worker_that_has_no_data(tmp_path: Path, points: int, batch: int) -> None:
-    """There are points for only two of the three workers. Two points make two batches of one point
-    if the
-    user asks for batches of one. Five points make two batches of at least --min-batch points."""
+    """Only two of the three workers get points. If the user asks for batches of one point, two
+    points make two batches. Otherwise five points make two batches, because a batch has at least
+    `--min-batch` points."""
     job = tmp_path / "few.py"
     job.write_text(FEW_POINTS.format(points, batch))
     flags = ("--epochs", 1_000_000, "--servers", 1, "--workers", 3, "--quiet")

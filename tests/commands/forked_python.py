@@ -23,7 +23,8 @@ def command() -> list[str]:
 
 def main() -> int:
     given = dict(os.environ)
-    os.environ.pop("OMP_NUM_THREADS", None)  # torchrun sets it, and the warm server has one thread
+    # torchrun sets this variable. Without it, this process finds the warm server of the test run.
+    os.environ.pop("OMP_NUM_THREADS", None)
     sys.path[0] = str(ROOT)
     from tests.commands.start import start_script
 

@@ -9,7 +9,7 @@ from tests.commands.forked_tests import CollectedProcess, fork_test_processes
 _collected: list[CollectedProcess] = []
 
 
-@pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
+@pytest.hookimpl(optionalhook=True)  # without xdist pytest does not know this hook
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
     """Fork the test processes from one process that has collected the tests."""
     if len(specs) > 1:

@@ -92,7 +92,9 @@ def _address(loaded: Mapping[str, str]) -> str:
     the variables that are read when a process is loaded, have another address. A test process
     outside xdist has a server of its own."""
     own = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
-    run = os.environ.setdefault(RUN, own)  # for programs that use `forked_python.py`
+    # programs that use `forked_python.py` inherit this variable, and compute the same address from
+    # it
+    run = os.environ.setdefault(RUN, own)
     same = json.dumps([run, sys.executable, sorted(loaded.items())])
     return f"\0polyrhythm-warm-{hashlib.sha256(same.encode()).hexdigest()}"
 
@@ -123,7 +125,8 @@ _spent: list[float] = []
 
 
 def processor_s() -> float:
-    """The processor time of all such commands and of the processes that they waited for."""
+    """The processor time of all commands that were forked for this test process and have ended, and
+    of the processes that they waited for."""
     return sum(_spent)
 
 
@@ -195,7 +198,7 @@ class WarmCommand:
         return self.returncode
 
     def _has_ended(self, timeout: float | None) -> bool:
-        ready = select.poll()  # unlike select() it takes descriptors above 1023
+        ready = select.poll()  # unlike select(), poll() takes descriptors above 1023
         ready.register(self._control, select.POLLIN)
         return bool(ready.poll(None if timeout is None else timeout * 1000))
 
@@ -270,7 +273,7 @@ class WarmForkServers(subprocess.Popen[bytes]):
     fork server, which then imports nothing. Every other program is executed."""
 
     def __new__(cls, args: Any, **options: Any) -> Any:
-        # the engine of a job with one thread per worker sets these variables
+        # the variables that the engine sets for a job with one thread per worker
         usual = {**environment([1]), _UNBUFFERED: "1"}
         if (
             [str(arg) for arg in args[1:3]] != ["-m", FORK_SERVER]

@@ -28,7 +28,8 @@ _ROWS = 40
 
 
 class Screen:
-    """All rows that were ever shown, the last ones on the screen, and the cursor."""
+    """All rows that the terminal has ever shown, and the cursor. The last rows are those on the
+    screen."""
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
@@ -156,7 +157,7 @@ class Terminal:
         os.kill(self.process.pid, signal.SIGINT)
 
     def read(self, timeout_s: float) -> None:
-        """Show what the command writes within this time."""
+        """Read what the command writes within this time, and apply it to the screen."""
         if self._closed:
             time.sleep(min(timeout_s, 0.05))
             return

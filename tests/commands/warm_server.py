@@ -191,7 +191,7 @@ def _become_module(
     """Run `python -m MODULE ARGUMENTS` in this forked child, and never return. The descriptors 0, 1
     and 2 and the session are set up already."""
     try:
-        gc.enable()  # `Popen` switches it off while it runs `preexec_fn`
+        gc.enable()  # `Popen` switches garbage collection off while it runs `preexec_fn`
         _reset_signals()
         _close_all_but(keep)
         if env is not None:
@@ -290,7 +290,8 @@ def _report_exits(running: dict[int, Command]) -> None:
             try:
                 control.send(json.dumps(told).encode())
             except OSError:
-                pass  # the test no longer waits for the command
+                # the test process has closed its end, because it no longer waits for the command
+                pass
 
 
 def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: int) -> None:
@@ -355,7 +356,9 @@ def _close_all_but(keep: Iterable[int]) -> None:
 def _set_environment(env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
-    tempfile.tempdir = None  # the folder was chosen by the environment of the warm server
+    # forget the folder for temporary files, which Python chose by the environment of the warm
+    # server
+    tempfile.tempdir = None
 
 
 def _run_script(argv: Sequence[str]) -> None:
@@ -370,7 +373,8 @@ def _run_script(argv: Sequence[str]) -> None:
 
 
 _warm_main: types.ModuleType | None = None
-"""This module, while a script takes its place. Python would clear a module that no object refers to."""
+"""A reference to this module. A script takes its place as `__main__`, and Python clears a module to
+which no object refers."""
 
 
 def _warm_up() -> None:
@@ -394,8 +398,9 @@ def _warm_up() -> None:
 
 
 def _read_sources() -> None:
-    """Read the source of modules that call `torch.manual_seed`, or that it calls: torch shows their
-    lines in a traceback that it keeps for CUDA."""
+    """Read the source files of the modules that appear in a traceback of `torch.manual_seed`. torch
+    records such a traceback for CUDA at each call, and a forked command need not read the files
+    again."""
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if path is not None and path.endswith(".py") and name.startswith(_IN_TRACEBACKS):
@@ -419,7 +424,7 @@ def _build_parsers(command: Any) -> None:
     for parameter in command.params:
         build = getattr(
             parameter, "get_runtime_param", None
-        )  # typer builds the parser when it converts the first value
+        )  # otherwise typer builds the parser when it converts the first value of the flag
         if build is not None:
             build()
     for subcommand in getattr(command, "commands", {}).values():
@@ -442,9 +447,10 @@ def use_huge_pages() -> None:
 
 
 def _keep_finalizers_for_later_objects() -> None:
-    """Let the end of a command run no finalizer of an object that the warm server has made. torch has
-    many such objects, and to free them takes 50 ms: the pages that they share with the warm server
-    are copied."""
+    """Switch off the finalizers of all objects that the warm server has made, so that a command
+    does not run them at its end. torch has many such objects. To free them would take a command 50
+    ms, because the memory pages of these objects, which it shares with the warm server, would be
+    copied."""
     for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         each.atexit = False
 
@@ -466,7 +472,7 @@ class _QuickEnd:
             sys.stdout.flush()
             sys.stderr.flush()
         except (OSError, ValueError):
-            return  # Python sets the status itself
+            return  # Python computes the exit status itself
         os._exit(self.status)
 
 

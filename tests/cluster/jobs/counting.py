@@ -1,4 +1,5 @@
-"""Counts in the model how often every point was visited. A point counts when its contribution does.
+"""Counts in the model how often every point was visited. A visit counts when its contribution is
+folded.
 
 Every worker also writes the points that its loop got to a file. `--set loaders=2` loads batches
 with two processes, and `--set local=1` is needed with kind local. `--set context=spawn` gives a

@@ -2,8 +2,8 @@
 
 Step n of worker w adds 1 to element (w, n mod columns) of a block. Every slice holds such a block,
 and a step adds to all of them. The worker records which steps it sent and which were acknowledged.
-A contribution contains one step, or several if the policy says so (`--set local=1`: the worker
-makes the steps itself).
+A contribution contains one step, or several under policies with local steps (`--set local=1`: the
+worker makes the steps itself).
 
 Every block is a parameter group of its own, and so a slice of its own. The number in a worker's
 name is w. A new incarnation continues to count where the last one ended.
