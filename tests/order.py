@@ -42,7 +42,8 @@ def _dealt(items: Sequence[pytest.Item], processes: int) -> list[list[pytest.Ite
 
 
 def _sharing(item: pytest.Item) -> str | None:
-    """The file of a test that uses a fixture which is made once for its file; otherwise None."""
+    """The file of a test, if the test uses a fixture that is made once for the whole file;
+    otherwise None."""
     known = getattr(item, "_fixtureinfo", None)
     if known is None:
         return None

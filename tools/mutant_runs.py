@@ -1,4 +1,4 @@
-"""Reads the results of tests that run in a forked process."""
+"""Runs tests in a forked process, and reads their results from it."""
 
 import contextlib
 import json

@@ -72,7 +72,7 @@ def run(block: Block, folder: Path, path: str) -> int:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # no process is left
+            pass  # all processes of the group have ended
         process.wait()
 
 

@@ -42,7 +42,8 @@ TIMEOUT = timedelta(seconds=120)
 def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) -> None:
     """The main function of one of the W processes. It receives numbers of rounds, and runs a
     stretch for each."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    # the parent process handles Ctrl-C, and decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)

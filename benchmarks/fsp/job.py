@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-sys.path.append(str(Path(__file__).parents[2]))  # for processes that a command starts
+# so that processes which the command starts find the modules of this repository
+sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.fsp.problems import (
     PROBLEMS,

@@ -39,7 +39,7 @@ class Spec:
     link: str = ""
     """The rate of the link between processes, such as `50mbit`; empty: links within a host."""
     hold_s: float = 0.0
-    """If above 0: the run goes on for this many seconds, whatever its objective."""
+    """If this is above 0, the run lasts this many seconds, whatever its objective."""
 
     @property
     def of(self) -> Problem:

@@ -40,7 +40,8 @@ POLICIES = (
     "fsp --kind gradient",
     "fsp --kind local",
 )
-"""N stands for the global batch: the batch size of the job times the workers."""
+"""In a policy, N stands for the global batch: the batch size of the job times the number of
+workers."""
 JOBS = ("digits", "mnist-lr", "mnist-cnn", "fashion-mnist-lenet")
 WORKERS = 3
 MARGINS = {"digits": 0.02}

@@ -29,7 +29,8 @@ _LOOK_S = 0.01
 
 
 def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    # the parent process handles Ctrl-C and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",

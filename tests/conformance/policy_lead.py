@@ -244,7 +244,7 @@ class ModelLead:
 
     def _round_of(self, worker: int, pick: int) -> int:
         """The round in which servers counted a contribution. When the lead hears of the
-        contribution, that round may be in a fold or be folded already."""
+        contribution, the fold of that round may be under way or over."""
         open_round = self.folded + (1 if self.folding is None else 2)
         early = pick % 4 == 0
         return max(self.version[worker] + 1, open_round - 1) if early else open_round

@@ -146,7 +146,8 @@ class Noting(Wrapped):
 
 
 class LosesReleases(Wrapped):
-    """A worker that was counted in the round before waits for ever: it is released only by a fold."""
+    """The policy releases workers only at a fold. So a worker whose contribution was counted in the
+    round before waits for ever."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)

@@ -66,8 +66,8 @@ class Stage:
         return {"worker": worker, "incarnation": self.incarnations[worker]}
 
     def from_servers(self, kind: type[m.Message], **fields: Any) -> list[Effect]:
-        """Send a message from every server, in the current routing epoch. Returns the effects of
-        the last one."""
+        """Send this message from every server, in the current routing epoch. Returns the effects of
+        the last message."""
         fields.setdefault("routing", self.routing)
         effects: list[Effect] = []
         for server in range(self.job.servers):

@@ -82,8 +82,8 @@ def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
 
 
 def test_a_learner_must_have_the_contributions_of_a_worker_that_left() -> None:
-    """The contribution may be acknowledged already, because acknowledgements do not wait for
-    learners."""
+    """The contribution of the worker may be acknowledged already, because acknowledgements do not
+    wait for learners. So a learner without it has not caught up."""
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(ev.Rerouted(2, 0, ()))
@@ -160,8 +160,8 @@ def test_a_server_does_not_report_what_a_replica_lacks() -> None:
 
 
 def test_no_fold_is_finished_while_slices_move() -> None:
-    """A fold is finished only after the new routes are applied, with the slices that the server has
-    then."""
+    """If new routes come during a fold, the server finishes the fold after it has applied the
+    routes, with the slices that it has then."""
     tell = primary("bsp")
     tell(m.Fold(term=1, routing=1, round=1, readers=(0,), members=BOTH))
     tell(ev.FoldDone(1, 1.0))

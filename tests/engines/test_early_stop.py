@@ -30,8 +30,8 @@ def main(worker):
 def test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order(
     tmp_path: Path,
 ) -> None:
-    """The engine's first turn after it started the workers lasts until they train. Then the signal
-    comes."""
+    """The engine is busy from the moment at which it has started the workers until they train. Then
+    the signal comes."""
     file = tmp_path / "job.py"
     file.write_text(JOB)
     said: list[str] = []

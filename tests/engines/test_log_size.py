@@ -61,7 +61,8 @@ def test_a_large_log_is_renamed_and_no_line_is_lost(
 def test_a_log_is_replaced_only_if_an_earlier_look_found_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the two looks a reader can read the rest of the log before it."""
+    """The engine looks at the size of a log twice before it lets the process begin a new one.
+    Between these two looks a reader can read the rest of the log before it."""
     monkeypatch.setattr(logs, "MOST_LOG_NBYTES", 1000)
     monkeypatch.setattr(logs, "_LOOK_EVERY_S", 0.0)
     told: list[object] = []

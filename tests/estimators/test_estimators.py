@@ -187,7 +187,8 @@ def test_partial_fit_comes_near_the_fit_of_all_points() -> None:
 
 @pytest.mark.parametrize("weight", [None, np.full(300, 2.0)], ids=["plain", "weighted"])
 def test_partial_fit_continues_from_the_points_of_the_fit(weight: Points | None) -> None:
-    """The number of points that were counted before `fit` has no effect."""
+    """`partial_fit` continues from the points of the last `fit`. Points that `partial_fit` got
+    before that `fit` have no effect."""
     x = blobs()
     model = KMeans(3, random_state=0).partial_fit(x[:9]).fit(x, sample_weight=weight)
     before = model.cluster_centers_.copy()

@@ -41,7 +41,8 @@ CHUNKS = 3 * 8 * MB
 def test_a_device_holds_parameters_gradients_and_one_more_model(
     place: Place, options: dict[str, str], more: int
 ) -> None:
-    """On the processor, only the jobs are tested: there the memory of the servers would count."""
+    """Without a GPU the test runs the jobs but does not measure memory, because the memory of the
+    servers would count too."""
     on_gpu = place.device != "cpu"
     peaks: list[int] = []
 

@@ -114,7 +114,7 @@ class Inputs:
                 depth = rng.choice((30, 500, 2_000, 20_000, 60_000))
                 nested = rng.choice((b"\x91", b"\x81\xa1k")) * depth + b"\xc0"
                 fields_nbytes = b"".join(map(msgspec.msgpack.encode, fields))
-                if rng.random() < 0.5:  # replace a field that the message has
+                if rng.random() < 0.5:  # put the nested value in place of the last field
                     fields_nbytes = b"".join(map(msgspec.msgpack.encode, fields[:-1]))
                     return _array(len(fields)) + fields_nbytes + nested
                 return _array(len(fields) + 1) + fields_nbytes + nested

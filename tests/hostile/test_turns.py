@@ -1,5 +1,5 @@
-"""If a member floods a server with messages, other members wait for one turn of its link at most,
-and no queue fills up."""
+"""If a member floods a server with messages, other members wait at most for one turn of that
+member's link, and no queue fills up."""
 
 import socket
 import threading
@@ -154,8 +154,7 @@ Busy = tuple[Driver, threading.Event]
 
 @pytest.mark.parametrize("threads", [False, True], ids=["poller", "thread"])
 def test_a_flood_waits_until_the_machines_have_handled_it(busy: Busy, threads: bool) -> None:
-    """While a machine is busy, the messages of one turn of a link are queued for it, and no
-    more."""
+    """While a machine is busy, at most the messages of one turn of a link are queued for it."""
     assert most_queued(*busy, threads=threads) <= FRAMES_PER_TURN
 
 

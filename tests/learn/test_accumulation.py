@@ -78,8 +78,8 @@ def size_of(step: list[torch.Tensor]) -> int:
 def test_a_contribution_is_the_mean_of_its_steps_weighted_by_points(
     sync: str, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes the last contribution, because the data end in the middle of an
-    accumulation."""
+    """The last contribution is included: the data end in the middle of an accumulation, and the
+    worker contributes the gradients so far."""
     loop = Loop(monkeypatch, every)
     assert loop.run(sync=sync, epochs=2, interval="20ms") == 2 * POINTS
     assert loop.visited() == sorted([*DATA[0].tolist()] * 2)

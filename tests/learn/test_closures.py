@@ -56,8 +56,8 @@ def train(main: Callable[[Worker], None], **more: Any) -> InlineRun:
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 @pytest.mark.parametrize("sync", ["bsp", "asp", "psp"])
 def test_one_worker_computes_what_torch_computes_bit_for_bit(sync: str, search: str | None) -> None:
-    """The weight of a contribution is 7. The servers multiply by the weight and divide by it again,
-    which rounds the numbers."""
+    """The weight of a contribution is 7. Servers multiply a contribution by its weight and divide
+    by the weight again, so the version differs from the worker's parameters by rounding errors."""
     alone = network()
     optimizer = lbfgs(alone, line_search_fn=search)
     everything = slice(0, POINTS)

@@ -182,7 +182,8 @@ def test_options_besides_a_loader_are_refused() -> None:
 def test_a_loader_with_a_sampler_of_its_own_is_not_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Workers take batches in turn, and points are counted with the last, smaller batch."""
+    """Workers take the batches of the loader in turn. The last batch is smaller, and its points
+    count too."""
     loader = DataLoader(Numbers(), batch_size=8, sampler=Descending())  # type: ignore[arg-type]
     seen, counted = train(lambda worker: worker.batches(loader), rounds=7)
     assert {name: [int(batch[0]) for batch in batches] for name, batches in seen.items()} == {
@@ -248,7 +249,8 @@ def test_an_empty_share_of_a_stream_is_an_error() -> None:
 
 
 def test_rows_of_tensors_are_those_that_torch_finds() -> None:
-    """numpy knows neither bfloat16 nor gradients."""
+    """numpy has no bfloat16 and no tensors that require gradients, so torch must select the rows of
+    such tensors."""
     wide = torch.arange(30.0).reshape(10, 3)
     columns = (
         *(wide, wide.t().contiguous().t(), wide.to(torch.bfloat16), wide[:, 0] > 9),

@@ -127,7 +127,7 @@ def test_a_contribution_is_scaled_by_one_over_the_number_of_members(
 
 @pytest.mark.parametrize(("optimizer", "scale"), [("Adam", 0.5), ("Adagrad", 1.0)])
 def test_the_optimizer_decides_how_a_contribution_is_scaled(optimizer: str, scale: float) -> None:
-    # the length of the first step of both optimizers is the learning rate
+    # the first step of either optimizer moves the parameters by the learning rate, times the scale
     moved = moved_by_one(4, "ssp:2", "gradient", optimizer)
     assert moved == pytest.approx(-0.5 * scale, rel=1e-3)
 

@@ -175,7 +175,7 @@ def test_an_evicted_worker_visits_uncounted_points_again() -> None:
 
 
 def test_the_order_of_chunks_does_not_depend_on_when_batches_are_put_back() -> None:
-    """The order of a pass is found once, and again when batches were put back."""
+    """The order of the chunks is computed once per pass, and again when batches are put back."""
     expected = a_pass(Points(lease_of(300)), 300, 7)
     points, found = Points(lease_of(300)), []
     while len(found) < 300:
@@ -189,7 +189,8 @@ def test_the_order_of_chunks_does_not_depend_on_when_batches_are_put_back() -> N
 
 @pytest.mark.parametrize("seed", [3, 2**32 - 1, 2**32 + 3])
 def test_the_order_of_a_chunk_is_the_one_that_its_seed_has_always_given(seed: int) -> None:
-    """A job may continue in the middle of a chunk with a checkpoint of an earlier release."""
+    """A job may resume in the middle of a chunk from a checkpoint of an earlier release, so the
+    order must not change between releases."""
     lease = replace(lease_of(50, seed=seed), chunks=(ChunkLease(4, 10, 40, 6, 0),))
     dealt = np.random.default_rng(seed).permutation(50)[10:40]
     expected = np.random.default_rng((seed, 6, 2, 4)).permutation(dealt)

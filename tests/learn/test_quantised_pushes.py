@@ -203,8 +203,8 @@ def test_lbfgs_reaches_the_minimum(frames: Frames) -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_and_the_residual_stays(frames: Frames) -> None:
-    """The third step is left out. What the server reads of the other steps, plus the residual of
-    the last one, is the sum of their gradients."""
+    """The third step is left out. The numbers that the server decodes for all other steps, plus the
+    residual of the last step, add up to the sum of the gradients of these steps."""
     made: list[torch.Tensor] = []
 
     def main(worker: Worker) -> None:

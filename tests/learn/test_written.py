@@ -33,7 +33,7 @@ def copy_in(model: nn.Module) -> None:
 
 
 def swap_and_restore(model: nn.Module) -> None:
-    """A loop that evaluates averaged weights does this."""
+    """A loop that evaluates averaged weights swaps the parameters and restores them in this way."""
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     clamp(model)
     model.load_state_dict(kept)

@@ -42,8 +42,8 @@ class Mutant:
     tests: tuple[str, ...]
     """Tests as pytest names them. At least one of them must fail."""
     slow: bool = False
-    """Whether its tests take more than about a second on an idle machine. `make test` leaves such
-    mutants out."""
+    """Whether the tests of the mutant take more than about a second on an idle machine. `make test`
+    leaves such mutants out."""
 
 
 def mutant(
@@ -100,12 +100,12 @@ def mutated_sources(mutant: Mutant, package: Path) -> dict[Path, str]:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement of a module. To parse, write or compile only this statement takes a fraction of the
-    time of the module."""
+    """A statement of a module. Parsing, writing or compiling one statement takes a fraction of the
+    time that the whole module takes."""
 
     path: Path
     first: int
-    """The number of its first line."""
+    """The line number at which the statement begins."""
     last: int
 
     def parse(self) -> ast.Module:

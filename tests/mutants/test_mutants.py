@@ -35,7 +35,7 @@ def test_a_mutant_fits_the_code_that_it_names(one: Mutant) -> None:
         statement = find(change.code, PACKAGE)
         source = sources[statement.path]
         assert ast.parse(source)
-        # equal trees are written alike, so the statement has changed
+        # if the trees were equal, the text would be equal too; so the statement has changed
         assert f"\n{ast.unparse(statement.parse())}\n" not in f"\n{source}\n"
 
 

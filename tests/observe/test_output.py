@@ -59,7 +59,8 @@ def test_a_log_that_is_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> 
 
 
 def test_a_line_says_where_output_is_missing_if_two_logs_were_begun(tmp_path: Path) -> None:
-    """Nobody can read the rest of the first log. All of the second and third is shown."""
+    """The rest of the first log cannot be read any more, because two logs have replaced it. The
+    second and the third log are shown completely."""
     read = Output(tmp_path)
     log = write(tmp_path, "worker-0", b"one\ntwo")
     assert new_lines(read) == [("worker-0", "one")]

@@ -174,7 +174,8 @@ def test_seconds_to_target(fields: dict[str, Any], seconds: float | None) -> Non
     ],
 )
 def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
-    """The estimate is made when 9 rounds and 2 passes of 50 points have taken 4 s."""
+    """The remaining time is estimated after 4 s, in which the job has made 9 rounds and 2 passes of
+    50 points."""
     assert left_s(fold(LINES), job(**fields), 5.0) == (
         None if rest_s is None else pytest.approx(rest_s)
     )

@@ -224,7 +224,8 @@ def test_a_worker_has_the_device_of_its_last_join() -> None:
 def test_the_tables_have_a_column_of_devices_where_it_says_something(
     devices: tuple[str, str], live: bool, status: bool
 ) -> None:
-    """The live table has little space: it has the column only if some worker has a GPU."""
+    """The live table has little space, so it shows the column of devices only if some worker has a
+    GPU."""
     state = fold([*opened(0, 1), rounds(9.0, 9, {"0": totals(5, 1.0), "1": totals(5, 1.0)})])
     for worker, device in zip(state.workers.values(), devices, strict=True):
         worker.device = device

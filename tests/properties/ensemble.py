@@ -296,8 +296,8 @@ class Ensemble:
 
     def step(self) -> bool:
         self.now_ns += 1000
-        # a queue delivers its next message, and a life does what its user asks for; anything else
-        # is called
+        # each entry is something that can happen next: a queue delivers its next message, a life
+        # does what its user's code asks for, and a function is called
         ready: list[deque[tuple[Any, ...]] | Life | Callable[[], None]]
         deaf = {life.link for life in self.lives if life.asleep}
         if deaf or self.kept:

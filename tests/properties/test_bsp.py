@@ -175,8 +175,8 @@ def test_bsp_hangs_if_it_waits_for_members_that_left(monkeypatch) -> None:
 
 
 def counted_before() -> None:
-    """The timer closes the round of two members before the lead hears that the second one has
-    contributed. The servers had counted that contribution in the round."""
+    """A job has two members. The timer closes the round before the lead hears that the second
+    member has contributed, but the servers had counted that contribution in the round."""
     barrier = Barrier()
     barrier.begin(workers=2, timer="5s")
     barrier.computing.discard(0)

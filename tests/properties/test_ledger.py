@@ -121,7 +121,8 @@ def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() ->
 
 
 def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
-    """A server that was started again before the first fold has no parameters."""
+    """A server that was started again before the first fold has made no step and has no parameters,
+    so it must fetch them."""
     ledger = RoundsLedger(replicated=True)
     ledger.begin(0, {0: Route(0, (1,))}, 1)
     assert ledger.teach(1, [0], [Stamp(0, 0, 0)]) == {0: False}

@@ -63,7 +63,8 @@ class Books:
     memories: dict[int, "Blocks"] = field(default_factory=dict)
     """The memory of each server. A server that was started again has a new memory."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
-    """The worker and the incarnation that these outstanding contributions belong to."""
+    """The worker and the incarnation of each object that keeps track of outstanding
+    contributions."""
     needless: int = 0
     """The number of slices that were sent again though they were acknowledged or in flight."""
     _numbers: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -232,7 +233,8 @@ def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> st
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
     sync, _, patience = sync.partition(" abandon ")
-    # under these policies others continue while a slow worker reads; under the rest all wait
+    # under these policies other workers continue while a slow worker reads a version; under all
+    # others they wait for it
     slow_link = "5Mbit" if sync.startswith(("asp", "psp", "ssp")) else "20Mbit"
     text = f"""
         [job]

@@ -90,7 +90,7 @@ def test_a_crash_after_every_effect(sync: str, victim: str) -> None:
         except Exception as error:
             raise AssertionError(f"{victim} crashes after effect {after}: {error}") from error
         if reaper.done < after:
-            break  # the process has fewer effects: all were tried
+            break  # the process has fewer effects than this, so all of its effects were tried
         assert made.end.reason.code == "goal", f"{victim}, effect {after}: {made.end.reason}"
         crashes += 1
     assert crashes > 10

@@ -173,7 +173,7 @@ class Decisions:
         self.done: Counter[tuple[str, int]] = Counter()
         self.contributed: list[m.Trailer] = []
         self._terms: dict[int, m.Release] = {}
-        """Per worker, its last release."""
+        """The last release that each worker got."""
         self.goes_on: Callable[[int], bool] = lambda worker: True
         """Whether a worker has begun its next batch after a contribution."""
         self._changed = threading.Condition()
@@ -232,7 +232,8 @@ class Decisions:
                 self.made.append(("ended", *why, note.fields["rounds"]))
 
     def _fold(self, fold: m.Fold, reason: str) -> None:
-        if fold.round > self._folded:  # the order goes to every server, and is noted once
+        # the lead sends the order to every server, and it is recorded once
+        if fold.round > self._folded:
             self._folded = fold.round
             members = [member.name for member in fold.members]
             self.made.append(("fold", fold.round, reason, members, fold.readers))
@@ -374,7 +375,8 @@ class Conductor:
                 self.workers.append(Conducted(f"worker-{worker}", self._hub, self._decisions))
             case "enrol" | "step":
                 self.workers[worker].go_on()
-            case "leave":  # the worker needs one turn more if its step comes too late
+            # if the step of a worker comes too late for its round, the worker needs one more turn
+            case "leave":
                 self.workers[worker].go_on(turns=2)
             case "crash":
                 self.workers[worker].crash()

@@ -110,8 +110,8 @@ class Visits:
         def watched(sharing: Sharing, trailer: Trailer, ahead: bool = False) -> int:
             points: int = commit(sharing, trailer, ahead=ahead)
             computed = trailer.weight if trailer.visited < 0 else trailer.visited
-            # otherwise points that do not count would be in the parameters, and would be visited
-            # again
+            # otherwise the parameters would contain visits that do not count, and the points would
+            # be visited again
             known = sharing.begun and not (self._subtracts and not trailer.progress)
             assert not known or points == computed or not computed, (points, trailer)
             return points

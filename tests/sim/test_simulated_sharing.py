@@ -264,7 +264,8 @@ def test_nothing_moves_if_the_slow_worker_does_not_share(monkeypatch: pytest.Mon
 def test_a_worker_refuses_to_send_points_that_it_does_not_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lead orders the worker to send them, by mistake."""
+    """The test makes the lead order the worker to send its points, which a correct lead would not
+    do."""
     watch = Watch(monkeypatch)
     monkeypatch.setattr(PrivatePlan, "may_move", lambda *order, **more: True)
     monkeypatch.setattr(PrivatePlan, "can_give", lambda *order: True)

@@ -47,7 +47,7 @@ def text_of(seed: int) -> str:
     if seed // len(SYNCS) % 2:
         return storm(sync, seed, KIND).replace("[job]\n", moves, 1)
     text = scenario(sync, seed, kind=KIND).replace("[job]\n", moves, 1)
-    # a round of bspb and bspv is a large part of a pass
+    # under bspb and bspv a round is a large part of a pass, so a job needs more passes
     epochs = {"bspb": 6, "bspv": 4}.get(sync, 2)
     return text.replace("epochs = 2\n", f"epochs = {epochs}\n")
 
@@ -83,14 +83,14 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> Versions:
-    """Per version of the last run, the memories of the points in its sum."""
+    """For each version of the last run, what the points that are in its sum have added to it."""
     found: Versions = {}
     watched: list[Checker] = []
     folded = Checker.folded
 
     def watch(checker: Checker, server: int, round_: int) -> None:
         folded(checker, server, round_)
-        if watched[-1:] != [checker]:  # a job that resumes counts its versions anew
+        if watched[-1:] != [checker]:  # a resumed job numbers its versions from the beginning again
             watched.append(checker)
             found.clear()
         store = checker.memories[server]

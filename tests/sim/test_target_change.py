@@ -98,8 +98,8 @@ def test_a_change_of_members_does_not_end_the_job_too_early(sync: str, change: s
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "fsp"])
 def test_workers_without_points_are_not_waited_for(sync: str) -> None:
-    """There are two points for three workers. One worker never visits a point, and passes still
-    end."""
+    """The data set has two points for three workers. So one worker never visits a point, and passes
+    must still end."""
     job = run(sync, points=2, after='[[events]]\nat = "60s"\nwhat = "leave"\nworker = "slow"')
     assert job.end.reason.code == "goal"
     assert "the objective changed by" in in_words(job.end.reason)

@@ -256,7 +256,7 @@ def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("seed", range(4))
 def test_many_faults_at_once(sync: str, seed: int) -> None:
-    """No check fails, and every point is visited."""
+    """The run must end without a failed check, and every point must be visited."""
     run = Run(
         f"""
         [job]

@@ -124,8 +124,8 @@ def test_sgd_with_rate_1_equals_plain_averaging_bit_for_bit(dtype: torch.dtype) 
 
 
 def test_a_parameter_that_no_worker_changes_moves_on_with_its_momentum() -> None:
-    """As in a plain DiLoCo loop. In particular, changes of -0.0 do not stand for missing
-    gradients."""
+    """A parameter that no worker has changed moves on with its momentum, as in a plain DiLoCo loop.
+    A change of -0.0 does not stand for a missing gradient."""
     server = Server("nesterov:lr=1,momentum=0.5")
     before = [held.parameters.clone() for held in server.held]
     server.fold([[torch.ones(held.slice.length)] * len(WEIGHTS) for held in server.held])
@@ -161,7 +161,8 @@ def test_only_optimizers_with_state_need_one() -> None:
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_torch_accepts_all_options_that_the_text_may_have(name: str) -> None:
-    """And `maximize`, with which the averaged change becomes a negative gradient."""
+    """torch must also accept `maximize`, with which the averaged change becomes a negative
+    gradient."""
     options = _OPTIONS[name]
     known = inspect.signature(getattr(torch.optim, name)).parameters
     assert {key for key in options if key not in TWO_BETAS} | {"maximize"} <= known.keys()

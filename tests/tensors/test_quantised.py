@@ -1,4 +1,5 @@
-"""Quantised slices: what a server reads is close to what the worker had, and nothing is lost."""
+"""Quantised slices: the numbers that a server decodes are close to those of the worker, and the
+worker keeps the difference."""
 
 import math
 

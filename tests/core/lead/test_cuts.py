@@ -28,7 +28,7 @@ def notes(effects: list[Effect], what: str) -> list[dict[str, Any]]:
 
 
 def fold(lead: Stage, round_: int) -> list[Effect]:
-    """Both workers contribute, and the round is folded."""
+    """Let both workers contribute and the servers fold the round."""
     lead.contribute(0, round_, round_)
     lead.contribute(1, round_, round_)
     return lead.folded(round_)
@@ -189,7 +189,7 @@ def test_without_rounds_the_cut_waits_until_nothing_is_in_flight() -> None:
 
 
 def test_without_rounds_the_first_cut_is_due_one_interval_after_the_opening() -> None:
-    """The opening itself is no reason for a cut: it would contain nothing but the start."""
+    """A cut at the opening of round 1 would contain only the initial parameters."""
     lead = stage("900ms", sync="asp")
     assert not sent(lead.tick(0.5), m.Withhold)
     assert {message.number for message in sent(lead.tick(0.5), m.Withhold)} == {1}

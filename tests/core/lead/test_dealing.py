@@ -46,7 +46,8 @@ def test_statistics_have_few_chunks_unless_passes_are_balanced(balances: bool, c
 
 
 def shared_with_late_worker(*, ends: bool, removed: bool = False) -> list[str]:
-    """A worker has joined, and perhaps another was removed; return who gets a new lease."""
+    """Let a worker join, and with `removed` another one be removed. Returns the names of the
+    workers that get a new lease."""
     view = View()
     sharing = Sharing(seed=0, epochs=2, whole_chunks=True)
     for name in NAMES:

@@ -54,8 +54,8 @@ def test_a_small_change_in_a_full_pass_is_a_goal() -> None:
 
 
 def test_only_a_check_compares_objectives() -> None:
-    """Folds and journal lines update the objective more often than passes end. They must not be
-    compared with each other."""
+    """Folds and journal lines update the objective several times in a pass. `--target-change` must
+    not compare such objectives with each other."""
     job = goals(target_change=0.01)
     for passes in range(5):
         job.targets.measured(1.0)

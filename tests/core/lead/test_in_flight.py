@@ -9,7 +9,7 @@ def test_a_window_is_full_when_its_last_place_is_used() -> None:
     assert in_flight.full() is None
     in_flight.sent(1, 4, 2, 20)
     assert in_flight.full() == ({1}, 20)
-    in_flight.sent(1, 4, 2, 30)  # this is the same contribution again
+    in_flight.sent(1, 4, 2, 30)  # the same contribution is reported a second time
     assert in_flight.full() == ({1}, 20)
     in_flight.completed(1, 4, 1)
     assert in_flight.full() is None

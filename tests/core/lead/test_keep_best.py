@@ -117,7 +117,8 @@ def test_the_present_version_is_copied_if_the_evaluated_one_is_gone_when_a_file_
 
 
 def test_after_local_steps_the_copy_waits_for_a_fold_although_a_file_is_complete() -> None:
-    """The servers do not have the steps that the worker had made when it evaluated."""
+    """The worker had made local steps when it evaluated, and the servers do not have these
+    steps."""
     stage = stage_of()
     round_of(stage, 1)
     report(stage, 0.5, 1)

@@ -150,7 +150,7 @@ def test_a_silent_keeper_does_not_delay_the_checkpoint_for_ever() -> None:
 
 
 def test_the_parts_of_a_state_are_signs_of_life() -> None:
-    """Heartbeats wait behind the parts of a large state."""
+    """On the worker's link, heartbeats wait behind the parts of a large state."""
     lead = keeping(0, heartbeat_s=0.5)
     fold(lead, 1)
     evicted: list[m.Evicted] = []

@@ -651,7 +651,7 @@ def test_reports_go_to_the_journal() -> None:
     ("sync", "resumed", "noted"), [("bsp", 0, 3), ("bsp", 10, 13), ("asp", 0, None)]
 )
 def test_a_report_has_the_round_of_its_version(sync: str, resumed: int, noted: int | None) -> None:
-    """Without rounds a version has no number of its own."""
+    """Without rounds versions have no numbers."""
     stage = Stage(sync=sync, resume_round=resumed).begin()
     (note,) = stage.tell(m.Report(**stage.who(0), round=3, metrics={"accuracy": 0.5}))
     assert isinstance(note, fx.Note) and note.fields.get("round") == noted

@@ -1,5 +1,5 @@
-"""The moves of chunks whose points travel: windows, the single event that commits a move, and
-inactive copies."""
+"""Moves of chunks whose points are sent to another worker: how many are in flight at a time, the
+one event with which a move is complete, and inactive copies."""
 
 import pytest
 
@@ -309,7 +309,7 @@ def test_with_rows_a_dead_holder_need_not_subtract() -> None:
 
 
 def test_moves_that_are_not_complete_when_the_job_ends_are_counted_as_kept() -> None:
-    """One of six chunks has moved, four are in flight, and one waits."""
+    """The move has six chunks: one has moved, four are in flight, and one waits."""
     job = Job()
     flying = job.begin(6)
     job.confirm()

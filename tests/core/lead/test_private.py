@@ -19,7 +19,7 @@ def plan_of(**points: int) -> PrivatePlan:
 
 
 def visit(plan: PrivatePlan, holder: tuple[int, int], passes: int, cursor: int = 0) -> None:
-    """The member has visited all its chunks this many times, and `cursor` points of each chunk once
+    """Let the member visit all of its chunks `passes` times, and `cursor` points of each chunk once
     more."""
     for chunk in plan.lease(holder).chunks:
         plan.commit(holder, (ChunkProgress(chunk.chunk, passes, cursor),))

@@ -44,8 +44,8 @@ def test_a_served_job_without_workers_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("served", [True, False])
 def test_a_worker_that_left_before_round_1_is_replaced_in_a_served_job(served: bool) -> None:
-    """A served job opens round 1 when it has as many members as it wants; workers that have left do
-    not count. In other jobs they count."""
+    """A served job opens round 1 when it has `--workers` members, so a worker that has left must be
+    replaced. In other jobs a worker that has left before round 1 still counts."""
     lead = Stage(workers=2, servers=1, served=served)
     lead.hello("worker-0")
     lead.tell(m.Leave(**lead.who(0)))

@@ -173,7 +173,8 @@ def test_an_owner_that_comes_back_and_does_not_share_any_more_gets_its_chunks_ba
 
 @pytest.mark.parametrize("end", ["the job ends", "the owner leaves", "the owner is back again"])
 def test_chunks_that_do_not_get_back_to_their_owner_are_not_counted_as_kept(end: str) -> None:
-    """The journal does not say that they move to a faster worker, so nothing is taken back."""
+    """The journal did not report these moves when they began, because chunks that go back to their
+    owner do not move to a faster worker. So it must not report that they were kept either."""
     job = Job(B)
     chunk = min(job.held(B))
     job.move(chunk, B, A)
@@ -202,8 +203,8 @@ def test_a_chunk_that_has_stayed_with_another_member_is_counted_when_it_moves_ag
 
 
 def test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it() -> None:
-    """If the owner dies meanwhile, the member keeps the points. It could not read them from its own
-    data set."""
+    """If the owner dies meanwhile, the member that holds the chunk keeps its points, because it
+    could not read them from its own data set."""
     job = Job(A)
     job.move(0, A, B)
     job.migration.queue([(0, B, A)])

@@ -14,8 +14,9 @@ NOISE = 16.0
 
 
 def moved(optimizer: str, per_round: int, scale: float) -> float:
-    """How far noisy gradients with the mean 1 move the parameters, on average. A round has MEMBERS
-    batches and `per_round` steps. Each step uses the mean over an equal part of the batches."""
+    """The mean distance by which noisy gradients with the mean 1 move the parameters. A round has
+    MEMBERS batches and `per_round` steps. Each step uses the mean gradient of an equal part of the
+    batches."""
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.zeros(2000))
     made = getattr(torch.optim, optimizer)([parameter], lr=0.01 * scale)

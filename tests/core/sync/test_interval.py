@@ -90,8 +90,9 @@ def test_no_report_of_a_worker_makes_a_trial_endless() -> None:
 
 
 def trial_of(probe_ns: int, before: int = 0) -> tuple[int, int]:
-    """In how many parts the sample is divided, and the rounds of the trial, for a job in which
-    measuring the objective on the whole sample takes `probe_ns`. `before`: so many trials came first."""
+    """Run a job in which measuring the objective on the whole sample takes `probe_ns`, and return
+    two numbers for the trial after the first `before` ones: into how many parts the sample was
+    divided, and how many rounds the trial had."""
     interval, rounds, age_s = AutoInterval(), 0, 0.0
     codes = {"interval-measuring", "interval-stage-over"}
     for _ in range(100_000):
@@ -114,7 +115,7 @@ def test_the_first_trial_measures_on_a_part_of_the_sample_where_all_of_it_takes_
 
 
 def test_later_trials_measure_on_the_whole_sample_when_the_job_is_older_than_they_take() -> None:
-    """The objective falls more and more slowly, so stages end."""
+    """The objective falls more and more slowly, so stages end and further trials begin."""
     found = [trial_of(60 * MS, before)[0] for before in range(8)]
     assert found == sorted(found, reverse=True)
     assert found[0] == 8 and found[-1] == 1

@@ -1,4 +1,5 @@
-"""Joining: dialling the servers, attaching the model, following routes and seeding slices."""
+"""How a worker joins: it dials the servers, attaches its model, follows the routes and seeds
+slices."""
 
 from polyrhythm.core.effects import Dial, SeedSlices, Send
 from polyrhythm.core.worker.joining import Joining

@@ -326,7 +326,8 @@ def test_why_names_the_fold_that_the_worker_waits_for() -> None:
 
 
 def test_a_worker_that_is_evicted_while_it_waits_for_its_lease_rejoins() -> None:
-    """The lead no longer knew the worker when its request arrived, so no lease would come."""
+    """The lead had evicted the worker before its request arrived, so the lead will never send the
+    lease."""
     hand = Hand().begin()
     hand.tell(ev.Enrolling(9))
     assert of(hand.tell(m.Evicted(**WHO, reason=SILENT)), fx.Rejoin)

@@ -164,7 +164,8 @@ def test_the_end_of_the_link_is_reported_for_every_chunk_that_was_sent(
     target.event()
     target.carrier.close()
     numbers = set()
-    while numbers != {1, 2}:  # the lead ignores this for chunks that have arrived
+    # the source reports both chunks, and the lead ignores the report about a chunk that has arrived
+    while numbers != {1, 2}:
         event = source.event()
         assert event.fault is not None and event.fault.code == "move-unreachable"
         numbers.add(event.number)

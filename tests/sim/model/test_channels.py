@@ -31,7 +31,7 @@ class Ear:
 
 
 class Wire:
-    """A link of 1 MB/s with a delay of 5 ms, unless told otherwise."""
+    """A link of 1 MB/s with a delay of 5 ms, unless the arguments say otherwise."""
 
     def __init__(self, seed: int = 0, **table: object) -> None:
         self.clock = Clock()

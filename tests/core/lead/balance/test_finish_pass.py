@@ -14,8 +14,8 @@ SLOW = Pace((1, 1), 1_000, 0.004, 0.0, 3.5, left=500)
 
 
 def test_the_worker_that_would_finish_last_gives_visits_away() -> None:
-    """The slow worker needs 2 s, the fast one 1 s. Both need 1.2 s if 200 visits move; the slow one
-    gives a little more."""
+    """The slow worker needs 2 s for the rest of its pass, the fast one 1 s. If 200 visits moved,
+    both would need 1.2 s. The slow worker gives a few visits more away."""
     (move,) = finish_pass([FAST, SLOW], CHUNK, ROUND_S).moves
     assert (move.sources, move.targets) == ((SLOW.key,), (FAST.key,))
     assert 200 <= move.points <= 200 + CHUNK / 2
@@ -44,7 +44,7 @@ def test_nothing_moves_if_the_pass_is_over_before_a_move() -> None:
 
 
 def test_only_chunks_that_are_due_in_this_pass_move() -> None:
-    """A holds 8 chunks: it has visited 3 of them in this pass and is visiting the fourth."""
+    """Worker A holds 8 chunks. It has visited 3 of them in this pass and is visiting the fourth."""
     plan = DataPlan(160, 1, 0, None)
     a, b = (0, 1), (1, 1)
     plan.share([a, b])

@@ -35,7 +35,8 @@ class Job:
         self.plan.confirm(SLOW, self.plan.lease(SLOW).number)
 
     def share(self, *members: Holder) -> None:
-        """Every server knows that these are the members now."""
+        """The members have changed to these, and every server knows it. The chunks are shared
+        anew."""
         self.plan.release(set(self.members) - set(members))
         self.members = list(members)
         self.plan.share(self.members)

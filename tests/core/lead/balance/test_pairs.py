@@ -123,7 +123,8 @@ def test_nothing_moves_where_the_job_ends_before_passes_differ() -> None:
 def test_a_slow_worker_gives_points_to_all_fast_ones() -> None:
     (move,) = decide(paces(1.0, 1.0, 1.0, 4.0), None, 40, 10).moves
     assert (move.sources, move.targets) == (((3, 1),), ((0, 1), (1, 1), (2, 1)))
-    # equal passes at once: afterwards 4 s a point on N - x points take as long as 1 s on N + x/3
+    # the slow worker, with N - x points at 4 s each, then takes as long as a fast one with N + x/3
+    # points at 1 s each
     assert move.points == pytest.approx(3000 / (4 + 1 / 3))
     assert (move.reason.code, move.reason.fields["times"]) == ("balance-passes", 4.0)
 
@@ -133,13 +134,13 @@ def test_in_the_last_pass_all_finish_at_the_same_time() -> None:
     assert move.ends
     assert move.reason.code == "balance-finish"
     assert (1000 - move.points) * 4 == pytest.approx(1000 + move.points / 3)
-    # less than two rounds apart: a move would come too late
+    # the workers finish less than two rounds apart, so a move would come too late
     assert decide(paces(1.0, 4.0, passes=0.99, left=10), None, 1, 20).moves == ()
 
 
 def test_workers_whose_speeds_differ_by_less_than_their_errors_form_one_group() -> None:
-    """So points go to all fast workers, and not only to the one whose measured speed is the highest
-    by chance."""
+    """Points then go to all workers of the group, and not only to the one whose measured speed is
+    the highest by chance."""
     uncertain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.3, 1.0) for n in range(3)]
     certain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.05, 1.0) for n in range(3)]
     assert [each.keys for each in group(uncertain)] == [((0, 1), (1, 1), (2, 1))]
