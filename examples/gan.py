@@ -47,10 +47,10 @@ def main(worker: pr.Worker) -> None:
     generator_steps = worker.attach(generator, adam, name="generator")
     adam = torch.optim.Adam(critic.parameters(), lr=2e-3, betas=(0.5, 0.9))
     critic_steps = worker.attach(critic, adam, name="critic")
-    torch.manual_seed(worker.seed + crc32(worker.name.encode()))  # other noise on each worker
+    torch.manual_seed(worker.seed + crc32(worker.name.encode()))  # each worker draws its own noise
     for (real,) in worker.batches((points[:TRAIN],), batch_size=50):
         made = generator(torch.randn(len(real), NOISE))
-        critic_steps.zero_grad()  # the step of the generator left gradients
+        critic_steps.zero_grad()  # the generator's step has left gradients in the critic
         loss = softplus(-critic(real)).mean() + softplus(critic(made.detach())).mean()
         loss.backward()
         critic_steps.step(objective=loss)

@@ -32,7 +32,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, TOKENS, bias=False)
         self.head.weight = self.tokens.weight  # tied
         nn.init.normal_(self.tokens.weight, std=width**-0.5)
-        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)  # minus infinity and zero
+        # the mask contains minus infinity and zero
+        mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
         self.register_buffer("mask", mask)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -88,7 +88,7 @@ def test_groups_become_workers_with_names() -> None:
         (("rounds = 3", "rounds = 3\nweights = 'workers'\nsync = 'asp'"), ["--weights", "bsp"]),
         (
             ("[job]", "[objective]\nhalving = 9\nat_once = 5\n[job]\nweights = 'workers'"),
-            ["counts points"],
+            ["by the number of points"],
         ),
         (("rounds = 3", "rounds = 3\nservers = 0"), ["servers is 0"]),
         (

@@ -22,7 +22,8 @@ _READ_NBYTES = 64 << 10
 _MOST_BEHIND = 32 << 20
 """If this many bytes of a process are not shown yet, most of them are left out."""
 _BRIEF = 64 << 10
-"""How much is still shown after output was left out, and of a job that the user has interrupted."""
+"""How many bytes of a process are still shown after output was left out, or after the user has
+interrupted the job."""
 _REDRAWN_EVERY_S = 3.0
 
 
@@ -134,7 +135,8 @@ class ProcessOutput:
             with contextlib.suppress(OSError):
                 rest = older.stat()
                 if rest.st_ino != self._inode:
-                    self._missed = True  # two logs were begun since
+                    # two logs were begun since the last read, so the first of them is deleted
+                    self._missed = True
                     self._inode, self._at = rest.st_ino, 0
                     self._hidden.clear()
                 if rest.st_ino == self._inode and rest.st_size > self._at:

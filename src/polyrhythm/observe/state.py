@@ -109,7 +109,7 @@ class RunState(RunFacts):
         known.device = device or known.device
         self.members += not known.present
         if incarnation is None or known.incarnation != incarnation:
-            known.joins += 1  # a worker that returns may have both a `joined` and a `rejoined` line
+            known.joins += 1  # `joined` and `rejoined` lines of one incarnation count once
         known.incarnation, known.left, known.left_s = incarnation, None, None
 
     def _given_up(self, line: dict[str, Any]) -> None:
@@ -235,7 +235,7 @@ class RunState(RunFacts):
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
-            self.objective = None  # the last finite value was that of an earlier model
+            self.objective = None  # the last finite value belongs to an earlier version
 
     def _saving(self, line: dict[str, Any]) -> None:
         self.saving = True

@@ -175,7 +175,7 @@ class Teller:
         worker = self.state.workers[line["worker"]]
         back = worker.worker in self._told_in
         if back and self._told_in[worker.worker] == worker.incarnation:
-            return []  # a worker that returns may have both a `joined` and a `rejoined` line
+            return []  # one sentence for the `joined` and the `rejoined` line of an incarnation
         self._told_in[worker.worker] = worker.incarnation
         how = f"is back, as incarnation {worker.incarnation}" if back else "joined"
         return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]

@@ -127,9 +127,8 @@ class Driver:
                 if wake_ns <= time.monotonic_ns():
                     self._queue.append((name, Tick()))
             self.run()
-            if (
-                not self._running.locked()
-            ):  # otherwise the thread that runs the machines calls this when it is done
+            # if another thread runs the machines, it calls `_wake_in_time` when it is done
+            if not self._running.locked():
                 self._wake_in_time()
 
     def close(self) -> None:

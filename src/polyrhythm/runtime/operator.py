@@ -39,7 +39,8 @@ def ask_lead(
         link.send(request)
         done = False
         while not done:
-            with _answered(link, reply.lead_timeout_s):  # a live lead sends heartbeats
+            # a lead that is alive sends heartbeats, so a message comes in time
+            with _answered(link, reply.lead_timeout_s):
                 message, _ = link.receive()
             if isinstance(message, m.Refusal):
                 raise Refused(in_words(plain_reason(message.reason)))

@@ -183,15 +183,21 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if not self.workers:
             raise ValueError("there are no workers: give at least one [[workers]] table")
         if self.job.target is not None and self.objective is None:
-            raise ValueError("target is about an objective: give an [objective] table")
+            raise ValueError("the target needs an objective: give an [objective] table")
         if self.job.target_change is not None and self.objective is None:
-            raise ValueError("target_change is about an objective: give an [objective] table")
+            raise ValueError("target_change needs an objective: give an [objective] table")
         if self.job.weights != BY_POINTS and self.objective is not None:
-            raise ValueError("the model of [objective] counts points: give weights = 'points'")
+            raise ValueError(
+                "[objective] models learning by the number of points: give weights = 'points'"
+            )
         if not self.job.data_private and any(g.points or g.share_data for g in self.workers):
-            raise ValueError("workers have points of their own only with data_private = true")
+            raise ValueError(
+                "the fields points and share_data of a worker need data_private = true"
+            )
         if self.job.data_private and self.job.points is None:
-            raise ValueError("data_private needs the number of points: give `points`")
+            raise ValueError(
+                "with data_private = true the job needs the points of a worker: give points in [job]"
+            )
         names = [worker.name for worker in self.cast()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -109,7 +109,8 @@ class Simulation:
             clock.at(began_ns + event.at, self._happen, event)
         if not clock.run(began_ns + self.scenario.job.limit):
             limit_s = self.scenario.job.limit / 1e9
-            stuck = clock.idle_but_for(lead.hosted[PACEMAKER])  # the lead's heartbeats never end
+            # the lead sends heartbeats even if the job is stuck
+            stuck = clock.idle_but_for(lead.hosted[PACEMAKER])
             never = "cannot go on" if stuck else f"does not end within {limit_s:.0f} s"
             raise JobFailed(f"the run {never}: {self.why()}")
         assert lead.outcome is not None

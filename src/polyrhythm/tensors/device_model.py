@@ -128,7 +128,8 @@ class DeviceModel(FlatModel):
         ]
 
     def _claim(self) -> None:
-        """A version begins to arrive: its memory must not be in use for the last one."""
+        """A version begins to arrive: wait until the device no longer reads the memory of the last
+        one."""
         if self._uploading:
             self.copies.await_uploads()
             self._uploading = False

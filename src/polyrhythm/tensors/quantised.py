@@ -189,7 +189,8 @@ def read_quantised(slice_: Slice, data: memoryview, wire: torch.dtype) -> torch.
             " quantised"
         )
     scales, integers = _split(tensor_over(data, torch.uint8), length, dtype)
-    scales = scales.clone()  # a sender that shares the memory cannot change the copy
+    # check a copy: a sender that shares the memory could change it after the check
+    scales = scales.clone()
     if not bool(((scales >= 0) & (scales <= _largest_scale(wire))).all()):
         raise LinkError(
             f"the peer sent slice {slice_.id} with a scale that is negative, too large or NaN"
@@ -204,7 +205,7 @@ def read_quantised(slice_: Slice, data: memoryview, wire: torch.dtype) -> torch.
 
 
 def _mark_absent(slice_: Slice, integers: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Give the tensors without a gradient the numbers that say so."""
+    """Write -0.0, which means "no gradient", for the tensors without a gradient."""
     absent = integers == _ABSENT
     for first, end in slice_.parts:
         if bool(absent[first:end].all()):

@@ -128,7 +128,8 @@ class ConnectionAcceptor:
                 break
             self._receive(sock)
         if not self._gate.can_refuse:
-            self._closing.wait(_ACCEPT_AGAIN_S)  # the connection stays in the queue meanwhile
+            # the connection waits in the listener's queue until the next attempt
+            self._closing.wait(_ACCEPT_AGAIN_S)
 
     def _receive(self, sock: socket.socket) -> None:
         number = self._number()

@@ -146,7 +146,8 @@ class WorkerLinks:
             # an earlier message may be the lead's order to rejoin over a new link
             self._run()
             self._end_link(link, fault)
-            del fault  # its traceback refers to this stack frame, and so to the link's memory
+            # the traceback of the error refers to this stack frame, and so to the link's memory
+            del fault
         self._run()
         return False
 

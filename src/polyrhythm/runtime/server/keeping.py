@@ -38,7 +38,8 @@ class KeptStates:
             self._expected, self._data = effect, bytearray()
 
     def take(self, message: m.Kept, data: memoryview) -> bool:
-        """Take a part of a state. Returns False if it is not expected (any more)."""
+        """Take a part of a state. Returns False if this process expects no state, or no longer
+        expects this one."""
         with self._lock:
             expected = self._expected
             wanted = (expected.number, expected.worker, expected.incarnation)

@@ -202,7 +202,8 @@ class SliceStore:
             if part is None or self._frozen:
                 return None  # the sender does not know the new routes yet, or the job is over
             if message.indices is not None and not verify:
-                data = memoryview(bytearray(data))  # the sender cannot change the copy
+                # check a copy: the sender could change `data` after the check
+                data = memoryview(bytearray(data))
             incoming = primary.contributed(part, data, message)
             primary.check_weight(part, message.weight)
             with self._ledger_lock:

@@ -110,7 +110,8 @@ class OnArrivalSliceStore(SliceStore):
             with self._ledger_lock:
                 stamp = self.ledger.next_step(message.slice)
             payload = self._replica_sender.forward(message, data, step, stamp, self._routing)
-            if buffers is None and payload is not data:  # use the bytes that the replicas get
+            # make the step from the same bytes that the replicas get
+            if buffers is None and payload is not data:
                 incoming = primary.contributed(part, payload, message)
         if buffers is None:
             primary.add(part, incoming, message)

@@ -51,7 +51,7 @@ class Quantising:
         self.routes: Sequence[Route] = ()
         self._quantiser = Quantiser(keeps_residuals=not traits_of(job.sync).trains_through)
         self._rooms: dict[int, _Room] = {}
-        """By the number of the push buffer."""
+        """Per push buffer, by its number, the memory for its quantised slices."""
         self._incarnation = 0
 
     def quantise(

@@ -23,11 +23,13 @@ def check_rows(
     total = ZERO
     for key, row in rows.items():
         if key not in last:
-            raise InvariantBroken(f"{where} has a row of {key}, which the fold did not name")
+            raise InvariantBroken(
+                f"{where} has a row of {_named(key)}, but the last fold did not name this worker"
+            )
         if row.sequence > last[key] or (row.sequence < last[key] and is_member(*key)):
             raise InvariantBroken(
-                f"{where}: the row of {key} has contribution {row.sequence}, but the fold asked for"
-                f" {last[key]}"
+                f"{where}: contribution {row.sequence} is the last one in the row of {_named(key)},"
+                f" but the fold has named contribution {last[key]}"
             )
         total = plus(total, row.total)
     recomputed = _sum_of(tuple(row.memory for row in rows.values()))
@@ -35,12 +37,17 @@ def check_rows(
         raise InvariantBroken(f"{where}: {_in_two_rows(rows)}")
     if total != recomputed:
         raise InvariantBroken(
-            f"{where}: the sum of the rows is {total}, and the memory of the points gives"
-            f" {recomputed}"
+            f"{where}: the sum of the rows is {total}, but the memory of the workers' points adds up"
+            f" to {recomputed}"
         )
     for key in last.keys() - rows.keys():
         if last[key] and is_member(*key):
-            raise InvariantBroken(f"{where} lacks the row of {key}")
+            raise InvariantBroken(f"{where} has no row of {_named(key)}, which is a member")
+
+
+def _named(key: Key) -> str:
+    worker, incarnation = key
+    return f"worker {worker} (incarnation {incarnation})"
 
 
 @lru_cache(maxsize=16)

@@ -218,7 +218,8 @@ class Loop(LoopState):
         buffer = self._turns.lend()
         if visits.memory is not None:
             self.differences[buffer] = visits.memory.collect()
-        event = ev.Computed(  # `*` would build two more sequences
+        # the arguments are written out, because `*` would build two more sequences
+        event = ev.Computed(
             buffer,
             float(points or 1),
             _RATES,

@@ -22,7 +22,7 @@ NOT_PROBED = (None, 0, 0)
 
 
 class LoopState:
-    __slots__ = (  # Python stores more than 30 attributes in a slower way
+    __slots__ = (  # without slots, Python would store more than 30 attributes in a slower way
         "_abandoned_ns",
         "_ahead",
         "_awaiting_ns",
