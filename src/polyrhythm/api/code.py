@@ -69,7 +69,8 @@ def _check_parameters(main: Callable[[Any], None]) -> None:
     try:
         inspect.signature(main).bind(None)
     except ValueError:
-        return  # the signature of a function that is not written in Python may be unknown
+        # Python knows no signature of some functions that are written in C: do not check these
+        return
     except TypeError as error:
         raise UsageError(
             f"{name_of(main)} cannot be called with one argument ({error}): give a function"

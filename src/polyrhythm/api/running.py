@@ -91,7 +91,7 @@ def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
     except (PolyrhythmError, KeyboardInterrupt):
         if not (run_dir / JOURNAL).exists():
             shutil.rmtree(run_dir, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other runs are in the folder
+            with contextlib.suppress(OSError):  # the folder has other runs, so it stays
                 run_dir.parent.rmdir()
         raise
 
@@ -144,7 +144,8 @@ def _resumed(
     lost = run.lead_lost or run.slices_lost
     if run.interrupted or run.failed is None or (ended is None and not lost):
         return None
-    # If a server was lost, the engine ended the job. Then the lead's reason says nothing new.
+    # If a server was lost, the engine has told the lead why the job ends, so the lead's reason adds
+    # nothing.
     reason = None if lost or ended is None else ended.reason.code
     loss = Loss(reason, run.lost, progress.state.round)
     if not resuming.applies(loss):

@@ -177,7 +177,7 @@ class Service:
         if error is None:
             self.stop()
             return
-        # the user must see the error of the `with` block
+        # an error while the job stops must not replace the error of the `with` block
         with contextlib.suppress(PolyrhythmError):
             self.stop(now=True)
 

@@ -90,7 +90,7 @@ def simulate(
         raise InvariantBroken(f"{error}; see it again with: {again} --check --debug") from error
     finally:
         journal.close()
-    progress.tick()  # read the rest of the journal
+    progress.tick()  # the display reads the rest of the journal
     summary = {
         **described(spec),
         "seed": seed,

@@ -72,7 +72,8 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         multiple = getattr(param, "multiple", False)
         if multiple and isinstance(value, str):
             ctx.default_map[str(param.name)] = [value]
-        elif not multiple and isinstance(value, list):  # such as --devices cuda:0,cpu
+        # a flag such as --devices, which takes one text: cuda:0,cpu
+        elif not multiple and isinstance(value, list):
             ctx.default_map[str(param.name)] = ",".join(value)
     return path
 

@@ -30,7 +30,7 @@ def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
         result = error.result
     except JobFailed as error:
         if error.result is None:
-            raise  # the job did not start
+            raise  # there is no result to print, because the job did not start
         result, failure = error.result, error
     print(json.dumps(result.summary) if as_json else shown(str(result)))
     if result.signal:

@@ -108,7 +108,8 @@ class LeadWatch:
         if self._suspected:
             self._suspected = False
             silent_s = (now_ns - pulse.heard_ns) / 1e9
-            # begin a new pulse, because this silence is not a gap between heartbeats
+            # Begin a new `Pulse`: the silence that is over must not count as a gap between two
+            # heartbeats.
             self._pulse = Pulse(pulse.beat_ns, now_ns)
             self._schedule(self._pulse)
             return Note(HEARD, {"silent_s": silent_s})

@@ -13,7 +13,7 @@ class Links:
     __slots__ = ("_dialed", "_linked", "_wanted")
 
     def __init__(self) -> None:
-        # server number -> incarnation
+        # each of these maps the number of a server to its incarnation
         self._wanted: dict[int, int] = {}
         self._linked: dict[int, int] = {}
         self._dialed: dict[int, int] = {}
@@ -70,5 +70,5 @@ class Links:
             return False
         self._linked.pop(server, None)
         if incarnation == 0 or self._dialed.get(server, 0) <= incarnation:
-            self._dialed.pop(server, None)  # no later incarnation was dialled
+            self._dialed.pop(server, None)  # the server may be dialled again
         return True

@@ -11,7 +11,8 @@ Key = TypeVar("Key", bound=Hashable)
 class MinimumTracker(Generic[Key]):
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
-        self._counts: dict[int, int] = {}  # updating a `Counter` would take twice as long
+        # a `Counter` would take twice as long to update as a dict
+        self._counts: dict[int, int] = {}
         self._least = 0
 
     def __contains__(self, key: Key) -> bool:

@@ -48,7 +48,7 @@ _LEAD_TO_SERVER = (
     m.Capture,
     m.Cut,
     m.Stop,
-)  # the lead also sends Alive, its heartbeat
+)  # the lead also sends `Alive`, which is its heartbeat
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(

@@ -56,7 +56,7 @@ class _Control:
 
     def tell(self, told: Told) -> None:
         try:
-            with self._lock:  # several threads of a node may report at the same time
+            with self._lock:  # the lock keeps the lines of several threads apart
                 self._sock.sendall(pack_line(told))
         except OSError:
             os._exit(1)  # the engine is gone
@@ -113,7 +113,8 @@ def _run(request: ChildRequest, control: _Control) -> int:
         control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost))
     except SystemExit as error:
         control.tell(Told(failed=exit_words(error)))
-    except Exception as error:  # the user's code raised it, so the user needs the traceback
+    # the error comes from the user's code, so the report has its traceback
+    except Exception as error:
         frames = traceback.format_exc()
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1
@@ -187,7 +188,8 @@ def _serve_at(
         control.watch()
     else:
         control.watch(partial(_handle_engine, node, journal))
-    while not node.ended.wait(1.0):  # short waits, because Python handles signals between them
+    # Python handles a signal only between two waits, so each wait is short
+    while not node.ended.wait(1.0):
         if journal is not None and (fault := journal.fault or node.fault) is not None:
             node.stop(at_once=True)
     outcome = node.outcome

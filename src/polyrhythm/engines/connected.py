@@ -61,7 +61,7 @@ class ConnectedWorker(Worker):
         self._hook_before = sys.excepthook
         self._hook = self._report_uncaught
         sys.excepthook = self._hook
-        # otherwise the links would end only after all other clean-up of the process
+        # close the links before the other clean-up of the process, which may take long
         atexit.register(node.close)
 
     attach = _while_connected(Worker.attach)
@@ -156,7 +156,8 @@ class ConnectedWorker(Worker):
         """An exception ends the program: leave the job, then show the exception as before."""
         try:
             self._leave(error)
-        except Exception as failure:  # the user must still see the exception that ended the program
+        # a second error must not hide the exception that ended the program
+        except Exception as failure:
             detail = f"{type(failure).__name__}: {failure}".partition("\n")[0]
             print(f"polyrhythm: could not leave the job in order: {detail}", file=sys.stderr)
         self._hook_before(kind, error, traceback)

@@ -16,7 +16,7 @@ from polyrhythm.errors import UsageError
 
 
 def pack_main(main: Callable[[Any], None]) -> PackedMain:
-    import cloudpickle  # most commands send no function, so they do not import this module
+    import cloudpickle  # imported here, because most commands send no function
 
     module = sys.modules.get(getattr(main, "__module__", None) or "")
     by_value = module is not None and _has_no_source(module)

@@ -124,7 +124,7 @@ def _how(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return exit_words(error)
     if isinstance(error, PolyrhythmError):
-        return str(error)  # the same text as for a worker process
+        return str(error)  # the local engine reports the same text for such an error
     return f"{type(error).__name__}: {error}"
 
 
@@ -287,10 +287,11 @@ def _work(
             call(main, worker)
         finally:
             worker.close()
-    except SystemExit as error:  # this worker ends, and the process goes on
+    # `sys.exit` ends this worker, and not the process, in which other workers run
+    except SystemExit as error:
         run.errors[name] = error
         reason, raised = why_failed(error), True
-    except Exception as error:  # the result of the job contains the exception
+    except Exception as error:  # the caller of the job gets the exception
         run.errors[name] = error
         reason = why_failed(error)
         raised = isinstance(error, NotFinite) or not isinstance(error, PolyrhythmError)

@@ -143,7 +143,7 @@ class LocalJob:
         self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
         for request in self._workers:
             self._start(request)
-        # a signal now ends the job in order, because workers may train already
+        # from now on a signal ends the job in order, because workers may be training
         self._starting = False
 
     # -- supervising ---------------------------------------------------------------------------
@@ -219,7 +219,8 @@ class LocalJob:
             return  # the silent lead is the cause: `_end_without_lead` reports it
         self._reports.ended(name)
         if not self._said_stopping:
-            self._say_stopping()  # an operator may have just stopped the job
+            # an operator may have stopped the job, and this is the first sign of it
+            self._say_stopping()
         over = self._stopping.is_ending
         if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
             # The job ends later: workers may still run the code after their training loops.
@@ -324,7 +325,7 @@ class LocalJob:
 
     def _watch_folder(self) -> None:
         if self._folder is not None and self._folder.gone():
-            self._folder = None  # report it only once
+            self._folder = None  # do not report the missing folder again
             self._say(
                 f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
                 " nothing is recorded any more, and status, why and story do not know this run; the"
@@ -352,7 +353,7 @@ class LocalJob:
         elif failures:
             self._failures.take()
             self._fail(f"no worker is left: {'; '.join(failure_lines(failures))}")
-        elif self._job.respawn:  # the lead would wait forever for new workers
+        elif self._job.respawn:  # with `--respawn`, the lead would wait for new workers forever
             self._fail("every worker left before the goal")
         else:
             self._fail("every worker ended before round 1 had opened")
@@ -370,13 +371,14 @@ class LocalJob:
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self._cleaning:
-                return  # the job is ending already
+                return  # all processes are being ended already
             if self._run.interrupted:
                 self._run.at_once = True
                 raise _EndAtOnce
             self._run.interrupted = number
             if not self._processes.begun:
-                return  # `run` checks `interrupted` when the fork server has started
+                # no process runs yet: `run` looks at `interrupted` when the fork server has started
+                return
             if self._starting:
                 raise _EndAtOnce  # processes that are still starting cannot end in order
             self._stopping.stop_in_order()

@@ -37,7 +37,7 @@ class Logs:
         self._looked_s = now_s
         for child in self._processes.all:
             name = child.request.name
-            with contextlib.suppress(OSError):  # the process has not begun its log
+            with contextlib.suppress(OSError):  # a process that has written nothing has no log yet
                 log = log_file(self._run_dir, name).stat()
                 new = self._found.get(name) != log.st_ino
                 self._found[name] = log.st_ino

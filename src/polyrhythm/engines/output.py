@@ -34,7 +34,7 @@ def send_to(log: Path) -> None:
     unfinished = _Unfinished()
     sys.stdout = _stream(1, unfinished)
     sys.stderr = _stream(2, unfinished)
-    # other C libraries name this variable differently
+    # `stdout` is the name of this variable in glibc; other C libraries name it differently
     with contextlib.suppress(AttributeError, ValueError):
         libc = ctypes.CDLL(None)
         stdout = ctypes.c_void_p.in_dll(libc, "stdout")

@@ -73,7 +73,7 @@ def _end_of(process: subprocess.Popen[bytes], timeout_s: float) -> int:
         return process.returncode
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:  # the kernel is older than 5.3
+    except OSError:  # Linux before 5.3 has no pidfd
         return process.wait(timeout_s)
     ended = select.poll()
     ended.register(descriptor, select.POLLIN)
@@ -195,7 +195,8 @@ class Processes:
             # the child was not removed meanwhile
             elif key.data.control in self._selector.get_map():
                 self._hear(key.data)
-        for line in self._exits.at_hand():  # lines that came while a process was being started
+        # handle lines that were read while a process was being started
+        for line in self._exits.at_hand():
             self._note_exit(line)
 
     def _hear(self, child: Child) -> None:
@@ -219,7 +220,7 @@ class Processes:
         child = self._children.get(line.exited or -1)
         if child is None:
             return
-        # the last messages of the child may still be in the socket
+        # read the last messages of the child, which may still be in the socket
         child.control.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while child.control in self._selector.get_map():

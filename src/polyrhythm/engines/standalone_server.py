@@ -94,7 +94,7 @@ def serve_remote(
     node.listen(listeners)
     node.follow_lead(to_lead, DialerFromOutside(link, host))
     while not node.ended.wait(1.0):
-        pass  # short waits, because Python handles signals between them
+        pass  # Python handles a signal only between two waits, so each wait is short
     node.close()
     listeners.close()
     assert node.outcome is not None
@@ -120,7 +120,7 @@ def _enter(
     with patience(link):
         introduce(link, hello, secret)
     answer, _ = link.receive()
-    while isinstance(answer, m.Alive):  # the lead sends heartbeats over every link
+    while isinstance(answer, m.Alive):  # skip the heartbeats that the lead sends over every link
         answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
         raise Refused(in_words(plain_reason(answer.reason)))

@@ -59,7 +59,7 @@ class ProcessStop:
             self._before_end = True
             lead = self._lead()
             if lead is not None:
-                # the lead ends the other processes
+                # tell only the lead, which ends the other processes
                 self._processes.tell(lead, Told(stop=True, failed=first_line(failed) or None))
                 return
             for child in self._processes.all:

@@ -103,7 +103,7 @@ def presence(
         raise
     finally:
         for number in signals:
-            # more signals change nothing: the worker is leaving
+            # the worker is leaving: ignore further signals
             signal.signal(number, signal.SIG_IGN)
         node.leave(reason, failed=raised)
         node.close()

@@ -225,7 +225,8 @@ def _processes(
                 quiet=quiet,
             )
         except JobFailed as failed:
-            # raise the same error as a fit without processes
+            # the worker has written its error to a file: raise that error, as a fit in this process
+            # does
             for path in sorted(folder.glob("*.error")):
                 raise UsageError(path.read_text()) from failed
             raise

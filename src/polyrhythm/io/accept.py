@@ -61,14 +61,15 @@ class AcceptLimit:
 
     def _refuse(self, listener: socket.socket) -> None:
         self._give_spare()
-        with contextlib.suppress(OSError):  # the peer has gone, or another thread was faster
+        # the peer may have gone, or another thread may have accepted the connection
+        with contextlib.suppress(OSError):
             sock, _ = listener.accept()
             sock.close()
         self._take_spare()
 
     def _take_spare(self) -> None:
         if self._spare is None:
-            # if there is no spare descriptor, the next connection stays queued
+            # if no descriptor is left for the spare one, the next connection stays queued
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 

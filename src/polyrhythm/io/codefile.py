@@ -24,7 +24,8 @@ def read_code(path: Path, digest: str) -> bytes:
     digest of the file when the job began."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe could take forever
+        # the file may be a pipe, and reading a pipe could take forever
+        if not stat.S_ISREG(status.st_mode):
             raise UsageError("the job's file cannot be read any more: it is not a regular file")
         check_size(status.st_size, path.name)
         source = path.read_bytes()

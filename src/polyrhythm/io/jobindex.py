@@ -76,7 +76,7 @@ class JobIndex:
                 self._prune(folder, entry)
                 return _write(folder / f"{entry.port}-{entry.job}.json", entry)
             except OSError:
-                continue  # try the next folder
+                continue  # this folder cannot be written: try the next one
         return None
 
     def find(self, host: str, port: int) -> ListedJob | None:

@@ -28,7 +28,8 @@ AVAILABLE = SHAREABLE
 _REFERENCE = struct.Struct("<IQQ")
 _MOST_DESCRIPTORS = 16
 _MOST_SEGMENTS = 64
-# plain integers, because combining the socket module's enums costs measurable time for small frames
+# The flags are plain integers, because combining the enums of the socket module costs measurable
+# time for small frames.
 _ANCILLARY_NBYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _TRUNCATED = int(socket.MSG_CTRUNC)

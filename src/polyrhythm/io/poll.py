@@ -69,7 +69,7 @@ class Poller:
                 try:
                     os.write(self._waker, b"!")
                 except BlockingIOError:
-                    return  # the pipe is full of wake-ups already
+                    return  # the pipe is full of earlier wake-ups, so `poll` returns anyway
 
     def _calm(self) -> bool:
         os.read(self._woken, 4096)

@@ -38,7 +38,8 @@ def create_secret(path: Path) -> Secret:
 def read_secret(path: Path) -> Secret:
     """Read the secret from a file that the user or the index of jobs has named."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would block
+        # O_NONBLOCK, because opening a pipe would block
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):

@@ -246,7 +246,8 @@ class StreamLink:
                     return
                 items = self._next_items()
             for item in items:
-                item.seal()  # the lock is not held here, so that other threads can queue frames
+                # hash without the lock, so that other threads can queue frames meanwhile
+                item.seal()
             try:
                 sent = self._carry(items, SOME)
             except OSError:

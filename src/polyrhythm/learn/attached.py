@@ -84,7 +84,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         """
         self._steps.before_step()
         if self.unmade:
-            self.unmade.pop()  # the gradient scaler makes this step
+            # the last call of `GradScaler.step` has called this step, so it is not left out
+            self.unmade.pop()
         self._closure, self._result = closure, None
         if closure is not None and not self._steps.steps_locally:
             self._result = closure()

@@ -80,7 +80,7 @@ class Exchange:
     ) -> None:
         """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
         for before in self._models.take_scaled():
-            # with one model, the points of that step count with the present step
+            # with one model, the points of a step that a GradScaler left out count with this one
             if self._several and not self._loop.stopped:
                 self._skip(before, SCALER_SKIPPED)
         if self._loop.stopped:
@@ -131,7 +131,7 @@ class Exchange:
         """End a step (`stepped`: see `_contribute`). `objective`: the loss of the step is known."""
         self._since.end_step()
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
-            self._copies.await_computing()  # the time of a step includes that of the device
+            self._copies.await_computing()  # the time of a step ends when the device is done
         if self._pacer is not None:
             self._pacer.pace(self._since.visited)
         if self.traits.gathers and self._since.given is None and self._micro.abandons():
@@ -147,7 +147,7 @@ class Exchange:
         if self._due() is not NO:
             self._contribute(stepped)
         elif self._copies is not None:
-            self._copies.await_computing()  # otherwise the loop would run ahead of the device
+            self._copies.await_computing()  # do not let the loop run ahead of the device
         if self._loop.stopped:
             # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
@@ -320,7 +320,7 @@ class Exchange:
             named = self._left_out.named(error)
             if not self._left_out.skips or self.traits.trains_through:
                 raise named from None
-            self._models.forget_state()  # its values may have caused the fault
+            self._models.forget_state()  # the optimizer's state may not be finite either
             self._abstain(named, progress, lease, stepped)
             return
         if self._copies is not None:

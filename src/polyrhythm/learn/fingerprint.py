@@ -37,7 +37,7 @@ def _about(tensor: torch.Tensor) -> bytes:
     at = [(len(tensor) - 1) * row // (_ROWS - 1) for row in range(_ROWS)] if len(tensor) else []
     try:
         return about + column_of(tensor[at])[1].tobytes()
-    except UsageError:  # a type whose values have no bytes that could be compared
+    except UsageError:  # values of this type have no bytes that could be compared
         return about
 
 

@@ -114,7 +114,8 @@ class KeptObjects:
                 if isinstance(group["lr"], float | int):
                     group["lr"] = rate
                 else:
-                    group["lr"].fill_(rate)  # the learning rate is a tensor
+                    # torch also allows a tensor as the learning rate: change it in place
+                    group["lr"].fill_(rate)
 
     # -- for a cut -----------------------------------------------------------------------------
 

@@ -81,7 +81,8 @@ def load_module(job: str) -> ModuleType:
     path = Path(job).resolve()
     name = path.stem
     if _is_taken(name, path):
-        # other modules of the folder can be imported, but they cannot hide installed modules
+        # The folder comes last in `sys.path`: the job can import its modules, but they hide no
+        # installed module.
         name = f"polyrhythm_job_{name}"
         sys.path.append(str(path.parent))
     else:

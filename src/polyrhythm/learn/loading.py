@@ -248,7 +248,7 @@ def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
     values = array_of(column)
     if values is None:
         return lambda indices: column[torch.from_numpy(indices)]
-    take = values.take  # for a few rows, np.take would take twice the time
+    take = values.take  # the method takes half the time of `np.take` for a few rows
     return lambda indices: torch.from_numpy(take(indices, 0))
 
 
@@ -264,7 +264,8 @@ class _Whole(Dataset[Any]):
         return tuple(tensor[index] for tensor in self._tensors)
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
-        if self._rows is None:  # made here, because a function cannot be sent to a process
+        # made in the process that uses it, because a function cannot be sent to a process
+        if self._rows is None:
             self._rows = rows_of(self._tensors)
         return self._rows(np.asarray(indices, np.int64))
 

@@ -70,7 +70,8 @@ class Lookahead:
             self._flush()
         anew = self._points.take(lease)
         if new and self._moving is not None and self._moving.take(lease, anew=anew):
-            # the processes of the loader lack the points that have arrived since they started
+            # start the loader's processes again, because they lack the points that have arrived
+            # since
             self._begin_loader()
         return anew
 
@@ -91,7 +92,7 @@ class Lookahead:
         if self._iterator is None or not self._ahead:
             if self._points.exhausted:
                 return None
-            # a new iterator stops the loading for an earlier iteration
+            # make a new iterator only here, because it stops the loading of the one before it
             self._iterator = iter(self._loader)
         batch = next(self._iterator)
         return self._ahead.popleft(), batch

@@ -49,7 +49,8 @@ def number_of(name: str, value: Any, call: str) -> float:
         value = value.detach().cpu().item() if value.numel() == 1 else None
     else:
         what = f"of type {type(value).__name__}"
-        if getattr(value, "size", 0) == 1 and hasattr(value, "item"):  # an array of NumPy
+        # a NumPy array with one element
+        if getattr(value, "size", 0) == 1 and hasattr(value, "item"):
             value = value.item()
     if not isinstance(value, Real):
         raise UsageError(

@@ -68,7 +68,8 @@ class MicroBatches:
         self.gathered += points
         if not skipped:
             self._kind.gather(self._flat, points or 1.0)
-        if self._several and not points:  # the time of this batch counts with the next one
+        # a further step with the same points: its time counts with that of the next points
+        if self._several and not points:
             self._node.look()
             return
         now_ns = self._node.timesheet.computed_ns()

@@ -121,7 +121,8 @@ class Models:
             rows = self._job.updater == "optimizer" and len(self._models) == 1
             return describe(model.module, model.optimizer, self._job.kind, rows=rows)
         except UsageError as error:
-            # the error does not name the worker: the command names all workers with the same error
+            # The error does not name this worker, because the command prints it once, with the
+            # names of all workers that have it.
             which = f"the model {model.name!r}: " if model.name else ""
             raise UsageError(f"{which}{error}") from None
 

@@ -246,7 +246,8 @@ class Points:
                 if chunk.first < own:
                     ordered[number] = points[np.argsort(ranks[points])]
                 else:
-                    # no worker has ranks for these points, so all visit them in the same order
+                    # Points of another worker's data set have no ranks. All workers visit them in
+                    # the same shuffled order.
                     ordered[number] = self._shuffled(chunk, this_pass)
                     ranks[ordered[number]] = points
             self._last_ranked = kept = (self._lease, this_pass, ordered, ranks)

@@ -108,9 +108,10 @@ class Reporter:
             return False
         if loop.stopped:
             if at_end and exchange is not None:
-                exchange.settle()  # the final version may not have arrived yet
+                exchange.settle()  # wait for the final version
             return at_end
-        # the evaluation could outlast an interval, and the other workers would wait
+        # Do not evaluate in the middle of an interval: the evaluation could outlast it, and the
+        # other workers would wait.
         return exchange is None or not (exchange.traits.timed and exchange.pending)
 
     def _evaluate(

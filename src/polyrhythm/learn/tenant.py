@@ -39,6 +39,6 @@ def _keep_busy() -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C is meant for the worker. The tenant ends when the worker does.
+    # Ignore Ctrl-C: the tenant ends when its worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_busy()

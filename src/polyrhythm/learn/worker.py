@@ -98,7 +98,7 @@ class Worker:
         """Whether the training loop must end. Either the job has ended, and the worker has the
         final parameters, or this worker was told to leave."""
         if self._node.loop.stopped and self._exchange is not None:
-            # another thread may have received the final version since the last step
+            # another thread may have received the final version since the last step: use it
             self._exchange.settle()
         return self._node.loop.stopped or self._node.loop.asked
 

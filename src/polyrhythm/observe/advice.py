@@ -63,7 +63,7 @@ def _points_in_short_interval(state: RunState, job: JobSpec) -> float | None:
         return None
     try:
         interval_s = parse_duration(job.interval) / 1e9
-    except ValueError:  # the job chooses its interval by measuring
+    except ValueError:  # `--interval` is no duration: the job chooses its interval by measuring
         return None
     totals = [worker.totals for worker in state.workers.values()]
     contributions = sum(each.contributions for each in totals)

@@ -60,7 +60,7 @@ class FileJournal:
                 self.fault = f"cannot write {self._path}: {error.strerror}"
 
     def close(self) -> None:
-        # closing fails again if a line could not be written
+        # closing the file can fail, for example because an earlier line could not be written
         with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
@@ -87,7 +87,7 @@ class JournalReader:
             try:
                 self._file = self._path.open("rb")
             except FileNotFoundError:
-                return  # nothing has been written yet
+                return  # there is no journal yet
         self._file.seek(self._at)
         for line in self._file:
             if not line.endswith(b"\n"):

@@ -113,7 +113,7 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
     if finding is None or not needs_help(finding):
         return None
     if job is not None and keeps_rows(job.kind):
-        return None  # jobs of this kind have no learning rate
+        return None  # a job of kind statistics has no learning rate
     rate = _rate(state, job)
     if finding.state is LearningState.STALLED:
         return f"try another rate{rate}, higher or lower, and check the data and its labels"

@@ -68,7 +68,8 @@ class Lines:
         held, dropped, seen = self._held, self._dropped, self._shown
         self._held, self._dropped, self._shown = b"", 0, b""
         if b"\r" in held and _newest(held) == seen:
-            return []  # the held text is the last state of a progress bar, which was shown already
+            # the line is the last state of a progress bar, which the terminal shows already
+            return []
         return _readable(held, dropped)
 
 

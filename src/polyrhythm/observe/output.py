@@ -57,7 +57,8 @@ class ProcessOutput:
     def note(self, text: str) -> None:
         """Add lines to the log. The terminal does not show them. They end an unfinished line."""
         data = text.rstrip("\n").encode("utf-8", "backslashreplace") + b"\n"
-        with contextlib.suppress(OSError):  # the folder of the run is gone, or the disk is full
+        # the lines are lost if the folder of the run is gone or the disk is full
+        with contextlib.suppress(OSError):
             with self._path.open("ab+", buffering=0) as log:
                 end = log.seek(0, os.SEEK_END)
                 if end and os.pread(log.fileno(), 1, end - 1) != b"\n":
@@ -117,7 +118,7 @@ class ProcessOutput:
         try:
             with path.open("rb", buffering=0) as file:
                 if os.fstat(file.fileno()).st_ino != self._inode:
-                    return b""  # a new log was begun just now, and the next call reads it
+                    return b""  # another log has just taken this name; the next call reads it
                 file.seek(self._at)
                 return file.read(most)
         except OSError:
@@ -160,7 +161,7 @@ class Output:
         for process in self._processes.values():
             yield process.name, process.skip(_MOST_BEHIND)
         busy = list(self._processes.values())
-        while busy:  # the processes take turns
+        while busy:  # read a part of each process's output in turn
             for process in list(busy):
                 read, lines = process.next()
                 if not read:
@@ -190,7 +191,7 @@ class Output:
         try:
             found = {entry.name for entry in os.scandir(self._folder)}
         except OSError:
-            return  # no process has begun a log
+            return  # no process has begun a log, so the folder of logs does not exist yet
         for file in sorted(found, key=name_order):
             name = file.removesuffix(_SUFFIX)
             if name != file and name not in self._processes:

@@ -156,7 +156,7 @@ class ProgressDisplay:
     def _takes_output(self) -> bool:
         """Whether the terminal, pipe or file takes output now."""
         ready = select.poll()
-        # the output has no descriptor, as in a notebook
+        # the output may have no descriptor, as in a notebook
         with contextlib.suppress(OSError, ValueError):
             ready.register(self._console.file.fileno(), select.POLLOUT)
             return bool(ready.poll(0))

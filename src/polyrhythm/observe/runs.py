@@ -130,7 +130,7 @@ class FolderWatch:
             except OSError:
                 if path in self._known:
                     return True
-                continue  # the journal does not exist yet
+                continue  # the journal may not exist yet
             identity = stat.st_dev, stat.st_ino
             if self._known.setdefault(path, identity) != identity:
                 return True

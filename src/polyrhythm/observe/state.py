@@ -152,7 +152,8 @@ class RunState(RunFacts):
         self.model_steps.take(line.get("models", {}), line.get("pushed_nbytes", 0))
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
-        # The mean is null if it is not finite. A `learning` line reports that.
+        # The objective of the line is null if the mean is not finite. A `learning` line reports
+        # that.
         objective = line.get("objective") if _is_number(line.get("objective")) else None
         self.objective = self.objective if objective is None else objective
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))

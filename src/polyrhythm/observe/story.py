@@ -184,7 +184,9 @@ class Teller:
         name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
-            return []  # the story has already said that the worker is gone
+            # the journal has a second line about this worker's end: the story has told the first
+            # one
+            return []
         if reason.code == DONE.code:
             text = f"{name} is done"
         else:
@@ -293,7 +295,7 @@ class Teller:
             return []
         if line["state"] == LearningState.SETTLED:
             if self._told_settled:
-                # this is told once, although the objective may become stable several times
+                # the story says only once that the objective is stable
                 return []
             self._told_settled = True
         advice = None if self._job is None else learning_advice(self.state, self._job)

@@ -8,7 +8,7 @@ the same fields. `reasons.py` fills the templates.
 """
 
 SENTENCES = {
-    # what a worker or a server waits for
+    # sentences about what a worker or a server waits for
     "none": "nothing is being waited for",
     "joining": "waiting for the lead to admit this worker",
     "rejoining": "this worker joins again: {cause}",
@@ -29,7 +29,7 @@ SENTENCES = {
     "order-missing": "round {round} waits for the lead to order the fold",
     "rerouting": "the slices have new primaries; waiting for {servers} to follow the new routes",
     "copying": "waiting for {servers} to copy what was folded",
-    # what the lead waits for
+    # sentences about what the lead waits for
     "seeding": "waiting for {workers} to send the initial parameters",
     "no-workers": "no worker is in the job: it waits for others to join",
     "gathering": "waiting for {absent:more worker} before round 1 opens",
@@ -48,7 +48,7 @@ SENTENCES = {
     "stale": "{held} {held:is|are up to} {ahead:step} ahead of {missing} (limit {bound})",
     "restarting": "{held} stopped {bound:step} ahead of the slowest worker; clocks restart when"
     " {missing} {missing:has|have} stopped too",
-    # what a policy decided
+    # sentences about what a policy has decided
     "opened": "round {round} is open for {members:member}",
     "all-arrived": "every member has contributed to round {round} or abstained",
     "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
@@ -90,7 +90,7 @@ SENTENCES = {
     "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
     " per second",
     "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
-    # whether points move between workers
+    # sentences about points that move between workers, or why none move
     "balance-alike": "all {count:worker} are alike",
     "balance-even": "no worker will be more than {bound:g} passes from the mean (largest"
     " distance: {apart:.2f})",
@@ -122,7 +122,7 @@ SENTENCES = {
     "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "--target names {target}, which no worker has reported yet; workers have"
     " reported {names}",
-    # why a worker left, or a link or server was lost
+    # reasons why a worker left, or why a link or a server was lost
     "done": "it was done",
     "told-to-leave": "it was told to leave",
     "failed": "it failed: {detail}",
@@ -140,7 +140,7 @@ SENTENCES = {
     "server-removed": "s{server} is not in the job any more: {cause}",
     "unexpected-copies": "s{server} confirmed copies in too many routing epochs that the lead has not"
     " named",
-    # why a process was refused
+    # reasons why a process was refused
     "refused": "{detail}",
     "name-missing": "an empty name is refused",
     "too-many-metrics": "workers reported too many different metrics: a job has at most {most}",
@@ -197,7 +197,7 @@ SENTENCES = {
     "unknown-request": "the lead does not know the request '{what}'",
     "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
     "too-late": "{name} came too late: {cause}",
-    # how a request for a checkpoint ended
+    # sentences about how a request for a checkpoint ended
     "checkpoint-made": "checkpoint {number} of round {round} is made",
     "cut-torn": "a late contribution was in some slices of s{server} and not in others; the"
     " checkpoint is tried again in the next round",
@@ -214,14 +214,14 @@ SENTENCES = {
     "store-taken": "another job writes to the store: give every job a store of its own",
     "ending-already": "the job is ending",
     "no-code": "it has no code for this job",
-    # a request for the job's code
+    # answers to a request for the job's code
     "code-sent": "the job's file was sent",
     "code-refused": "{detail}",
     "code-none": "the job was not started from a file, so it has no code that can be sent",
-    # why a worker evaluates for all workers
+    # reasons why a worker evaluates the model for all workers
     "lowest-number": "it has the lowest number",
     "evaluator-gone": "{name} is gone",
-    # why a job, or a process of it, ended
+    # reasons why a job, or a process of a job, ended
     "goal": "the job reached its goal: {goal}",
     "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"
     " rate, or clip the gradients",

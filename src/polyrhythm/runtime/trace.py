@@ -126,7 +126,8 @@ def _records(path: Path) -> Iterator[bytes]:
     while at + 4 <= len(data):
         size = int.from_bytes(data[at : at + 4], "little")
         if at + 4 + size > len(data):
-            return  # the process was killed while it wrote its last step
+            # the last step is incomplete, because the process was killed while it wrote this step
+            return
         yield data[at + 4 : at + 4 + size]
         at += 4 + size
 

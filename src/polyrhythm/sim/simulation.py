@@ -109,7 +109,8 @@ class Simulation:
             clock.at(began_ns + event.at, self._happen, event)
         if not clock.run(began_ns + self.scenario.job.limit):
             limit_s = self.scenario.job.limit / 1e9
-            # the lead sends heartbeats even if the job is stuck
+            # Heartbeats of the lead do not count as progress: it sends them even if the job is
+            # stuck.
             stuck = clock.idle_but_for(lead.hosted[PACEMAKER])
             never = "cannot go on" if stuck else f"does not end within {limit_s:.0f} s"
             raise JobFailed(f"the run {never}: {self.why()}")
@@ -234,7 +235,7 @@ class Simulation:
             return
         worker = self.workers.get(name)
         if worker is None or not worker.alive:
-            return  # the worker has ended already
+            return  # nothing happens to a worker that has ended
         if event.factor is not None:
             worker.pace.slowness = event.factor
         else:

@@ -96,7 +96,7 @@ class ModelFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            with contextlib.suppress(OSError):  # the folder may be gone
+            with contextlib.suppress(OSError):  # the folder, and the file with it, may be gone
                 self._part.unlink()
 
     def _reorder(self) -> None:
@@ -195,7 +195,7 @@ def _reserve(fd: int, nbytes: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise
-        os.ftruncate(fd, nbytes)  # this file system cannot reserve space
+        os.ftruncate(fd, nbytes)  # this file system cannot reserve space, so only the size is set
 
 
 def _write(fd: int, data: memoryview, at: int) -> None:

@@ -22,7 +22,8 @@ def opened(path: Path, framework: str = "pt") -> Iterator[Any]:
     """Open the file with the safetensors reader for this framework."""
     try:
         with path.open("rb"):
-            # opening the file raises an OSError with the system's reason, which the library hides
+            # Open the file without the library first: the library would hide the system's reason
+            # why it cannot be opened.
             pass
         with safe_open(path, framework) as file:
             yield file

@@ -34,7 +34,7 @@ def load_into(model: torch.nn.Module, path: Path) -> None:
     state = {
         name: value
         for name, value in model.state_dict(keep_vars=True).items()
-        if id(value) in known  # extra state of modules is not saved
+        if id(value) in known  # a model file has no extra state of modules
     }
     with opened(path) as file:
         if (fault := _difference(file, state)) is not None:

@@ -74,7 +74,7 @@ def _kept_tensor(tensor: "torch.Tensor", path: str, tensors: "dict[str, torch.Te
     if not stores(tensor):
         raise UsageError(f"{path} cannot be kept: its dtype is {tensor.dtype}")
     name = path
-    while name in tensors:  # the keys 1 and "1" of a dict have the same path
+    while name in tensors:  # two values can have one path: the keys 1 and "1" of a dict
         name += "'"
     tensors[name] = tensor
     return ["tensor", name]

@@ -86,7 +86,8 @@ def keep(
     yield
     for there, before in saved:
         there.copy_(before)
-    for parameter in fresh:  # the step has created their state; weight decay may have changed it
+    # these parameters had no state before this step, which may have put weight decay into it
+    for parameter in fresh:
         if any(group.get("weight_decay") for group in optimizer.param_groups):
             for tensor in _state(optimizer, parameter):
                 for first, end in absent[parameter]:

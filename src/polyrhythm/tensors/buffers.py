@@ -86,7 +86,8 @@ class Buffers:
             weight = held.part_weights.get(part)
             aggregate = held.aggregate[first:end]
             if weight is None and averaged:
-                aggregate.fill_(NO_GRADIENT)  # adding -0.0 changes no number
+                # no worker has changed this part: adding -0.0 leaves its bits as they are
+                aggregate.fill_(NO_GRADIENT)
             elif weight is None:
                 aggregate.copy_(held.parameters[first:end])
             elif averaged:

@@ -76,7 +76,9 @@ class BufferChanges:
         """Write these parts of a slice of a new version to their places. The other parts are the
         same as in the previous version."""
         here = self._here[slice_.space][slice_.offset : slice_.offset + slice_.length]
-        if not self._left:  # with `aside`, `here` still contains the previous version
+        # without `aside`, `here` has changed since the version arrived: take the other parts from
+        # the base
+        if not self._left:
             here.copy_(self._base[slice_.space][slice_.offset : slice_.offset + slice_.length])
         length = parts_length(slice_, parts)
         if length is None or length * here.element_size() != len(data):
@@ -156,6 +158,7 @@ def _change(now: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     if not now.is_floating_point():
         return now
     change = now - base
-    if not all_finite(change):  # an element that stays infinite or NaN has changed by 0
+    # the change of an element that stays infinite or NaN is 0, and not NaN
+    if not all_finite(change):
         change[_bits(now) == _bits(base)] = 0
     return change

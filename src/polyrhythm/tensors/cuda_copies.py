@@ -44,7 +44,8 @@ class CudaCopies:
         if not nbytes or address in self._pinned:
             return True
         if address % mmap.PAGESIZE:
-            return False  # the buffer shares its first page with other memory
+            # pages are pinned as a whole, and other memory is in the first page of this buffer
+            return False
         with torch.cuda.device(self.device):
             if int(_runtime().cudaHostRegister(address, nbytes, 0)):
                 return False
@@ -110,7 +111,7 @@ class CudaCopies:
                 for address in self._pinned:
                     _runtime().cudaHostUnregister(address)
         except RuntimeError:
-            return  # a kernel has failed, and the device does nothing more for this process
+            return  # a kernel has failed, after which CUDA refuses all calls of this process
         self._pinned.clear()
 
 

@@ -75,7 +75,8 @@ class DeviceModel(FlatModel):
         self._outgoing_views: dict[int, torch.Tensor] = {}
         self._bounce: list[torch.Tensor] | None = None
         super().__init__(layout, tensors, wire, aside=aside, models=models)
-        self.aside = True  # versions never arrive in the memory of the parameters
+        # versions arrive in host memory, and never in the memory of the parameters
+        self.aside = True
         self._dense = list(self._dense_ranges())
         self._verdicts = self._host_tensor(len(tensors) + len(layout.spaces), torch.bool)
         """For each tensor or space that was checked on the device, whether it is finite."""
@@ -264,7 +265,7 @@ class DeviceModel(FlatModel):
         parts = [(space, first, end, self._outgoing[space]) for space, first, end in self._dense]
         for space, first, end, outgoing in parts:
             targets[space][first:end].copy_(outgoing[first:end], non_blocking=True)
-        # the check is ordered after the copy, so that the host orders it while the copy runs
+        # Order the check after the copy, so that the host does so while the device copies.
         if model is None:
             return [largest_of(outgoing[first:end]) for _, first, end, outgoing in parts]
         return magnitudes([view for view in views if view.numel()])
@@ -299,8 +300,8 @@ class DeviceModel(FlatModel):
             flat, base = self._flat[index], self._base[index]
             pieces, scratch = [], torch.empty_like(flat[: next(chunks_of(flat))[1]])
             for begin, end in chunks_of(flat):
-                # the device works in order, so `scratch` is overwritten only after the last piece
-                # was copied
+                # `scratch` can be used again at once: the device works in order, and has copied the
+                # last piece before.
                 change = torch.sub(flat[begin:end], base[begin:end], out=scratch[: end - begin])
                 self._download(targets[index][begin:end], change)
                 pieces.append(largest_of(change))

@@ -113,7 +113,8 @@ class FlatModel:
         """A slice was received into other memory: copy it to its place in the model."""
         memory = self._bytes[slice_.id]
         if memory is not None and len(memory) == len(data) <= _FEW_NBYTES:
-            memory[:] = data  # for a small slice, making a tensor would cost more than the copy
+            # copy the bytes, because making a tensor would take longer than copying a small slice
+            memory[:] = data
         else:
             copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
@@ -259,7 +260,7 @@ class FlatModel:
     def gather(self, points: float) -> None:
         """Add the gradients of a micro-batch, multiplied by its number of points, to the sums."""
         if self._sums is None:
-            # a sum in half precision would lose small summands, or overflow
+            # Sum in float32: a sum in half precision would lose small summands, or overflow.
             dtypes = [torch.float32 if f.dtype in HALVES else f.dtype for f in self._flat]
             pairs = zip(self._flat, dtypes, strict=True)
             self._sums = [torch.full_like(f, NO_GRADIENT, dtype=dtype) for f, dtype in pairs]
@@ -301,7 +302,8 @@ class FlatModel:
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return a view into these push buffers for each tensor of the model. The views are
         cached."""
-        key = max(tensor.data_ptr() for tensor in push)  # an empty tensor has the address 0
+        # the maximum, because an empty tensor has the address 0
+        key = max(tensor.data_ptr() for tensor in push)
         if key not in self._gradient_views:
             self._gradient_views[key] = [
                 view_of(push[place.space], place) for place in self._places

@@ -183,6 +183,7 @@ def _updater(
         return Latest() if keeps_rows(job.kind) else Buffers()
     if job.updater == "addition":
         return Addition() if traits_of(job.sync).rounds else Sum()
-    # slices name parameter groups by their numbers among the groups of all models
+    # A slice has the number of its parameter group among the groups of all models, so the optimizer
+    # gets all groups.
     optimizer = OptimizerSpec(spec.optimizers[model].name, spec.optimizer.groups)
     return KINDS[job.kind].updater(layout, job, optimizer, held)

@@ -90,7 +90,8 @@ class Quantiser:
         for first, end in absent:
             values[first:end].zero_()
         largest = _find_scales(values, scales, wire)
-        if not math.isfinite(largest):  # a sum has overflowed: do without the residual
+        # adding the residual has made a number overflow: leave the residual out
+        if not math.isfinite(largest):
             values.copy_(numbers)
             largest = _find_scales(values, scales, wire)
         limited = largest > _MOST * _largest_scale(wire)
@@ -149,14 +150,15 @@ def _subtract(
         return
     both = zip(_in_blocks(values), _in_blocks(integers), strict=True)
     for (block, rows), (sent, _) in both:
-        # this makes one pass over the memory instead of two
+        # `addcmul_` reads the memory once; multiplying and subtracting would read it twice
         block.addcmul_(sent, scales[rows, None], value=-1)
 
 
 def _absent_parts(slice_: Slice, numbers: torch.Tensor) -> Parts:
     """The tensors in a slice for which the worker has no gradient."""
     bits, nothing = bits_of(numbers)
-    known = bits.numpy()  # an element of an array is read faster than one of a tensor
+    # reading an element of a numpy array takes less time than reading one of a tensor
+    known = bits.numpy()
     return tuple(
         (first, end)
         for first, end in slice_.parts

@@ -77,7 +77,8 @@ class RowGradients:
         if gradient.is_sparse:
             rows = gradient.detach().coalesce()
             indices = rows.indices()[0]
-            values = rows.values().to(sums.dtype) + 0.0  # -0.0 would mean that there is no gradient
+            # adding 0.0 turns -0.0, which would mean "no gradient", into 0.0
+            values = rows.values().to(sums.dtype) + 0.0
             sums.index_add_(0, indices, values, alpha=points)
             table.gathered.append(indices)
         else:

@@ -116,7 +116,7 @@ def fill_unsent(held: Held) -> None:
     tensor. For optimizers whose step with the gradient 0 is the one that torch makes for a row that
     a sparse gradient does not contain."""
     if held.present:
-        held.aggregate.add_(0.0)  # -0.0 + 0.0 is 0.0; other numbers do not change
+        held.aggregate.add_(0.0)  # turns -0.0 into 0.0, and changes no other number
         held.present = False
 
 

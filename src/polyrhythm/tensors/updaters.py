@@ -168,7 +168,8 @@ class Optimizer(Averaging):
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
         self._absences = Absences(() if all_present else (held.slice for held in slices))
-        # leave out torch's hooks for its profiler and compiler, which take longer than a small step
+        # the step without torch's hooks for its profiler and compiler, which take longer than a
+        # small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = fused
@@ -221,7 +222,8 @@ class Optimizer(Averaging):
                 settle(group, per_round, state, parameter, held.aggregate)
 
     def _step(self, weight: float, part: list[Held]) -> None:
-        # with a scale, the kernel writes the divided gradients back; without one it only reads them
+        # If the kernel gets a scale, it writes the divided gradients back to memory. Without a
+        # scale it only reads the gradients.
         scale = None if weight == 1.0 else self._scale
         if self._fused and scale is not None:
             self._scale_number[()] = weight

@@ -20,7 +20,7 @@ class EventType(IntEnum):
     SEGMENT_WITHDRAWN = 19
     CHALLENGE = 20
     PROOF = 21
-    # joining and leaving
+    # messages about joining and leaving
     ADMITTED = 32
     ATTACH = 33
     ROUTING = 34
@@ -33,7 +33,7 @@ class EventType(IntEnum):
     APPOINTED = 41
     DELIVERED = 42
     CHUNK_PART = 43
-    # one contribution, from the push to the pull
+    # messages about one contribution, from its push to the pull of the version that contains it
     TRAILER = 48
     ABSTAINED = 49
     ARRIVED = 50
@@ -46,7 +46,7 @@ class EventType(IntEnum):
     PULLED = 57
     PAUSE = 58
     ASKING = 59
-    # between the lead and the servers
+    # messages between the lead and the servers
     PLACE = 64
     PLACED = 65
     SEEDED = 66
@@ -54,17 +54,17 @@ class EventType(IntEnum):
     UNREACHABLE = 68
     INTRODUCED = 69
     DISMISSED = 70
-    # between a primary and its replicas
+    # messages between a primary and its replicas
     COPY = 80
     COPIED = 81
     FETCH = 82
     STATE = 83
     ADOPTED = 84
-    # between an operator and the lead
+    # messages between an operator and the lead
     OPERATOR_HELLO = 96
     OPERATOR_REQUEST = 97
     OPERATOR_ANSWER = 98
-    # saving the model
+    # messages about saving the model
     COLLECT = 104
     COLLECTED = 105
     CAPTURE = 106

@@ -133,7 +133,9 @@ class Accounting:
         self._last = worker
         if worker in self._last_to_arrive:
             self._last_to_arrive.remove(worker)
-            if trailer.sequence > 1:  # the first wait after joining is not a round-trip time
+            # the first contribution of an incarnation reports the time of joining, and no
+            # round-trip time
+            if trailer.sequence > 1:
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points += points

@@ -47,7 +47,7 @@ def chunk_edges(
     for wanted in even:
         begin = bisect_left(edges, found[-1] + least)
         if wanted <= found[-1] or begin == len(edges):
-            continue  # this edge lies in the same large row group as the edge before it
+            continue  # both wanted edges are in one large row group, which is cut only once
         cut = _nearest(edges, wanted, begin)
         if points - cut >= least:
             found.append(cut)

@@ -145,7 +145,7 @@ class Contributions:
         if partial is None:
             sender = self._sender(key)
             if message.sequence <= sender.done:
-                return None  # this contribution was counted before, and was sent again
+                return None  # the worker has sent a contribution again that was counted before
             partial = self._begin(key, sender)
         partial.trailer = message
         return self._complete_if(key, partial, primary_since) if partial.reports else None
@@ -279,7 +279,8 @@ class Contributions:
         or one that is not complete yet. Call this when every server has reported the contributions
         in that fold."""
         if self._named_before:
-            return False  # every server folds exactly the contributions that the fold names
+            # a fold of kind statistics names its contributions, so all servers fold the same ones
+            return False
         if self._whole_from > round_:
             return True
         return any(partial.first <= round_ for partial in self._partial.values())
@@ -357,7 +358,7 @@ def in_range(trailer: Trailer) -> Trailer:
 
 
 def _too_large(value: float | None) -> bool:
-    # written with `not`, so that NaN counts as too large
+    # the condition is written with `not`, so that it is also true for NaN
     return value is not None and not abs(value) <= MOST_NUMBER
 
 

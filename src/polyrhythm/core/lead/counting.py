@@ -97,7 +97,8 @@ class Counting:
             return
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
         if self._contributions.incomplete(*member.key):
-            # the lease is confirmed when the earlier contributions of the member are complete
+            # The lease is confirmed later, when the earlier contributions of this member are
+            # complete.
             member.confirms = message.lease
         else:
             if message.skipped is None:
@@ -118,8 +119,8 @@ class Counting:
         if the job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
-        # Write to the journal only the first, the tenth, the hundredth such contribution, and so
-        # on.
+        # The journal gets a line for the first, the tenth, the hundredth contribution that is left
+        # out, and so on.
         if str(count).strip("0") == "1":
             fields = plain_reason(message.skipped).fields
             self._outbox.note(
@@ -191,7 +192,7 @@ class Counting:
         """Write to the journal, once per worker, that a worker has never had a point to visit."""
         worker = member.worker
         new = worker not in self._progress.accounting.workers and worker not in self._noted
-        # while chunks move, some of them may be on their way to this worker
+        # while chunks move, one of them may be on its way to this worker
         if new and not self._sharing.moving:
             self._noted.add(worker)
             self._outbox.note("no-points", worker=worker, name=member.name)

@@ -189,7 +189,8 @@ class Cuts:
         if cut is None or cut.phase is not _Phase.WITHHOLDING:
             return
         if self._ending.begun:
-            self._cut = None  # members send contributions again after the last fold
+            # after the last fold, members need not withhold contributions any more
+            self._cut = None
             self.keeping.over()
             return
         for member in self._view.members():
@@ -302,7 +303,7 @@ class Cuts:
             return
         cut.untaken.discard(message.server)
         if message.torn:
-            # make the cut at the next fold instead
+            # give this cut up, and make another one at the next fold
             self._asked = True
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:

@@ -105,7 +105,7 @@ class Ending:
             self._end()
 
     # -- the model -----------------------------------------------------------------------------
-    # `rounds` is how many rounds are folded.
+    # In the methods below, `rounds` is the number of rounds that were folded.
 
     def stored(self, event: ev.SliceStored, now_ns: int) -> None:
         self._saving.stored(event, now_ns)

@@ -80,7 +80,7 @@ class Lifecycle:
         self._removals.joined(member.worker)
         self.suspicion.expect(member.worker, now_ns)
         self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
-        # servers must know the worker before it learns their addresses and dials them
+        # Tell the servers about the worker before the worker learns their addresses and dials them.
         self._outbox.introduce(member)
         identity, servers = self._outbox.identity(member), self._routing.specs
         self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
@@ -240,7 +240,8 @@ class Lifecycle:
         if self._routing.lose_seeder(member.worker):
             self._servers.send_routes()
         if not self._rounds.open:
-            if not self._job.served:  # in a served job, other workers may come in place of this one
+            # a served job keeps waiting for a worker, because another one may join
+            if not self._job.served:
                 self._opening.lost()
             self.open_if_ready(now_ns)
         if not self._ending.begun:

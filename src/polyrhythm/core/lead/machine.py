@@ -59,16 +59,16 @@ class LeadMachine:
         self._timed = [part for part, used in rare if used]
         """The parts with a `wake_ns` that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # Python finds it faster in the object than in its class
+        self._handlers = self._HANDLERS  # attributes of objects are found faster than of classes
 
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         effects: list[Effect] = []
-        self._outbox.out = effects  # what `begin` does, without the cost of a call
+        self._outbox.out = effects  # does what `LeadOutbox.begin` does, without a call
         if not self._ending.over:
             if self._has_store and self._cuts.active:
-                # the tick that detects pauses may come later
+                # this event may come before the tick that would detect a pause of this process
                 self._pauses.exclude(now_ns)
             handler = self._handlers.get(type(event))
             if handler is not None:
@@ -328,7 +328,7 @@ class LeadMachine:
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
-            # a sign of life: the worker's heartbeats wait behind the parts of a large state
+            # a part of a state is a sign of life, because the worker's heartbeats wait behind it
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.received(message, now_ns)
 

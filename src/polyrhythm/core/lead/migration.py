@@ -197,7 +197,7 @@ class Migration:
             self._copies.get(target, {}).pop(index, None)
             if self._rows:
                 self.adoptions.moved(index, target)
-            elif source in self._listening:  # the source is still a member
+            elif source in self._listening:  # a source that has left keeps no copy
                 self._keep_copy(plan, source, index)
         plan.handed.clear()
         for index, delivery in list(self._flying.items()):
@@ -337,7 +337,8 @@ class Migration:
             sent = {send.chunk for send in sends}
             copies += tuple(index for index in plan.leaving(holder) if index not in sent)
         if self.waits(holder):
-            # the member does not visit its chunks, but keeps them and the memory of their points
+            # A member that waits for points visits none of its chunks. It keeps them, with the
+            # memory of their points.
             copies += tuple(chunk.chunk for chunk in lease.chunks)
             chunks = ()
         return msgspec.structs.replace(

@@ -233,7 +233,8 @@ class RoutingTable:
         elif self._begun:
             gone = steps.orphaned(self.routes, server)
         else:
-            # not every server has the parameters yet, so seeding begins again and nothing is lost
+            # Nothing is lost: not every server has the initial parameters yet, so the seeder sends
+            # them again.
             return None
         if self._layout is None or (not gone and self._replicas):
             return None if self._replicas else SliceLoss(0, 0)
@@ -269,7 +270,8 @@ class RoutingTable:
         becomes a replica."""
         pair = (message.server, message.peer)
         if pair not in self._copying or message.routing < self._copying[pair][0]:
-            # the message is about an earlier server with this number, or about fewer slices
+            # The message is outdated: it is about an earlier server with this number, or about
+            # fewer slices than the learner copies now.
             return 0
         routes = steps.learned(self.routes, *pair)
         changed = sum(now != before for now, before in zip(routes, self.routes, strict=True))
@@ -281,7 +283,8 @@ class RoutingTable:
         their primary, or copies are dropped."""
         routes, servers = self._settled
         if self.change is not None or (routes is self.routes and servers == self.addresses.keys()):
-            return False  # this method is called after every round, and seldom finds something to change
+            # nothing has changed since the last call; this method is called after every round
+            return False
         if self.learning or len(self.addresses) <= 1:
             return False
         routes = steps.promote(self.routes, self._goal(), self.epoch + 1)

@@ -60,7 +60,8 @@ class Servers:
         if routing.all_seeded:
             routing.add_server(now_ns)
             self.send_routes()
-        elif routing.spec is not None:  # not every server had the initial parameters: seed again
+        # the seeder must send the initial parameters again, because not every server had them
+        elif routing.spec is not None:
             routing.begin_anew()
             self.send_routes()
         return True
@@ -187,7 +188,7 @@ class Servers:
         if message.server not in self._routing.addresses:
             return None
         if message.incarnation != self._routing.incarnations.get(message.peer):
-            return None  # another server has this number now
+            return None  # the report is about an earlier server with this number
         lost = message.server if message.peer == SEAT.server else message.peer
         told = message.server if lost == message.peer else message.peer
         fields: dict[str, Field] = {"by": told, "detail": plain(message.detail)}

@@ -26,7 +26,7 @@ class Steps:
         member = message.worker, message.incarnation
         if isinstance(message, Trailer):
             if message.sequence <= self._last.get(member, 0):
-                return None  # the worker sends this contribution again
+                return None  # this contribution was checked before, and is sent again
             self._last[member] = message.sequence
         if self._order is None:
             self._order = StepOrder(len(names))

@@ -49,7 +49,8 @@ class Failover:
         state, place = self._state, self._state.epoch.place
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
-        # no link is opened to the lead's server: the link to the lead serves for both
+        # This server opens no link to the lead's server: its link to the lead also carries messages
+        # for that server.
         partners = set().union(*holders) - {state.server, SEAT.server}
         specs = [spec for spec in place.servers if spec.server in partners]
         self.partners.want(specs)
@@ -59,7 +60,8 @@ class Failover:
             self._begin_with(place)
             self._enlist()
         else:
-            self._enlist()  # the members must be known when `Rerouted` reports their contributions
+            # the report of `Rerouted` is about the members, so they must be known before
+            self._enlist()
             state.out.append(Reroute(place.routes, place.routing))
         if self.partners:
             me = next(s.incarnation for s in place.servers if s.server == state.server)
@@ -112,11 +114,13 @@ class Failover:
             # acknowledges the steps that are in all of its present slices.
             settled = []
             state.epoch.since = place.routing
-            # forget this order: the lead repeats it for slices that are not folded
+            # forget the order of the fold under way: the lead repeats it for slices that are not
+            # folded
             state.folding = None
             state.leases.move(event.version)
             self._mode.take_over(event, anew=not before)
-        # earlier confirmations may not cover all slices that are copied now
+        # Confirm again what was copied: earlier confirmations may not cover all slices that this
+        # server copies now.
         for primary, made in event.copied:
             self.step_copied(ev.StepCopied(primary, made))
         self._settle(settled, now_ns)
@@ -185,7 +189,7 @@ class Failover:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        # the peer may need fewer slices by now, and ignores the others
+        # the slices in the request may be more than the peer copies now; it ignores the others
         if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 

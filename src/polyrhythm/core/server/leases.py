@@ -78,7 +78,8 @@ class Versions:
     def folded(self, version: int, slot: int, fill: int) -> None:
         self.version, self.slot, self._fill = version, slot, fill
         self._made |= {slot, fill}
-        # replicas confirm this fold before the next one begins, so they read no older slot
+        # No replica reads an older slot, because every replica confirms this fold before the next
+        # one begins.
         self._read_by_replicas.clear()
 
     def move(self, version: int) -> None:
@@ -142,7 +143,8 @@ class Versions:
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
-        leased: dict[int, int] = {}  # building a `Counter` would take several times as long
+        # a dict, because a `Counter` would take several times as long to build
+        leased: dict[int, int] = {}
         for version, slot in self._leases.values():
             if version > self.version:
                 raise InvariantBroken("a version that was never folded is leased")

@@ -126,7 +126,7 @@ class Ledger:
             rows = self._rows[slice_] = {}
         rows[worker] = (incarnation, sequence)
         if slices == 1 and not self._arrivals and not self._rerouted:
-            # for a model of one slice, this is the result of the lines below, in less time
+            # For a model of one slice, the lines below would have the same result, but take longer.
             return self.round
         key = (worker, incarnation, sequence)
         arrival = self._arrivals.get(key)

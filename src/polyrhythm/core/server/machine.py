@@ -39,7 +39,8 @@ class ServerMachine:
         self._lead = LeadWatch()
         """Watches the heartbeats of the lead. A server in the lead's own process does not use it,
         because the two live and stop together."""
-        self._handlers = self._HANDLERS  # Python finds it faster in the object than in its class
+        # an attribute of the object is found faster than one of the class
+        self._handlers = self._HANDLERS
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class ServerMachine:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
         state.out += self._admission.named(message.servers)
         state.epoch.set_out(message)
-        # while a fold writes or a cut is copied, the new routes wait
+        # new routes wait while a fold writes to the slices or a cut copies them
         if not state.writing and not state.cutting:
             self._failover.follow()
 
@@ -238,7 +239,7 @@ class ServerMachine:
         self.mode.freeze()
         for collect in self._collects:
             slices = tuple(s for s in collect.slices if s in state.mine)
-            if slices:  # the lead asks the new primary for slices that moved
+            if slices:  # slices that have moved are requested from their new primary
                 state.out.append(SendParameters(collect.number, slices))
         self._collects.clear()
 
@@ -307,7 +308,7 @@ class ServerMachine:
             self._failover.link_closed(server, event)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self.state.acks.members.get(worker, 0):
-            return  # the peer is not a worker, or has come back over another link
+            return  # the link of a server has closed, or that of an earlier incarnation of a worker
         self._forget_reader(worker)
 
     def _on_dismissed(self, message: m.Dismissed, now_ns: int) -> None:

@@ -265,7 +265,8 @@ class RowsMode(RoundsMode):
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
         if event.version < self._round:
-            self._rows = {}  # a slice that this server has taken over has not made that fold
+            # this server has taken over a slice that has not made the fold of `_round`
+            self._rows = {}
         super().take_over(event, anew=anew)
 
     def contained(self) -> dict[int, int]:

@@ -117,7 +117,9 @@ class Replication:
         if adopted:
             self._have[
                 peer
-            ] = {}  # earlier confirmations did not cover the slices that the peer was learning
+                # forget the earlier confirmations, which did not cover the slices that the peer was
+                # learning
+            ] = {}
             self._adopted |= {peer} & self.learners
         have = self._have[peer]
         for row in rows:

@@ -46,7 +46,8 @@ class ServerState:
         if gone is None:
             return
         for worker, incarnation in gone:
-            # the leases of the worker stay until its link closes: it may still be reading
+            # The worker keeps its leases until its link closes, because it may still read the
+            # versions.
             self.leases.pulls.pop(worker, None)
             self.replication.forget_worker(worker, incarnation)
         self.out.append(Enlist(members))

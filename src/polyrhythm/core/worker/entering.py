@@ -102,7 +102,7 @@ class Entry:
         state.user_computes = False
         if state.over_because is not None:
             self._departure.rejoin(state.over_because, now_ns)
-        elif state.joining.routed:  # otherwise the worker enrols when it has routes
+        elif state.joining.routed:  # a worker that has no routes yet enrols when it gets them
             self._enrol(event.points)
 
     def _enrol(self, points: int) -> None:

@@ -82,7 +82,8 @@ class Joining:
         if not self.linked:
             return None
         self._routes = None
-        self.parted = None  # all servers are linked, so no server is missing any more
+        # every server is linked, so the worker does not wait for news about a lost one
+        self.parted = None
         self._outbox.routing = message.routing
         self._outbox.do(Arrange(message.routes))
         return message

@@ -46,8 +46,8 @@ class Departure:
             return False
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
-        # versions that arrive from now on are dropped, so the worker must pull the final version if
-        # it needs it
+        # From now on the worker drops versions that are pushed to it. If it needs the final
+        # version, it must pull it.
         state.mode.must_pull = True
         state.mode.expect(None)
         state.outbox.do(StopWaiting())
@@ -116,7 +116,8 @@ class Departure:
                 return
             state.pushes.relinking.add(server)
         if state.phase is Phase.LEAVING and (server is None or not state.survives):
-            # no other process can acknowledge the contributions that were sent to that server
+            # Do not wait any more: no other process can acknowledge what was sent to the lost
+            # server.
             self.depart(now_ns)
             return
         begun = state.mode.resumed >= 0 and not state.mode.stop

@@ -177,7 +177,8 @@ class WorkerArrivalMode(Pulls):
             pushes.send(computed, self.landing)
             return
         self._permitted = not self._asks
-        # servers answer when the slices are folded, and the answer acknowledges them
+        # The contribution asks for the parameters. Servers answer when they have folded it, and the
+        # answer acknowledges it.
         asked = self._take_ticket(waits=not self.overlaps)
         pushes.send(computed, self.landing, *asked)
 

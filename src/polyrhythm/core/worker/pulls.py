@@ -61,7 +61,7 @@ class Assembly:
             if not counts[before]:
                 del counts[before]
                 changed = True
-        if changed:  # the set of versions that slices have is another one now
+        if changed:  # a version was added to `counts`, or removed from it
             self.version, self.newest = min(counts), max(counts)
             self.whole = self.version == self.newest
 

@@ -205,8 +205,8 @@ class Pushes:
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
-            # `reroute` sends the slices to servers in `relinking`, after older slices that must be
-            # sent again
+            # A server in `relinking` gets the slices later, from `reroute`, after older slices that
+            # must be sent again.
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
         # This call has at most 15 keywords. With more, Python would build a dict, which would take

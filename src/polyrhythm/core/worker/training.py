@@ -178,7 +178,7 @@ class Training:
         state = self._state
         incarnation = event.incarnation
         if not state.joining.routed or (incarnation and incarnation != state.outbox.incarnation):
-            return  # the slice was sent to an earlier incarnation
+            return  # the slice was sent to an earlier incarnation of this worker
         mode, server = state.mode, event.server
         mode.landing.land(server, event.slice, event.round, event.holds)
         self.acknowledge(server, event.sequence, event.routing, now_ns)

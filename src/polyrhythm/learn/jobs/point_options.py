@@ -55,7 +55,7 @@ def check_point_options(
     ratings = "form" in known and options.get("form") != "table"
     column = label(options)
     if column is None and "rate" in known:
-        column = LAST  # the job needs labels, so the last column has them
+        column = LAST  # the user names no label, and the job needs one: take the last column
     check_table(path, None if ratings else column, (0, 1, 2) if ratings else None)
     return {**options, DATA: str(path)}
 

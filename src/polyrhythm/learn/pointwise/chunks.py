@@ -214,7 +214,8 @@ class Chunks:
         self._locked = {each: chunk for each, chunk in self._locked.items() if each in locked}
         for send in lease.sends:
             if send.chunk not in self._locked:
-                # this worker got the chunk with a lease that a later one has replaced already
+                # The lease that gave this chunk to the worker was replaced before the worker took
+                # it: read the chunk now.
                 self._locked[send.chunk] = self._read(
                     ChunkLease(send.chunk, send.first, send.last, passes=0, cursor=0)
                 )

@@ -102,8 +102,8 @@ class Drift:
                 now = now + _move(self._centers, centers)
             largest = float(np.sqrt((centers * centers).sum(1).max()))
             if largest > radius:
-                # no margin exceeds the distance between two centres, so this makes all bounds
-                # invalid
+                # Adding twice the radius makes all bounds invalid, because no margin exceeds the
+                # distance between two centres.
                 now, radius = now + 2.0 * radius, 2.0 * largest
             limit = np.nextafter(now.astype(np.float32), np.float32(np.inf))
             self._drifted = Drifted(now, limit, radius, centers.shape[1])

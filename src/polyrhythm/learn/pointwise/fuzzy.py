@@ -84,7 +84,7 @@ def degrees(
     squared = (c * -2.0) @ x.T
     squared += (c * c).sum(1)[:, None]
     squared += np.einsum("nd,nd->n", x, x)
-    # distances below the rounding error of this sum count as equal
+    # squared distances below the rounding error of this sum count as equal
     least = np.finfo(x.dtype).eps * max(1e-30, float(np.abs(squared).max(initial=0.0)))
     np.maximum(squared, least, out=squared)
     near = squared / squared.min(0)

@@ -109,7 +109,7 @@ class KMeansAlgorithm(Algorithm):
             if len(found.rows) < _MANY_MOVES * len(points):
                 second = found.second(scratch)
                 bound[at] = drifted.bound(found.best, second, square[at], old, reach)
-            else:  # the old bounds refer to other clusters
+            else:  # the bounds of points that have moved refer to their old clusters
                 bound[found.rows + block.start if dense else at[found.rows]] = -np.inf
 
         count = len(x) if dense else len(left)

@@ -142,7 +142,7 @@ class MStep:
         if anew:
             self._checked = (self._generations, self.parameter, None)
         if self._final or (final and self._rounds):
-            return  # the parameters of the servers are those of the last M-step
+            return  # no M-step follows: the servers have the parameters of the last one
         counted = float(row[0])
         resumes = self._resumed > 0 and not self._begun and counted < self._points
         held = resumes or torn
@@ -157,7 +157,8 @@ class MStep:
         objective = self._algorithm.objective(statistics, self.parameter)
         if objective is not None:
             self.total_objective = float(objective)
-            whole = counted >= self._points  # sums over other sets of points cannot be compared
+            # an objective is comparable only if it is a sum over all points
+            whole = counted >= self._points
             self.objective = self.total_objective / counted if whole else None
         if row[1] >= self._points:
             self.terminated = HALTED

@@ -160,7 +160,8 @@ class Density:
         self.diagonal = covariances.ndim == 2
         constant = np.log(parameter["weights"]) - 0.5 * d * np.log(2.0 * np.pi)
         variances = covariances if self.diagonal else np.einsum("kdd->kd", covariances)
-        extent = (means**2 + variances).max(0)  # per column, the mean square of its points
+        # for each column, the largest mean square of its points in a component
+        extent = (means**2 + variances).max(0)
         if self.diagonal:
             if (covariances <= 0.0).any():
                 raise UsageError(_SINGULAR)

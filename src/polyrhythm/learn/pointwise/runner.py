@@ -157,7 +157,7 @@ class _Loop:
         self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
         lease = node.enrol(self._count, self._batch, announced(self._source.groups()))
         longest = max((chunk.last - chunk.first for chunk in lease.chunks), default=self._block)
-        # a block is visited as a whole, and is never larger than a chunk
+        # A batch has at least one whole block, and a block is never larger than a chunk.
         self._cadence.begin(self._batch, max(self._least, min(self._block, longest)))
         if self._pacer is not None:
             self._pacer.begin()
@@ -199,7 +199,8 @@ class _Loop:
         """Visit the points of one step. Returns False if no points are left."""
         standing = self._standing()
         count = self._cadence.next_points(standing, self._loop.terms)
-        # until the last micro-batch of an interval, nothing depends on the number of points
+        # Before the last micro-batches of an interval, the number of points in a visit does not
+        # matter.
         loose = self._timed and self._cadence.takes_ns(2 * count) < standing.left_ns
         step = self._m_step
         points, progress = self._chunks.visit(

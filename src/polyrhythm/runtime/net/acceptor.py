@@ -140,7 +140,8 @@ class ConnectionAcceptor:
                 return
             link = (local_link if local else tcp_link)(sock, f"link-{number}")
             caller = _Caller(link, acceptor(link, self._name, self._job.job, self._secret))
-        except (OSError, LinkError) as error:  # the peer has gone, or this server has no secret
+        # the peer may have gone, or this server has no secret for TCP links
+        except (OSError, LinkError) as error:
             sock.close()
             self._report_refusal(str(error))
             return
@@ -171,7 +172,8 @@ class ConnectionAcceptor:
                 if not heard:
                     for other in self._strangers.said_hello(number):
                         self._refuse(other, LinkError("there are too many unproven connections"))
-        except Exception as error:  # a fault of an unknown peer ends its own link only
+        # any fault in the bytes of an unknown peer ends the link of that peer only
+        except Exception as error:
             self._refuse(number, error)
 
     def _know(self, number: int, hello: Hello) -> None:
@@ -181,7 +183,7 @@ class ConnectionAcceptor:
             target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True
         )
         self._poller.remove(link)
-        thread.start()  # if no thread can be started, the exception makes `_hear` refuse the link
+        thread.start()  # this may raise an exception, and `_hear` then refuses the link
         self._forget(number)
 
     def _forget(self, number: int) -> _Caller:

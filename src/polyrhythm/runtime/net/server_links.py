@@ -92,7 +92,7 @@ class ServerLinks:
         if self._leads:
             self._driver.post(LEAD, hello_event(link.peer, hello))
             self.reading.read(link)
-        else:  # `bind` will begin to read the link
+        else:  # do not read the link before `bind` has named its peer
             self._unread.add(link)
             self._driver.post(self._name, called(link.peer, hello))
 
@@ -115,7 +115,7 @@ class ServerLinks:
         """The lead has announced the peer of this link: begin to read the link."""
         link = self._peers.get(effect.link)
         if link is None:
-            return  # the link has ended meanwhile
+            return  # the link has ended before the lead named its peer
         self._unread.discard(link)
         self._peers.remove(link)
         link.peer, link.incarnation = effect.peer, effect.incarnation
@@ -228,7 +228,7 @@ class ServerLinks:
             if link in self._unread:
                 self._unread.discard(link)
                 hang_up(link)
-            else:  # the thread that reads the link notices the end and disposes of the link
+            else:  # the thread that reads this link notices its end, and disposes of it
                 threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def stop_reporting(self) -> None:

@@ -101,7 +101,8 @@ class WorkerLinks:
         link.land_with(self._place_of)
         replaced = self._peers.get(peer)
         if replaced is not None:
-            self._forget(replaced)  # this is the link to an earlier incarnation
+            # the replaced link belongs to an earlier incarnation of the peer
+            self._forget(replaced)
         self._peers.add(link)
         if (pollable := link.pollable) is not None:
             try:

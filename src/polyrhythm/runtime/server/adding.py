@@ -141,7 +141,7 @@ class Adding:
             except Exception as error:
                 fault = fault_of(link.peer, error)
                 link.send(m.Refusal(reason=refused(plain(f"{self._name}: {fault}"))))
-                link.close()  # the thread that reads the link notices the end
+                link.close()  # the thread that reads this link notices its end, and reports it
             if done is not None:
                 done.set()
             if told:

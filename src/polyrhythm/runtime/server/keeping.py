@@ -73,7 +73,7 @@ class KeptStates:
     def _send(self, effect: fx.SendKept) -> None:
         link = self._to(worker_name(effect.worker))
         if link is None or link.incarnation != effect.incarnation:
-            return  # the worker has left meanwhile
+            return  # the worker that asked for the state has left
         identity: dict[str, Any] = {"worker": effect.worker, "incarnation": effect.incarnation}
         try:
             data = self._read()

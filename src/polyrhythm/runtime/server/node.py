@@ -81,7 +81,7 @@ class ServerNode:
         self._journal = journal
         self._leads = lead
         self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
-        self._checked: m.ModelSpec | None = None  # the last model that `_check_model` accepted
+        self._checked: m.ModelSpec | None = None  # the model that `_check_model` has accepted last
         self._peers = Peers()
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
@@ -261,7 +261,7 @@ class ServerNode:
         if link is not None:
             at_once = crashpoint.ON or isinstance(
                 effect.message, m.Fold
-            )  # a `Fold` is sent at once, so that the other servers fold in parallel
+            )  # do not delay a `Fold`, so that the other servers fold at the same time
             link.send(effect.message, flush=at_once)
             self._peers.touch(link)
             crashpoint.reach(self.name, "sent", effect.message)

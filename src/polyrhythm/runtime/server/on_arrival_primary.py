@@ -49,7 +49,7 @@ class OnArrivalPrimary(Primary):
         """Fold the contribution that was just added."""
         held = part.held
         if not held.weight:
-            return  # the contribution changes none of the buffers in this slice
+            return  # nothing to fold: the contribution changes no buffer of this slice
         number, index = self.latest.target(held.slice.id), self.index[held.slice.id]
         slot = self.slots.at(number)
         slot.rewrite(index)

@@ -47,7 +47,7 @@ class PlacedSlices:
     # -- routes --------------------------------------------------------------------------------
 
     def build(self, effect: fx.Build) -> SliceStore:
-        if self.store is not None:  # the worker that sent the initial parameters died: begin again
+        if self.store is not None:  # the seeder died, so the slices are allocated again
             self.store.close()
         self.store = self._store_type(
             self._server,

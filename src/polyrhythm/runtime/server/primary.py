@@ -263,7 +263,7 @@ class Primary:
         updater.add(held, incoming, message.weight, message.parts)
         if updater.takes_parts:
             if not held.part_weights:
-                return  # no worker has changed a buffer in this slice
+                return  # no worker has changed a buffer of this slice in this round
             self.changed[held.slice.id].update(held.part_weights)
         held.weight += message.weight
         if message.sequence >= held.clock:

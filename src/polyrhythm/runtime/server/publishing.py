@@ -42,7 +42,7 @@ class Publishing:
 
     def publish(self, effect: fx.Publish) -> None:
         link = self._reader(effect)
-        if link is None:  # the reader is gone: free the version at once
+        if link is None:  # the worker is gone: end its lease as if it had read the version
             self._driver.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
         slots = [effect.slot] * len(self._placed().primary.ids)
@@ -55,7 +55,7 @@ class Publishing:
         if link is not None:
             slots = self._placed().lease(effect.worker, effect.ticket)
             self._send(link, slots, effect.ticket, effect)
-            link.flush()  # the worker waits for these parameters
+            link.flush()  # send at once, because the worker waits for these parameters
 
     def _send(
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest

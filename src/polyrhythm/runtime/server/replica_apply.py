@@ -57,7 +57,9 @@ class ReplicaApply:
         with self._locks.of(message.slice):
             with self._ledger_lock:
                 if not self._ledger.accepts(message.server, message.slice):
-                    return None  # the sender is not the primary, or its state has not arrived yet
+                    # the sender is not the primary of this slice, or the state of the slice has not
+                    # arrived yet
+                    return None
                 new = self._ledger.may_copy(message.server, message.stamp)
             if new:
                 if data is not None:

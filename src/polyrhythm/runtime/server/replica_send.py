@@ -51,7 +51,9 @@ class ReplicaSender:
         for peer in copy_targets:
             if not step.weight:
                 self._tell(peer, copy, ())
-            elif peer in route.learners:  # the primary does not wait for learners
+            # Send a learner a copy, because the primary reuses the aggregate without waiting for
+            # learners.
+            elif peer in route.learners:
                 apart = apart or piece_for_many(memoryview(bytes(piece.memory)))
                 self._tell(peer, copy, (apart,))
             else:

@@ -24,7 +24,8 @@ class RoundsPrimary(Primary):
         self.grows = self._job.updater == "addition"
         self._fill = 1 if self.grows else 0
         self._aggregates: Slots | None = None
-        if self._job.replicas and not self.grows:  # replicas read aggregates in place
+        # aggregates are in slots, because replicas read them there
+        if self._job.replicas and not self.grows:
             self._aggregates = Slots((), (), self._allocate)
             for number in range(_AGGREGATES):
                 self._aggregates.at(number)
@@ -100,7 +101,9 @@ class RoundsPrimary(Primary):
         """A slice was not folded: copy it to the new version. Contributions are still added to its
         present aggregate, because replicas may still read the other aggregate."""
         held = part.held
-        if self.grows:  # the aggregate is in the slot to which the parameters are copied: move it
+        # with plain addition, the aggregate is in the slot to which the parameters are copied: move
+        # it
+        if self.grows:
             before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
             if held.weight:
                 held.aggregate.copy_(before)

@@ -56,7 +56,7 @@ class ParameterSender:
             elif effect.number == self._number:
                 data = self._copies.pop(slice_, None)
             else:
-                data = None  # the lead has begun another file since
+                data = None  # these copies were dropped when the lead began another file
             if data is not None:
                 message = m.Collected(server=self._server, number=effect.number, slice=slice_)
                 self._send(message, data)
@@ -160,7 +160,7 @@ class ModelSaver:
     def _write(self, number: int, slice_: int, data: memoryview) -> None:
         file = self._files.get(number)
         if file is None:
-            return  # an earlier write to this file has failed
+            return  # the file was given up, because an earlier write to it failed
         try:
             file.write(slice_, data)
         except StoreError as error:

@@ -130,7 +130,7 @@ class SliceStore:
             return None
         here = message.slice in self.follower.replicas or self.primary.find(message.slice)
         if here and not unseeded:
-            return None  # the slice has its initial parameters already
+            return None  # ignore a seed for a slice that has its initial parameters
         event = self._seed(message, data)
         with self._ledger_lock:
             self.ledger.seeded(message.slice)

@@ -98,13 +98,15 @@ class OnArrivalSliceStore(SliceStore):
         step = self._stepping.step(
             message.weight, message.rate, message.sequence, group=part.held.slice.group
         )
-        if message.indices == ABSENT:  # the slice stays as it is
+        # the worker had no gradient for this tensor: the step changes nothing
+        if message.indices == ABSENT:
             step = SliceStep(0.0)
         # end the worker's lease first, so that the fold can reuse the slot that the worker has read
         if message.pulled >= 0:
             primary.latest.release(message.worker, message.pulled)
         buffers = primary.buffer_step(part, data, message, self._sharers)
-        if buffers is not None:  # `buffer_step` has scaled each part already
+        # `buffer_step` has scaled the change of each buffer, so the step is a full one
+        if buffers is not None:
             data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
         if self._replicated:
             with self._ledger_lock:

@@ -163,7 +163,8 @@ class PointsCarrier:
         it."""
         address, link = lead
         host = (link.host_here if link is not None else "") or address.host
-        if not isinstance(dialer, SocketDialer):  # all workers are threads of this process
+        # in the inline engine all workers are threads of this process, and connect over loopback
+        if not isinstance(dialer, SocketDialer):
             host, dialer = _LOOPBACK, SocketDialer("auto")
         security = (options.digest, options.secret)
         shares = options.share_data
@@ -299,7 +300,8 @@ class PointsCarrier:
             detail = str(error if known else fault_of(send.name, error))
         failed = peer.end()
         for sent in [] if self._closing else failed:
-            # the lead ignores this for deliveries that are complete
+            # report all deliveries over this link as failed; the lead ignores the report for
+            # complete ones
             self._fail(sent, "move-unreachable", detail)
         if peer.link is not None:
             hang_up(peer.link)
@@ -348,4 +350,4 @@ class PointsCarrier:
         self._listeners.close()
         for link in [*self._accepted, *(peer.link for peer in self._peers.values())]:
             if link is not None:
-                link.close()  # the thread that reads the link disposes of it
+                link.close()  # the thread that reads this link notices its end, and disposes of it

@@ -207,6 +207,7 @@ _EFFECTS: dict[type[Effect], Callable[[MachineHost, Any], None]] = {
     fx.CaptureState: lambda node, effect: node.state.ask(effect),
     fx.TakeChunks: lambda node, effect: node.loop.take_lease(effect),
     fx.Fail: lambda node, effect: node.loop.fail(effect),
-    # the user's code has ended, or `UserLoop.fail` has set the exception that ends it
+    # nothing to do: the user's code has ended, or `UserLoop.fail` has set the exception that ends
+    # it
     fx.End: lambda node, effect: None,
 }

@@ -59,7 +59,8 @@ class UserLoop:
         words, code = in_words(effect.reason), effect.reason.code
         if code == "lead-lost":
             self._failure = LeadLost(words)
-            self._links.shut()  # the user's thread may be waiting for the rest of a frame
+            # end the links, because the user's thread may be waiting for the rest of a frame
+            self._links.shut()
         else:
             self._failure = JobFailed(words) if effect.stopped else Refused(words, code)
 

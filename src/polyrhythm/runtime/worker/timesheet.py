@@ -29,7 +29,8 @@ def running_time() -> Callable[[], int]:
         whole_ns = time.process_time_ns() // cores
         try:
             return max(time.clock_gettime_ns(own), whole_ns)
-        except OSError:  # the user's thread has ended
+        # the clock of the user's thread cannot be read, because this thread has ended
+        except OSError:
             return whole_ns
 
     return ran_ns

@@ -90,7 +90,8 @@ class Channel:
         left_ns, batch = self._free_ns, self._batch
         busy = left_ns > now_ns
         if busy and not payload_nbytes and batch is not None and not self._loss:
-            batch.append(message)  # the message leaves together with the one before it
+            # the link is busy: this message leaves with the message before it
+            batch.append(message)
             return left_ns
         if not busy:
             left_ns = now_ns

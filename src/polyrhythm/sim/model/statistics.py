@@ -113,7 +113,7 @@ class SimMemory:
         """The worker has come to these positions."""
         for step in progress:
             if step.chunk not in self._firsts:
-                continue  # the chunk was given up, and subtracted from the row
+                continue  # the worker has given this chunk up, and has subtracted it from its row
             (first, length), (passes, cursor) = self._firsts[step.chunk], self._at[step.chunk]
             visits = (step.passes - passes) * length + step.cursor - cursor
             self._at[step.chunk] = (step.passes, step.cursor)

@@ -51,7 +51,8 @@ class SimTimesheet:
     def resume(self, now_ns: int, handling_ns: int) -> None:
         """End the exchange. The time since sending counts as waiting, except while parameters
         arrived."""
-        if self._left_ns > now_ns:  # the parameters came before everything was sent
+        # the parameters arrived before the contribution had left completely
+        if self._left_ns > now_ns:
             self.transferred_ns -= self._left_ns - now_ns
             self._left_ns = now_ns
         self.waited_ns = now_ns - self._left_ns - self._came_ns

@@ -125,7 +125,8 @@ class SimServerLinks:
         if self.peers.get(channel.peer) is not channel.back:
             return
         del self.peers[channel.peer]
-        for name in reversed(self._process.machines):  # the lead gets the event first
+        # the lead's machine, which was added last, gets the event first
+        for name in reversed(self._process.machines):
             self._process.put(name, ev.LinkClosed(channel.peer, detail, channel.incarnation))
 
     def _replace(self, before: Channel | None) -> None:

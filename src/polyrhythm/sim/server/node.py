@@ -191,7 +191,7 @@ class ServerProcess(Process):
             return
         if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(self.name, ev.LeadHeard())
-        heard = channel.heard  # this is False if the link ended while the process was stopped
+        heard = channel.heard  # False if the link ended while this process was stopped
         for message in batch:
             take = _TAKES.get(type(message))
             if take is not None:
@@ -364,7 +364,7 @@ class ServerProcess(Process):
         fx.SendState: lambda process, effect: process._slices.send_state(effect),
         fx.FetchState: lambda process, effect: process._slices.fetch_state(effect),
         fx.SendParameters: _send_parameters,
-        fx.CopyParameters: lambda process, effect: None,  # copying takes no virtual time
+        fx.CopyParameters: lambda process, effect: None,  # no effect: copying takes no virtual time
         fx.CreateModel: lambda process, effect: process._saver.create(effect),
         fx.CommitModel: lambda process, effect: process._saver.commit(effect),
         fx.DiscardModel: lambda process, effect: process._saver.discard(effect),
@@ -372,7 +372,7 @@ class ServerProcess(Process):
         fx.CommitCut: lambda process, effect: process._cuts.commit(effect),
         fx.ExpectKept: lambda process, effect: process._cuts.expect_kept(effect),
         fx.SendKept: _send_kept,
-        fx.SendCode: lambda process, effect: None,  # a simulated job has no code
+        fx.SendCode: lambda process, effect: None,  # no effect: a simulated job has no code
     }
 
 

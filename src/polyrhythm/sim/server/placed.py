@@ -82,7 +82,7 @@ class SimPlacedSlices:
         store = self.placed()
         for peer, copy in store.take_outgoing_steps():
             nbytes = store.nbytes_at(copy.slice)
-            # this is the step of one contribution, which is sent in the form in which it came
+            # The step of one contribution is sent on in the form in which the contribution came.
             if copy.worker >= 0:
                 nbytes = self._quantised.get(copy.slice, nbytes)
             self._tell(peer, copy, nbytes)

@@ -50,7 +50,7 @@ class SimPublishing:
 
     def publish(self, effect: fx.Publish) -> None:
         channel = self._reader(effect)
-        if channel is None:  # the reader is gone: free the version at once
+        if channel is None:  # the worker is gone: end its lease as if it had read the version
             self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
         memory, round_, slot = self._placed(), effect.round, effect.slot
@@ -102,7 +102,7 @@ class SimPublishing:
         sent = []
         for channel, worker, read in self._leaving.pop(key):
             if peers.get(channel.back.peer) is not channel:
-                continue  # the link has closed, which ended the lease
+                continue  # the link has closed, and the lease has ended with it
             if read is not None:
                 self._see_unwritten(channel, *read)
             sent.append(worker)

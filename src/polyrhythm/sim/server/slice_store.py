@@ -152,7 +152,7 @@ class SimSliceStore:
             return None
         slice_ = message.slice
         if slice_ not in self.slices:
-            return None  # the sender used older routes
+            return None  # the sender does not know yet that the slice has moved
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
         if verdict is STRANGER:

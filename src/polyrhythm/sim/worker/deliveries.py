@@ -63,7 +63,8 @@ class SimDeliveries:
         """Send the chunks that this lease names, and drop the points that it does not need."""
         if lease.incarnation != self._incarnation:
             self._memories.clear()
-            self.received.clear()  # the lead does not know what an earlier incarnation had
+            # forget the points of an earlier incarnation, of which the lead knows nothing
+            self.received.clear()
             self._incarnation = lease.incarnation
         if self.received:
             self._drop_unneeded(lease)

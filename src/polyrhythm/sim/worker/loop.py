@@ -243,7 +243,8 @@ class Loop(LoopState):
         self._abandoned_ns = 0
         time.begin_exchange(now_ns)
         if self.asked:
-            self._on_its_way = self._came = False  # the worker leaves with the next version
+            # a worker that was told to leave waits for no further version
+            self._on_its_way = self._came = False
         self._put(event)
         if traits.trains_through and not self.asked:
             self._on_its_way = True

@@ -188,7 +188,7 @@ class WorkerProcess(SingleProcess):
 
     def closed(self, channel: Channel, reason: str) -> None:
         if channel.peer == POINTS:
-            return  # a link between two workers: the lead notices by itself if a worker has ended
+            return  # a link between workers: the lead notices by itself if a worker has ended
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:
@@ -386,7 +386,7 @@ class WorkerProcess(SingleProcess):
         fx.Rejoin: _rejoin,
         fx.Beat: lambda process, effect: process._send(fx.Send(LEAD, effect.message)),
         fx.Note: _note,
-        fx.Arrange: lambda process, effect: None,  # without bytes there are no buffers to make
+        fx.Arrange: lambda process, effect: None,  # no bytes are sent, so there are no buffers
         fx.SeedSlices: _seed,
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,

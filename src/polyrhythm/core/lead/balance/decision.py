@@ -124,8 +124,8 @@ def _by_finish(
         apart_s = slow.finish_s - fast.finish_s
         noise = math.hypot(slow.left * slow.error, fast.left * fast.error)
         if not fast.left:
-            # the fast workers have nothing left to visit, so they can help even if the speeds are
-            # uncertain
+            # The fast workers have nothing left to visit. So they can help even if the speeds are
+            # uncertain.
             noise = min(noise, slow.finish_s / (2 * _CERTAIN))
         points = visits_by_finish(slow, fast)
         bound_s = max(ALIKE * left_s, 2 * round_s, _CERTAIN * noise)

@@ -70,7 +70,7 @@ class Bsp:
             if self._missing and self._open and not self._counted_before:
                 until_ns = self._until_ns
                 if until_ns is None or now_ns < until_ns:
-                    # for most events, `_evaluate` would return this decision too
+                    # nothing has changed for the barrier, so `_evaluate` would decide the same
                     return self._waiting
         else:
             self._update_members(event, now_ns)

@@ -84,7 +84,8 @@ class Fsp:
         elif isinstance(event, Opened):
             self._open(now_ns)
         elif isinstance(event, Left):
-            # the points of this worker go to others, whose passes then take longer
+            # The points of a worker that left go to the other workers, so their passes take longer
+            # from now on.
             self._pass_ns = None
             self._lateness.forget(event.worker)
             self._warm_up.left(event.worker)
@@ -160,7 +161,8 @@ class Fsp:
         if usual:
             self._phi_ns = measurement.phi_ns
         self._probed = self._terms.probe
-        cold = self._warm_up.in_round  # a process's first step does not show its speed
+        # whether the round contains the first step of a process, which takes longer than others
+        cold = self._warm_up.in_round
         self._warm_up.close()
         change = self._interval.closed(
             Measured(
