@@ -55,7 +55,7 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 
 def asked_by(items: Sequence[str], number: int) -> str:
-    """What worker `number` of a host asks for."""
+    """The item of `--devices` that worker `number` of a host asks for."""
     return items[number % len(items)]
 
 
@@ -100,7 +100,7 @@ def _check(asked: str, found: CudaFound) -> None:
 
 
 def _shared(devices: Sequence[str]) -> list[Reason]:
-    """A note for every CUDA device that several workers share."""
+    """A message for the user about every CUDA device that several workers share."""
     notes = []
     for device in sorted(set(devices) - {CPU}, key=lambda each: (len(each), each)):
         users = [number for number, used in enumerate(devices) if used == device]

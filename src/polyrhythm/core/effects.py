@@ -66,7 +66,7 @@ class BeatAll(Effect, frozen=True):
 
 
 class End(Effect, frozen=True):
-    """The job has ended for this machine."""
+    """The job has ended, as far as this machine is concerned."""
 
     reason: Reason
     failed: bool = False

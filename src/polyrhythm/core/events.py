@@ -358,7 +358,7 @@ class Landed(Event, frozen=True):
     routing: int = 0
     """The routing epoch in which the server acknowledged `sequence`."""
     holds: tuple[int, ...] = ()
-    """The slices that EVERY_SLICE stands for, if routes can change."""
+    """If routes can change: the slices that the server sent, when `slice` is EVERY_SLICE."""
     incarnation: int = 0
     """The incarnation of the worker that the slice was sent to; 0 if unknown."""
 

@@ -44,11 +44,11 @@ class HeardThrottle:
         self._last_ns = 0
         self._every_ns = 0
         self.next_ns = 0
-        """`due` returns False before this time."""
+        """`due` returns False until this time."""
         self.follow(heartbeat_s, lead_timeout_s)
 
     def follow(self, heartbeat_s: float, lead_timeout_s: float) -> None:
-        """Use these times of the job from now on."""
+        """Use the heartbeat interval and the lead timeout of the job from now on."""
         every_s = max(_LEAST_HEARD_EVERY_S, min(heartbeat_s / 2, lead_timeout_s / 8))
         self._every_ns = round(every_s * 1e9)
         self.next_ns = self._last_ns + self._every_ns

@@ -32,7 +32,7 @@ class Links:
 
     @property
     def absent(self) -> list[int]:
-        """The servers to which a link is needed and not up."""
+        """The servers to which a link is needed, but is not up."""
         return sorted(server for server, _ in self._wanted.items() - self._linked.items())
 
     def want(self, specs: Iterable[ServerSpec]) -> None:

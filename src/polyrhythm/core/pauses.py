@@ -31,7 +31,7 @@ class Pauses:
         self._looked_ns = now_ns
         self._ran_ns = ran_ns
         self._found: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
-        """Per pause: when it ended, and how long it was."""
+        """For each pause, the time at which it ended, and its length."""
 
     def look(self, now_ns: int, ran_ns: int) -> None:
         stopped = stopped_ns(now_ns - self._looked_ns, self.every_ns, ran_ns - self._ran_ns)

@@ -14,7 +14,7 @@ from polyrhythm.wire.messages import Route
 
 EXACT, INT8 = "exact", "int8"
 BLOCK = 256
-"""How many numbers share a scale."""
+"""How many consecutive numbers of a slice are quantised with the same scale."""
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 

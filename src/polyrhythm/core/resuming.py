@@ -47,7 +47,7 @@ class Resuming:
         self._in_vain = 0
 
     def applies(self, loss: Loss) -> bool:
-        """Whether the job may resume from a checkpoint after this end."""
+        """Whether a job that has ended in this way may resume from a checkpoint."""
         lost = loss.reason is None or loss.reason in _LOSSES
         return lost and self._job.on_loss == "resume"
 

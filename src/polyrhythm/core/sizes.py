@@ -7,7 +7,8 @@ UNITS = {
     **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
 }
 _MOST = 2**60
-"""Larger sizes are mistakes, and numbers in messages have at most 64 bits."""
+"""The largest size that is accepted: a larger one is a mistake, and would not fit into the 64 bits
+of a number in a message."""
 _SHAPE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)", re.ASCII)
 
 

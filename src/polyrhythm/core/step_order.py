@@ -23,7 +23,7 @@ class OrderBroken:
     """A step that is not the next one in the order. The members are numbers of models."""
 
     expected: tuple[int, ...]
-    """The order, or as much of its beginning as is known."""
+    """The order of the steps, or the part of it that is known so far."""
     seen: tuple[int, ...]
     """The steps of the worker since the beginning of the order, including the step that is
     refused."""
@@ -78,7 +78,7 @@ class StepOrder:
         return at
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """The member was removed."""
+        """The member was removed: forget its position in the order."""
         self._at.pop((worker, incarnation), None)
         self._removed.add(worker)
 

@@ -80,9 +80,10 @@ class ProcessLoss(Enum):
     NOTHING = auto()
     """The server held no slices: start it again, with or without `--respawn`."""
     SLICES = auto()
-    """No other server has copies of its slices: the job ends."""
+    """No other server has copies of the dead server's slices: the job ends."""
     COPIES = auto()
-    """Other servers may have copies of its slices: the lead decides whether the job continues."""
+    """Other servers may have copies of the dead server's slices: the lead decides whether the job
+    continues."""
 
 
 def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:

@@ -181,7 +181,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
                 parameter.grad.mul_(share)
 
     def end_local_step(self) -> None:
-        """A local step was made, and it counts."""
+        """The user's optimizer has made a local step, and the step counts."""
         if self._history is not None:
             self._history.stepped()
 
@@ -191,7 +191,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
             self._history.take_back()
 
     def version_came(self, *, final: bool) -> None:
-        """The parameters are those of a new version. `final`: the job has ended."""
+        """The model now has the parameters of a new version. `final`: the job has ended."""
         if self._history is not None:
             self._history.version_came(final=final)
 

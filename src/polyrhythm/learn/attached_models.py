@@ -83,7 +83,7 @@ class AttachedModels:
         return [calls[number] for number in sorted(calls)]
 
     def version_came(self, *, final: bool) -> None:
-        """The parameters are those of a new version. `final`: the job has ended."""
+        """The models now have the parameters of a new version. `final`: the job has ended."""
         for model in self._models:
             model.version_came(final=final)
 

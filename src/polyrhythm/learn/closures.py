@@ -55,7 +55,7 @@ class History:
         self._optimizer.state.clear()
 
     def version_came(self, *, final: bool) -> None:
-        """The parameters are those of a new version. `final`: the job has ended, so these
+        """The model now has the parameters of a new version. `final`: the job has ended, so these
         parameters stay."""
         version, own = self._copy(), self._own
         if all(map(_same_but_rounded, version, own, self._version)):

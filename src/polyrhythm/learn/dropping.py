@@ -29,7 +29,7 @@ class Dropping:
         gradients."""
 
     def stepped(self) -> None:
-        """The loop has made a step with the batches since the last one."""
+        """The training loop has made a step with all batches since its last step."""
         if self._visits.unstepped:
             self._plan.used(self._visits.last)
         self._gradients = []

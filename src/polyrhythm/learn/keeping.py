@@ -32,7 +32,7 @@ class KeptObjects:
         self._found: dict[str, Any] | None = None
         """The states in the checkpoint that no call of `keep` has named yet."""
         self._anew = False
-        """Whether the checkpoint has no state for one of the objects."""
+        """Whether the checkpoint lacks the state of one of the objects."""
 
     @property
     def resumed(self) -> bool:

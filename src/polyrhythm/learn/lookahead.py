@@ -21,7 +21,7 @@ class Drawn(NamedTuple):
     """The points of one batch. They are not visited yet."""
 
     asked: int
-    """The number of points that were requested."""
+    """How many points were requested for this batch."""
     points: int
     progress: tuple[ChunkProgress, ...]
 

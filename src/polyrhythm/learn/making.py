@@ -86,6 +86,6 @@ class StepMaker:
             raise self._left_out.changed(error) from None
 
     def version_came(self) -> None:
-        """The worker continues with a version."""
+        """The worker continues with the parameters of a new version."""
         if self._written is not None:
             self._written.version_came()

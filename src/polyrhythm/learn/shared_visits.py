@@ -32,7 +32,7 @@ class SharedVisits(Visits):
     def __init__(self) -> None:
         super().__init__()
         self._drawn = 0
-        """The lease of the next batch."""
+        """The number of the lease from which the next batch is drawn."""
         self._open = _Batches()
         """The batches of the last step, or of the next one. Another step with them may follow."""
         self._closed = _Batches()
@@ -50,7 +50,7 @@ class SharedVisits(Visits):
         self._count(points)
 
     def close(self) -> None:
-        """No further step is made with the batches so far."""
+        """No model will make a further step with the batches so far."""
         if self._open.points:
             self._closed.add(self._open)
             self._open = _Batches()

@@ -87,7 +87,7 @@ class Visits:
         self.in_step = self.dropped = 0.0
 
     def close(self) -> None:
-        """No further step is made with the batches so far."""
+        """No model will make a further step with the batches so far."""
 
     @property
     def pending(self) -> bool:
@@ -116,7 +116,7 @@ class VisitedPasses:
         """Per chunk that this worker has visited, its passes. None: passes are not counted."""
 
     def begin(self, lease: Leased) -> None:
-        """A loop over leased points begins."""
+        """A training loop over the points of this lease begins."""
         if self._been is None:
             self._been = {}
             self.first = min((chunk.passes for chunk in lease.chunks), default=0)

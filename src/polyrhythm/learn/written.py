@@ -32,11 +32,11 @@ class WrittenParameters:
         self._counted = self._writes()
         self._suspected = 0
         self._before: tuple[int, dict[str, int]] | None = None
-        """The number of slices that had arrived, and the digest of every parameter."""
+        """At the last version: how many slices had arrived, and the digest of every parameter."""
         self.version_came()
 
     def version_came(self) -> None:
-        """The worker continues with a version."""
+        """The worker continues with the parameters of a new version."""
         number, self._number = self._number, self._number + 1
         due = number < _FIRST or number & (number - 1) == 0
         self._before = None
@@ -71,7 +71,7 @@ class WrittenParameters:
 
 
 def _digest(tensor: torch.Tensor) -> int:
-    """The elements of a parameter fill its memory without gaps, in some order."""
+    """The digest of a parameter, whose elements fill its memory without gaps, in some order."""
     return xxh3_64_intdigest(
         tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).cpu().numpy().data
     )

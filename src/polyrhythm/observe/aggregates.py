@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class MeanOverRounds:
     value: float | None = None
-    """The mean so far; None until a line has a value."""
+    """The mean so far; None until a line of the journal has had a value."""
     _rounds: int = 0
 
     def take(self, value: float | None, rounds: int) -> None:
@@ -20,7 +20,7 @@ class MeanOverRounds:
 
 @dataclass(slots=True)
 class MedianOverRounds:
-    """An approximate median: each line has only the median of its own rounds."""
+    """An approximate median: each line of the journal has only the median of its own rounds."""
 
     _lines: list[tuple[float, int]] = field(default_factory=list)
 

@@ -21,7 +21,7 @@ class RunFacts:
     """When the last line was written, in seconds since the run began."""
     opened_s: float | None = None
     worked_s: float | None = None
-    """The time of the last `rounds` line; None if there is none."""
+    """The time of the last line about rounds; None if the journal has none."""
     round: int = 0
     passes: int = 0
     contributions: int = 0

@@ -22,7 +22,7 @@ _RESET = "\x1b[0m"
 
 
 class Lines:
-    """The output of one process."""
+    """Divides the output of one process into lines."""
 
     def __init__(self) -> None:
         self._held = b""

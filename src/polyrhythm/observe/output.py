@@ -68,7 +68,7 @@ class ProcessOutput:
             self._hidden.append((end - written, end))
 
     def next(self) -> tuple[bool, list[str]]:
-        """Whether something was read, and the lines that are complete now."""
+        """Read some output. Returns whether there was any, and the lines that are complete now."""
         while self._hidden and self._at >= self._hidden[0][0]:
             self._at = max(self._at, self._hidden.pop(0)[1])
         most = min(_READ_NBYTES, self._hidden[0][0] - self._at) if self._hidden else _READ_NBYTES

@@ -145,7 +145,7 @@ class ProgressDisplay:
         print(shown(summary_text(result, run_dir, advice)))
 
     def _show(self, now_s: float) -> None:
-        """`now_s`: the present time on the clock of the journal."""
+        """Show the state of the run. `now_s`: the present time on the clock of the journal."""
         if self._live is not None:
             self._live.update(tables.live(self.state, self._job, now_s), refresh=True)
         elif self.state.contributions and self.state.ended is None:

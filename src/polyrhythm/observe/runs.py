@@ -60,7 +60,8 @@ class Run:
 
     @property
     def word(self) -> str:
-        """`running`, `ended`, `failed`, `stopped`, `ended without a word` or `unknown`."""
+        """The state of the run in a word: `running`, `ended`, `failed`, `stopped`, `ended without a
+        word` or `unknown`."""
         if (ended := self.state.ended) is not None:
             if ended.failed:
                 return "failed"

@@ -27,7 +27,7 @@ long, the wait is over."""
 
 @dataclass(slots=True)
 class RunState(RunFacts):
-    """The facts after the lines that were taken so far."""
+    """The facts about a run, as the lines of the journal that were taken so far state them."""
 
     def take(self, line: dict[str, Any]) -> None:
         at_s = max(self.at_s, float(line.get("at_s", self.at_s)))
@@ -307,7 +307,7 @@ def _is_number(value: Any) -> bool:
 
 
 def fold(lines: Iterable[dict[str, Any]]) -> RunState:
-    """The state after these lines."""
+    """The state of a run whose journal has these lines."""
     state = RunState()
     for line in lines:
         state.take(line)

@@ -29,7 +29,7 @@ _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
-"""Codes of reasons for an end whose sentences already begin with "the job"."""
+"""The codes of reasons whose sentences already begin with "the job", for the end of a job."""
 
 
 class Teller:

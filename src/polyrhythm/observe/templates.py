@@ -274,10 +274,10 @@ GOALS = {
     "seconds": "{seconds:g} seconds",
     "terminated": "the algorithm has ended ({why})",
 }
-"""How a goal is named, by its code."""
+"""For each code of a goal, the words that name the goal."""
 NOTICED = {
     "link-ended": "the end of its link",
     "unreachable": "s{by}, which lost its link to it",
     "server-silent": "its silence",
 }
-"""How the loss of a server was noticed."""
+"""For each code of a reason, the words for how the loss of a server was noticed."""

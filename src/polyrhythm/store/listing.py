@@ -27,7 +27,8 @@ class Listed:
 
     @property
     def state(self) -> str:
-        """`whole`, `incomplete`, `damaged` or `other version`."""
+        """The state of the checkpoint in a word: `whole`, `incomplete`, `damaged` or `other
+        version`."""
         if self.fault is None:
             return "whole"
         if self.incomplete:

@@ -123,7 +123,8 @@ class Local(_Ungathered):
 
 
 class Statistics(_Ungathered):
-    """Workers fill their contributions themselves (`learn/pointwise`)."""
+    """Kind statistics: point-wise algorithms fill their contributions themselves
+    (`learn/pointwise`)."""
 
     steps_on_servers: ClassVar[bool] = STATISTICS.steps_on_servers
 

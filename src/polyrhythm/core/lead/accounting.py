@@ -18,7 +18,7 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _MOST = 2**63 - 1
-"""The largest sum that is written: numbers in the journal have 64 bits."""
+"""Sums in the journal are at most this large, because its numbers have 64 bits."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -193,7 +193,7 @@ class Accounting:
         return self.line(round_, reason, passes, now_ns)
 
     def line(self, round_: int, reason: str, passes: int, now_ns: int) -> dict[str, Any]:
-        """The fields of a journal line about everything since the last one."""
+        """The fields of a journal line that sums up all rounds since the last such line."""
         span = self._span
         self._line_ns, self._span = now_ns, _Span()
         objective = span.objective / span.objective_weight if span.objective_weight else None

@@ -22,11 +22,11 @@ class Adoptions:
         return bool(self._chunks)
 
     def moved(self, chunk: int, holder: Holder) -> None:
-        """A move is complete: the chunk belongs to this holder now."""
+        """The move of a chunk is complete, and this member holds the chunk now."""
         self._chunks[chunk] = (holder, 0)
 
     def leased(self, lease: Leased) -> None:
-        """This lease is sent."""
+        """This lease is sent to its member, which may be the new holder of moved chunks."""
         if not self._chunks:
             return
         active = {each.chunk for each in lease.chunks} | {each.chunk for each in lease.sends}
@@ -38,7 +38,8 @@ class Adoptions:
                 self._chunks[chunk] = (holder, first)
 
     def confirmed(self, holder: Holder, number: int) -> None:
-        """A member has contributed under this lease."""
+        """A member has contributed under this lease, so the chunks that it got with the lease are
+        in the sum."""
         self._chunks = {
             chunk: (other, first)
             for chunk, (other, first) in self._chunks.items()
@@ -46,5 +47,5 @@ class Adoptions:
         }
 
     def forget(self, gone: Collection[Holder]) -> None:
-        """These members were removed."""
+        """These members were removed: forget the chunks that moved to them."""
         self._chunks = {chunk: each for chunk, each in self._chunks.items() if each[0] not in gone}

@@ -27,7 +27,8 @@ from polyrhythm.wire import messages as m
 
 
 class _Due(msgspec.Struct):
-    """A better value was reported, and no copy has been made since then."""
+    """A report with a better value than all before it, for which no copy of the model has been made
+    yet."""
 
     evaluated: int
     """The round of the version that was evaluated; -1 if the worker had made local steps."""
@@ -59,7 +60,7 @@ class KeepBest:
 
     @property
     def active(self) -> bool:
-        """Whether a file is being written."""
+        """Whether the file of the best model is being written."""
         return self._saving.active
 
     @property
@@ -154,7 +155,7 @@ class KeepBest:
         self._copy_if_due(done, now_ns, last=last)
 
     def lose(self, reason: Reason) -> None:
-        """Slices are lost: give up the file."""
+        """Slices are lost, so the file of the best model cannot be completed: give it up."""
         if self.active:
             self._note_failure(self._saving.abandon(reason))
 

@@ -47,7 +47,7 @@ def chunk_edges(
     for wanted in even:
         begin = bisect_left(edges, found[-1] + least)
         if wanted <= found[-1] or begin == len(edges):
-            continue  # both wanted edges are in one large row group, which is cut only once
+            continue  # this wanted edge and the one before it are in one large row group
         cut = _nearest(edges, wanted, begin)
         if points - cut >= least:
             found.append(cut)
@@ -61,7 +61,8 @@ def _nearest(edges: list[int], wanted: int, begin: int) -> int:
 
 
 def _divided(edges: list[int], length: float) -> list[int]:
-    """All edges, and cuts between them, so that parts have about this length."""
+    """The edges, with further cuts between them, so that no part is much longer than this
+    length."""
     cuts = []
     for first, last in pairwise(edges):
         parts = max(1, round((last - first) / length))

@@ -44,10 +44,10 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Sender(msgspec.Struct, gc=False):
-    """One incarnation of a worker."""
+    """The contributions of one incarnation of a worker."""
 
     incomplete: int = 0
-    """The number of its contributions that are incomplete."""
+    """The number of contributions of this incarnation that are incomplete."""
     done: int = 0
     """The highest sequence that is complete. Contributions complete in order, so this number is
     enough."""
@@ -62,10 +62,10 @@ class _Partial(msgspec.Struct, gc=False):
     trailer: Trailer | None = None
     round: int = 0
     first: int = MOST_COUNT
-    """The earliest round in which a server has added it."""
+    """The earliest round to whose aggregate a server has added the contribution."""
 
     def lacks(self, primary_since: PrimarySince) -> set[int]:
-        """The primaries that have not reported it for all of their slices."""
+        """The primaries that have not reported this contribution for all of their slices."""
         reports = self.reports
         return {
             server for server, since in primary_since.items() if reports.get(server, -1) < since
@@ -84,7 +84,8 @@ class Contributions:
         """Per server: the epoch in which it became the primary of more slices, and for each member
         the last sequence that the server had at that time."""
         self.owed: dict[_Key, set[int]] = {}
-        """Contributions that were complete, with the primaries that lack them now."""
+        """Contributions that were complete until slices got new primaries, each with the primaries
+        that lack it."""
         self._named_before = 0
         """Kind statistics: contributions that become complete now belong to this round or a later
         one, because all folds of earlier rounds were ordered without naming them."""

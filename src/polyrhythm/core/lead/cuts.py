@@ -98,7 +98,8 @@ class Cuts:
 
     @property
     def active(self) -> bool:
-        """Whether `advance` must be called after every event."""
+        """Whether a cut is under way or may become due, so that `advance` must be called after
+        every event."""
         if self._cut is not None:
             return True
         if not self._job.store:
@@ -142,7 +143,7 @@ class Cuts:
         return None
 
     def computed(self, compute_ns: int) -> None:
-        """A worker has contributed, after this compute time."""
+        """A worker has contributed. `compute_ns`: how long it has computed the contribution."""
         self._longest_ns = max(self._longest_ns, compute_ns)
 
     def _due(self, now_ns: int) -> bool:

@@ -60,7 +60,8 @@ class DataPlan:
         self._changed = set(range(len(self.chunks)))
         """The chunks that were changed since the last `check`."""
         self._progress = 0
-        """How often a contribution has reported progress in a chunk."""
+        """How many reports of progress in a chunk there were, over all chunks. It numbers the
+        reports."""
         self._ahead = Ahead()
 
     @classmethod
@@ -232,7 +233,7 @@ class DataPlan:
         self._changed.add(index)
 
     def _forget(self, index: int) -> None:
-        """No member knows what the points of a chunk have added."""
+        """Record that no member knows what the points of this chunk have added."""
         if self.forgets:
             self.chunks[index].begin_again(self.epochs)
             if index in self._passes:
@@ -246,7 +247,7 @@ class DataPlan:
                 self._forget(index)
 
     def begin_again(self) -> None:
-        """The job resumes, and no member knows what any point has added."""
+        """The job resumes from a checkpoint, so no member knows what any point has added."""
         for index in () if self.done else range(len(self.chunks)):
             self._forget(index)
 

@@ -10,7 +10,7 @@ JOB_ENDS = Reason("move-job-ends")
 
 
 def pair(source: Holder, target: Holder) -> dict[str, Field]:
-    """The two workers of a move, for its reason."""
+    """The fields of a reason that name the two workers of a move."""
     return {"workers": [source[0]], "targets": [target[0]]}
 
 

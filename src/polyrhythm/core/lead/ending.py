@@ -132,7 +132,7 @@ class Ending:
             self._end_if_written()
 
     def rerouted(self, rounds: int, now_ns: int) -> None:
-        """Every server applies new routes: continue to save the model."""
+        """Every server applies new routes: continue to save the model, with the new primaries."""
         self._best.rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()

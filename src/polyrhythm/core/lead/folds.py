@@ -33,9 +33,9 @@ class Folds:
         self._outbox = outbox
         self._contributions = contributions
         self.wake_ns: int | None = None
-        """When the policy must be asked again, even if no event comes."""
+        """The time at which the policy must be asked again, even if no event comes before it."""
         self._fold: m.Fold | None = None
-        """The last order that was sent to the servers."""
+        """The last `Fold` that was sent to the servers."""
 
     def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         """Ask the policy. If it decides to pause the workers, or has changed a parameter, this
@@ -56,7 +56,7 @@ class Folds:
     # -- orders to servers ---------------------------------------------------------------------
 
     def begin(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
-        """Begin the next fold; `send` orders it."""
+        """Record that the next fold begins. `send` then sends the order to the servers."""
         self._rounds.begin_fold(release, reason, self._view.specs(), now_ns)
         self._removals.told()
 

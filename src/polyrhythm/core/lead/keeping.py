@@ -98,7 +98,7 @@ class StateKeeping:
 
     @property
     def whole(self) -> bool:
-        """Whether the state of the cut has arrived."""
+        """Whether the whole state for this cut has arrived."""
         return self._wanted is not None and self._wanted.whole
 
     @property

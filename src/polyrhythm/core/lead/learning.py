@@ -75,7 +75,7 @@ class Finding:
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Finding":
-        """The finding in the fields of a journal line."""
+        """The finding that a journal line with these fields describes."""
         return cls(
             LearningState(fields["state"]),
             fields["passes"],
@@ -186,7 +186,7 @@ class Learning:
     # -- measurements --------------------------------------------------------------------------
 
     def count(self, worker: int, objective: float, weight: float) -> None:
-        """A contribution with this objective is complete."""
+        """A contribution of this worker is complete, and has this objective."""
         if not math.isfinite(objective):
             self._broken[worker] = None
             self._unfinished.add(worker)

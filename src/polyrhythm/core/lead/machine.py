@@ -57,7 +57,7 @@ class LeadMachine:
         self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
         rare = ((self._best, job.keep_best), (self._cuts, job.store))
         self._timed = [part for part, used in rare if used]
-        """The parts with a `wake_ns` that only some jobs use."""
+        """The parts with a deadline (`wake_ns`) that only some jobs use."""
         self._has_store = bool(job.store)
         self._handlers = self._HANDLERS  # attributes of objects are found faster than of classes
 

@@ -23,7 +23,7 @@ class Member:
     enrolled: bool = False
     """The member has enrolled a data set, and gets leases of chunks."""
     entered: bool = False
-    """The policy counts it as a member: it takes part in folds."""
+    """The policy counts this worker as a member, and it takes part in folds."""
     late: bool = False
     """The member entered after round 1 was opened."""
     resting: bool = False
@@ -99,7 +99,7 @@ class View:
         member.attached = True
 
     def enter(self, member: Member) -> None:
-        """The policy counts this member from now on."""
+        """From now on the policy counts this worker as a member."""
         member.entered = True
         self._specs = None
 

@@ -70,7 +70,7 @@ class Migration:
         self._listening: dict[Holder, tuple[str, Address]] = {}
         """Per member that can receive points, its name and the address at which it receives them."""
         self._full: set[Holder] = set()
-        """Members that have no memory for further points."""
+        """The members that have reported that they have no memory for further points."""
         self.adoptions = Adoptions()
         self._ended = EndedCounts()
 
@@ -96,7 +96,7 @@ class Migration:
         return not self._flying and not self.adoptions
 
     def begin(self, plan: DataPlan, members: int) -> None:
-        """The data plan is made, for this many members."""
+        """The data plan exists now. `members`: the number of members for which it was made."""
         self._share_points = -(-plan.points // max(1, members))
 
     def listening(self, holder: Holder, name: str, address: Address) -> None:
@@ -104,7 +104,7 @@ class Migration:
         self._listening[holder] = (name, address)
 
     def targets(self, among: Iterable[Holder]) -> list[Holder]:
-        """The members that can take points."""
+        """Those of `among` that can receive points."""
         return [each for each in among if each in self._listening and each not in self._full]
 
     def waits(self, holder: Holder) -> bool:
@@ -272,7 +272,7 @@ class Migration:
         return changed | plan.give([(each, *self._free[each]) for each in chunks])
 
     def forget(self, plan: DataPlan, gone: Iterable[Holder]) -> None:
-        """These members were removed."""
+        """These members were removed: drop their waiting moves, and forget their copies."""
         left = set(gone)
         for index, source, target in self._queue:
             if left & {source, target}:

@@ -31,7 +31,7 @@ class Mode(Protocol):
     # -- contributions -------------------------------------------------------------------------
 
     def sent(self, trailer: Trailer, now_ns: int) -> None:
-        """A trailer has come."""
+        """The trailer of a contribution has come."""
 
     def reported(self, server: int) -> None:
         """A server has reported a contribution."""
@@ -41,10 +41,10 @@ class Mode(Protocol):
         to the next fold, and not to the one under way."""
 
     def counted(self, now_ns: int) -> None:
-        """A contribution is complete, and the policy was told of it."""
+        """A contribution is complete, and the policy knows of it."""
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """This member was removed."""
+        """This member was removed: forget what this mode knows of it."""
 
     # -- the policy ----------------------------------------------------------------------------
 
@@ -63,7 +63,8 @@ class Mode(Protocol):
         """End the job in order: the contributions that workers have computed still count."""
 
     def stop_waiting(self, now_ns: int) -> None:
-        """A stop has waited long enough for the open round."""
+        """The time for which a requested stop waits for the open round is over: fold that round
+        now."""
 
     # -- folds ---------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Operators:
     # -- answers -------------------------------------------------------------------------------
 
     def tell(self, what: str, reason: Reason) -> None:
-        """Tell the progress to all operators with this request."""
+        """Tell all operators that have sent this request how far it is."""
         for link in self._waiting(what):
             self._outbox.do(Send(link, m.OperatorAnswer(term=TERM, reason=reason)))
 

@@ -60,7 +60,7 @@ class LeadOutbox:
         self.out.append(Note(what, fields))
 
     def place(self, members: tuple[m.MemberSpec, ...]) -> None:
-        """Send the routes to all servers, with the members that take part."""
+        """Send the routes, and the members that take part, to all servers."""
         routing = self._routing
         assert routing.spec is not None
         place = m.Place(
@@ -96,7 +96,7 @@ class LeadOutbox:
         )
 
     def route(self, member: Member) -> None:
-        """Send the routes to a member, and whether it must seed the slices."""
+        """Send the routes to a member, and tell it whether it must seed the slices."""
         member.routed = True
         seed = self._routing.seeds(member.worker)
         message = m.Routing(

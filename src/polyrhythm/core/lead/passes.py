@@ -96,7 +96,7 @@ class Passes:
         """The last measurement on the probe sample, if it was made after the last check; else
         None."""
         self._compared: _Probed | None = None
-        """The measurement with which the next one is compared."""
+        """The earlier measurement on the probe sample with which the next one is compared."""
 
     def count(self, trailer: Trailer, points: int) -> None:
         """A contribution is complete; `points` of its points were visited for the first time in

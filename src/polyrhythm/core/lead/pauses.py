@@ -25,7 +25,7 @@ class LeadPauses:
         self._outbox = parts.outbox
 
     def begin(self, now_ns: int) -> None:
-        """A worker has joined: look for pauses from now on."""
+        """Look for pauses of this process from now on, because a worker has joined."""
         self.detector.begin(now_ns)
 
     def exclude(self, now_ns: int) -> None:

@@ -60,9 +60,10 @@ class PrivatePlan(DataPlan):
         """Per member, its data set."""
         self._floor = 0
         self._checked = 0
-        """The number of points at the last check."""
+        """The number of points in all chunks when `check` was last called."""
         self.news: list[Reason] = []
-        """What has happened to data sets. The caller empties the list."""
+        """Reasons that describe what has happened to data sets, for the journal. The caller empties
+        the list."""
 
     @classmethod
     def recovered(cls, record: Record, epochs: int | None) -> "PrivatePlan":
@@ -129,7 +130,7 @@ class PrivatePlan(DataPlan):
         self.news.append(Reason(code, {"name": name, "points": points, "total": total, **more}))
 
     def _tell_replaced(self, old: _DataSet, points: int) -> None:
-        """A worker has come back with another data set."""
+        """Report that a worker has come back with another data set."""
         if old.holder is not None:
             self._mine.pop(old.holder, None)
         kept = sum(self.chunks[index].points for index in self._away(old))

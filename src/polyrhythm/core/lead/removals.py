@@ -37,7 +37,7 @@ class Removals:
         self._deserted_ns: int | None = None
         """When a job without members counts as deserted; None while it has members."""
         self.wake_ns: int | None = None
-        """The first deadline of this object; None if there is none."""
+        """The earliest of all deadlines that this object keeps; None if there is none."""
 
     def _look_ahead(self) -> None:
         """Set `wake_ns` again, because a deadline has changed."""
@@ -102,7 +102,7 @@ class Removals:
         self._look_ahead()
 
     def deserted(self, now_ns: int) -> bool:
-        """Whether a job without members must stop waiting for one."""
+        """Whether a job without members has waited long enough for one."""
         if self._evicted:
             return False
         if self._deserted_ns is None:

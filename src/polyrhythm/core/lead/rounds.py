@@ -32,7 +32,7 @@ class Rounds:
         self.moved_ns = 0
         """When the last contribution was completed, or the last fold was ordered."""
         self.folds: dict[int, int] = {}
-        """Per server, how many folds had a contribution to fold."""
+        """Per server, how many of its folds contained a contribution."""
         self.resting = 0
         """How many workers that had contributed before abstained from the last fold."""
         self.share = 1.0
@@ -119,7 +119,8 @@ class Rounds:
         return [*arrived, *sorted(workers.difference(arrived))]
 
     def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
-        """A server has folded. Returns True if it was the last one, so that the fold is over."""
+        """A server has folded. Returns True if all primaries have folded now, so that the fold is
+        over."""
         if self._folding is None or message.round != self.round:
             return False
         self._folding.add(message.server)

@@ -145,7 +145,7 @@ class RoutingTable:
         return True
 
     def resume(self, epoch: int) -> None:
-        """Continue from a checkpoint that was made in this epoch."""
+        """The job resumes from a checkpoint that was made in this routing epoch: continue with it."""
         self.epoch = epoch
 
     def place(self, spec: ModelSpec) -> None:
@@ -188,8 +188,8 @@ class RoutingTable:
         return [sum(route.primary == server for route in self.routes) for server in self.servers]
 
     def placed(self, message: Placed) -> bool:
-        """A server has allocated its slices, or applies the routes. Returns True if it was the last
-        one."""
+        """A server has allocated its slices, or applies the routes. Returns True if all servers
+        have done so now."""
         if message.routing != self.epoch or message.server not in self.addresses:
             return False
         self._placed[message.server] = message

@@ -19,7 +19,7 @@ from polyrhythm.wire.messages.reasons import Field
 _AT_ONCE = 4
 """The number of slices that a server is asked for before one of them is stored."""
 _PATIENCE_NS = 60 * 10**9
-"""If no slice is stored for this long, the lead gives up."""
+"""If no slice is written to the model file for this long, the lead gives the file up."""
 _COMMIT_NS = 600 * 10**9
 """How long the disk may take to make the file durable."""
 
@@ -40,7 +40,7 @@ class Saving:
         self._began_ns = 0
         self.active = False
         self.wake_ns: int | None = None
-        """When the lead gives up, unless a slice is stored before that."""
+        """When the lead gives the file up, unless a further slice is written before that."""
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
         """Begin to write the model of this round. `copied`: training goes on, and the servers send

@@ -88,8 +88,8 @@ class Servers:
     # -- servers apply routes ------------------------------------------------------------------
 
     def placed(self, message: m.Placed, now_ns: int) -> bool:
-        """A server has allocated its slices, or applies new routes. Returns True if it was the last
-        one."""
+        """A server has allocated its slices, or applies new routes. Returns True if all servers
+        have done so now."""
         known = message.server in self._routing.addresses and message.server != SEAT.server
         if self._job.replicas and known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)

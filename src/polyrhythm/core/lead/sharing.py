@@ -58,7 +58,7 @@ class Sharing:
         self._plan: DataPlan | None = None
         self._members: list[Holder] = []
         self._specs: tuple[MemberSpec, ...] | None = None
-        """The members of the view when the chunks were last shared again."""
+        """The members of the view at the last time when chunks were shared among them."""
         self._record: Record | None = None
         """The record of the checkpoint from which the job resumes; None if there is none, or it has
         no data set."""
@@ -154,7 +154,8 @@ class Sharing:
         return self._sent(self._lease(member.key))
 
     def _choose_anew(self, view: View) -> None:
-        """A member has announced another data set than the first one."""
+        """A member has announced a data set that differs from the first one: choose anew how chunks
+        move."""
         if self._choose is None or self._spare is None:
             return
         self._choice = self._choose(self._unlike)
@@ -314,7 +315,7 @@ class Sharing:
             self._plan.settle()
 
     def recorded(self, view: View) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint of the fold that has just ended."""
+        """The chunks as a checkpoint records them, at the end of the fold that is just over."""
         if self._plan is None:
             return () if self._record is None else self._record.chunks
         return self._plan.recorded({member.key: member.name for member in view.members()})

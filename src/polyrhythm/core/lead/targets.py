@@ -21,7 +21,7 @@ _SAID_AFTER = 3
 """If no worker evaluates, the line appears after this many reports of one metric."""
 _PASSES = 2
 _SILENT_NS = 30 * 10**9
-"""If no worker has reported anything, a line appears after this time."""
+"""If no worker has reported anything for this long, the lead says so in a line."""
 _MOST_SHOWN = 10
 """The most names of metrics that a sentence in the journal lists."""
 
@@ -63,7 +63,8 @@ class Targets:
         self._reported.left(worker)
 
     def measured(self, objective: float | None) -> None:
-        """The objective of the last rounds; None if no worker reported a loss."""
+        """Take the objective of the last rounds as the value of the metric `objective`. It is None if
+        no worker reported a loss."""
         if objective is not None:
             self._objective = objective
             self._missing.discard(OBJECTIVE)

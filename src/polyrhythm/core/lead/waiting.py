@@ -88,7 +88,8 @@ class WaitReport:
         return None
 
     def _for_servers(self) -> Waiting | None:
-        """Servers have not folded, or have not reported contributions whose trailers have come."""
+        """The wait for servers that have not folded, or that have not reported contributions whose
+        trailers have come."""
         moved_ns = self._rounds.moved_ns
         if self._rounds.folding:
             late = sorted(self._rounds.late(self._routing.primaries))

@@ -46,7 +46,7 @@ class TensorPlace:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of a space, in elements."""
+    """A slice: a contiguous range of a space, in elements."""
 
     id: int
     space: int

@@ -89,7 +89,8 @@ class Acks:
     # -- slices that move ----------------------------------------------------------------------
 
     def secured(self, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Without rounds: these rows, limited to contributions that every replica has too."""
+        """Without rounds: the same rows, each cut back to the last contribution that every replica
+        has too."""
         return tuple(
             Row(row.worker, row.incarnation, min(row.sequence, self.acknowledged(row.worker)))
             for row in rows

@@ -39,7 +39,8 @@ class Failover:
         """Per server, its request for states that cannot be answered yet."""
         self._early = EarlyAcks()
         self._held_back: list[Step] = []
-        """Steps that were confirmed by all replicas while slices were moving."""
+        """Steps that all replicas have confirmed, and that are acknowledged when no slice moves any
+        more."""
         mode.finished = self.place_if_ready
 
     # -- routes --------------------------------------------------------------------------------

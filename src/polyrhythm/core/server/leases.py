@@ -42,7 +42,8 @@ class Versions:
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
         self._read_by_replicas: set[int] = set()
-        """Slots that were current when slices moved: replicas may still read them."""
+        """The slots that were current when slices moved. They are kept, because replicas may still
+        read them."""
 
     @property
     def slots(self) -> int:
@@ -327,7 +328,7 @@ def _idle_slots(nbytes: int) -> int:
 
 
 def _drop(readers: Counter[Key], key: Key) -> bool:
-    """Remove one lease of this slot. Returns True if it was the last one."""
+    """Remove one lease of this slot. Returns True if the slot has no other lease."""
     count = readers[key]
     if count != 1:
         readers[key] = count - 1

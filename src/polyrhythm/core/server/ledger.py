@@ -100,7 +100,7 @@ class Ledger:
 
     @property
     def members(self) -> tuple[Row, ...]:
-        """A row for each member, with the sequence 0."""
+        """The members in the form of rows, each with the sequence 0."""
         return tuple(Row(worker, incarnation, 0) for worker, incarnation in self._members.items())
 
     # -- contributions -------------------------------------------------------------------------

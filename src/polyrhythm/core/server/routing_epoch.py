@@ -40,7 +40,7 @@ class RoutingEpoch:
         self.introduced = place.members
 
     def begin(self, routing: int) -> None:
-        """The slices are allocated, without parameters."""
+        """The slices of the first routes are allocated, and have no parameters yet."""
         self._overtaken.clear()
         self.rerouted = Rerouted(routing, 0, ())
         self.held = self.since = routing
@@ -56,7 +56,7 @@ class RoutingEpoch:
         return [*overtaken, place]
 
     def arrive(self) -> None:
-        """Other processes can rely on the new epoch from now on."""
+        """This server has reported the new epoch, so other processes can rely on it."""
         assert self.place is not None
         self.routing = self.place.routing
         self.place = None

@@ -18,7 +18,7 @@ class Strangers:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._silent: dict[int, int] = {}
-        """Per link, its deadline."""
+        """The deadlines of the links whose peers have not sent a hello."""
         self._unproven: dict[int, int] = {}
 
     def __len__(self) -> int:

@@ -147,7 +147,7 @@ class SyncPolicy(Protocol):
     traits: Traits
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        """Take one event into account, and decide."""
+        """Change the state of the policy by one event, and return the decision that follows."""
 
     def terms(self, worker: int) -> RoundTerms:
         """When a worker that is released now contributes next."""

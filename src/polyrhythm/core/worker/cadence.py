@@ -48,7 +48,7 @@ class Standing(msgspec.Struct, gc=False):
     steps: int = 0
     points: float = 0.0
     everything: float = 0.0
-    """The number of points in its lease; 0 if it has none."""
+    """The number of points in the worker's lease; 0 if it has no lease."""
     in_flight: bool = False
     """Whether the worker trains on while the version with its last contribution has not come
     yet."""
@@ -188,7 +188,7 @@ class ByCount(_Untimed):
         self._steps = steps
         self._looks = looks
         self._all = NextSteps(steps, 1)
-        """All steps of a contribution."""
+        """All steps that a contribution contains, as one plan."""
 
     def begin(self, batch: int, least: int) -> None:
         super().begin(batch, least)

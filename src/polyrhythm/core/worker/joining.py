@@ -105,7 +105,8 @@ class Joining:
         return ended and (not self.routed or server in self._links)
 
     def wait_for_word(self, server: int, incarnation: int, reason: Reason, now_ns: int) -> None:
-        """Wait for the lead to say which server takes over the slices."""
+        """The link to a server has ended: wait for the lead to say which server takes over its
+        slices."""
         if self.parted is None:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 

@@ -19,7 +19,7 @@ import math
 
 _AIM_NS = 8_000_000
 _FIRST = 8
-"""The points of a micro-batch before anything was measured."""
+"""The number of points in a micro-batch while no micro-batch has been measured."""
 _MEMORY = 0.9
 """The factor by which the weight of all earlier measurements shrinks when a new one is added."""
 _START, _START_OF_SHORTEST = 0.25, 0.5

@@ -92,7 +92,7 @@ class Pulls:
         """Without rounds: the number of the last request for parameters."""
         self.landing = Assembly()
         self.resumed = NOTHING
-        """The version that the worker resumed with last."""
+        """The version with which the user's code last went on."""
         self.must_pull = False
         """The next version will not be pushed to this worker, so the worker must pull it."""
         self.stop = False

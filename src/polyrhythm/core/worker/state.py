@@ -81,7 +81,8 @@ class WorkerState:
         """Whether the user's code has got its first parameters, so that its training loop has
         begun."""
         self.over_because: Reason | None = None
-        """Why this incarnation must end, while the user's code still computes."""
+        """Why this incarnation ends as soon as the user's code stops computing; None if it does not
+        end."""
         self.rejoins_because: Reason | None = None
         """Why the last incarnation ended."""
         self.unreached: set[tuple[int, int]] = set()

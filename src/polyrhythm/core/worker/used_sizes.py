@@ -11,7 +11,7 @@ does not apply to it for long.
 MANY = 0.2
 """If a loop drops more than this share of its points, a warning is given."""
 _ENOUGH = 20
-"""The share of dropped points is judged after this many batches."""
+"""The share of points that a loop drops is judged only after this many batches."""
 _NONE_USED = 3
 """If a loop has dropped all of its batches, the warning comes after this many batches."""
 

@@ -66,7 +66,7 @@ class RowGroups(torch.utils.data.Dataset[Any]):
         return np.concatenate([np.arange(first, last) for first, last in self._dealt(rng)])
 
     def edges(self, rng: np.random.Generator) -> list[int]:
-        """The places in this order at which row groups begin."""
+        """The positions, in the order of `deal`, at which row groups begin."""
         return [0, *accumulate(last - first for first, last in self._dealt(rng))][:-1]
 
     def _dealt(self, rng: np.random.Generator) -> list[tuple[int, int]]:

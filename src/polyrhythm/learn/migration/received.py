@@ -34,7 +34,7 @@ sorted by chunk."""
 
 @dataclass(slots=True)
 class _Arrived:
-    """What has arrived of a chunk."""
+    """The parts of one chunk that have arrived."""
 
     number: int
     points: int
@@ -76,7 +76,7 @@ class ReceivedPoints:
         self._lock = threading.Lock()
         self._chunks: dict[int, _Arrived] = {}
         self._arriving: dict[tuple[int, int], _Arrived] = {}
-        """Per chunk and delivery, what has arrived so far."""
+        """Per chunk and delivery, the parts that have arrived so far."""
 
     def add(self, part: ChunkPart, payload: memoryview) -> int | None:
         """Add a part of a chunk. Returns the number of bytes of the chunk if the chunk is complete,
@@ -164,9 +164,9 @@ class Fetcher:
         """Per chunk of `_chunk`, the arrays that contain its points, if the arrays of all chunks
         have the same type. The rows of a batch are then taken from these arrays."""
         self._points: dict[int, Indices] = {}
-        """The points of each chunk of `served`."""
+        """Per chunk in `served`, the numbers of its points."""
         self.served: frozenset[int] = frozenset()
-        """The chunks of the lease that were received."""
+        """The chunks of the present lease whose points came from other workers."""
 
     def take(self, chunks: Iterable[tuple[int, Indices]]) -> bool:
         """The lease has these chunks, each with its points. Returns whether the set of chunks that

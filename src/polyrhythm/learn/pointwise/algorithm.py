@@ -164,7 +164,7 @@ class Algorithm(ABC):
         return np.add(target, change, out=target)
 
     def layout(self, parameter: Arrays) -> ArrayLayout:
-        """How the statistics lie in the flat buffer."""
+        """The order and the shapes in which the statistics are stored in the flat buffer."""
         return ArrayLayout.of_shapes(self.statistics(parameter))
 
 

@@ -148,12 +148,12 @@ class LeasedChunk:
 
 
 def _singles(halted: npt.NDArray[np.bool_], first: int, last: int) -> list[tuple[int, int]]:
-    """The blocks that are visited, one by one."""
+    """The ranges of the blocks that are still visited, one block each."""
     return [(block, block + 1) for block in range(first, last) if not halted[block]]
 
 
 class Chunks:
-    """All chunks of a worker."""
+    """The leased chunks of one worker, and the order in which it visits them."""
 
     def __init__(
         self,

@@ -149,7 +149,7 @@ ended."""
 
 
 class Search:
-    """The numbers of a search, as attributes of an array."""
+    """Gives names to the numbers of a search (`_SEARCH`), which are stored in one array."""
 
     def __init__(self, values: Array) -> None:
         object.__setattr__(self, "_values", values)
@@ -204,7 +204,7 @@ def _shorter(before: float, after: float, slope: float, step: float) -> float:
 
 
 def _remember(new: Arrays, search: Search, gradient: Array) -> None:
-    """Add the last move and the change of the gradient to the history."""
+    """Add the last change of the coefficients, and of the gradient, to the history of L-BFGS."""
     move = (new["coef"] - new["place"]).ravel()
     bend = gradient - new["gradient"]
     if move @ bend <= 1e-12 * float(bend @ bend):

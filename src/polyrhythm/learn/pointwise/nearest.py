@@ -87,7 +87,8 @@ class MovedRows:
     """For all rows the compared distance to the nearest centre."""
     distance: Values
     own: Rows
-    """The positions of the distances to the nearest centres."""
+    """For all rows, the position of the distance to the nearest centre in the flattened
+    distances."""
 
     def second(self, scratch: Scratch) -> Values:
         """For all rows the compared distance to the second nearest centre. This overwrites

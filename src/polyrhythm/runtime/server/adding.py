@@ -35,7 +35,8 @@ _FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
 """On at most two cores, the limit is 8 MiB instead of `_ADDERS_NBYTES`: there, threads lose as much
 time by waiting for the interpreter's lock as they gain by working in parallel."""
 _MOST_ADDERS = 8
-"""More adders would be slower, because they wait for the interpreter's lock."""
+"""The most adder threads of a server. More of them would be slower, because they wait for the
+interpreter's lock."""
 Item = TypeVar("Item")
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 

@@ -90,7 +90,8 @@ class ModelSaver:
         self._thread: threading.Thread | None = None
         self._begun: dict[int, _Begun] = {}
         self._files: dict[int, ModelFiles] = {}
-        """Only the thread that writes uses this."""
+        """The files that are being written, by number. Only the thread that writes uses this
+        dict."""
 
     def create(self, effect: fx.CreateModel) -> None:
         if effect.last:

@@ -134,7 +134,7 @@ class OnArrivalSliceStore(SliceStore):
 
 
 class WithoutRows(SliceStore):
-    """Kind statistics: checkpoints have no rows."""
+    """The slice stores of kind statistics. Their checkpoints contain no rows."""
 
     def copied(self) -> tuple[dict[int, SliceState], int]:
         """Copy the slices without their rows: a job that resumes begins without rows."""

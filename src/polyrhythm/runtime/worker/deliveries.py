@@ -131,7 +131,8 @@ class PointsCarrier:
         self._peers: dict[tuple[int, int], _Peer] = {}
         self._accepted: list[Link] = []
         self._arrived: m.ChunkPart | None = None
-        """For `crashpoint`: the part that arrived last."""
+        """The part that arrived last, for tests that kill the worker at this point
+        (`crashpoint`)."""
         self._last_ns = time.monotonic_ns()
         self._closing = False
         self._listeners = Listeners(host, 0)

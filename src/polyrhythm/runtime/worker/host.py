@@ -123,7 +123,8 @@ class MachineHost:
         return self.points
 
     def _meanwhile(self) -> bool:
-        """The user's loop waits. Returns whether there is more to do now."""
+        """Called again and again while the user's loop waits. Returns whether there is more to do
+        now."""
         self.state.send_if_asked(waiting=True)
         return self.points is not None and self.points.while_waiting()
 

@@ -46,7 +46,7 @@ class SimPoints:
         """The chunks of this pass that the worker has not begun. The last one in the list is
         next."""
         self._moved: dict[int, tuple[int, int]] = {}
-        """The positions in chunks that were closed since the last `collect`."""
+        """Per chunk that was visited and left since the last `collect`, the position in it."""
         self._open = _NONE
         self._passes = self._cursor = self._length = self._told = 0
         """The position in the open chunk, and the length of the chunk. `_told`: the position at the

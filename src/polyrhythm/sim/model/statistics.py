@@ -110,7 +110,7 @@ class SimMemory:
         self._remembered.adopt(chunk, memory.subtotal)
 
     def visit(self, progress: tuple[ChunkProgress, ...]) -> None:
-        """The worker has come to these positions."""
+        """The worker has visited the points up to these positions."""
         for step in progress:
             if step.chunk not in self._firsts:
                 continue  # the worker has given this chunk up, and has subtracted it from its row

@@ -103,7 +103,7 @@ class SimSliceStore:
         """Per slice, how often its role on this server has changed. The slice gets new memory with
         each change."""
         self.outgoing_steps: list[tuple[int, CarriedCopy]] = []
-        """Steps to send to replicas. The number is the server with the replica."""
+        """Steps to send to replicas, each with the number of the server that holds the replica."""
         self._open_slots()
         self._hold(mine, kept)
 

@@ -69,7 +69,7 @@ class Loop(LoopState):
         self._visits.take_received = deliveries.take_memory
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
-        """`computing`: the machine waits for nothing but this lease."""
+        """Take a new lease. `computing`: the machine waits only for this lease."""
         self._visits.lease = lease
         if lease.delivers and not self._listens:
             self._listens = True

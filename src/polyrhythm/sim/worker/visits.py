@@ -25,7 +25,8 @@ class SimVisits:
         self.lease: Leased | None = None
         self.lease_number = 0
         self.steps = 0
-        """Steps since the last contribution. `points` counts the points of these steps."""
+        """The number of steps since the last contribution. `points` is the number of their
+        points."""
         self.points = 0
         self.ever = 0
         self.everything = 0

@@ -58,7 +58,7 @@ class Balancing:
         """Whether the job is over, so that the journal has all moves."""
 
     def deliver(self, migration: Migration) -> None:
-        """From now on, points of chunks that move are delivered."""
+        """From now on, let `migration` deliver the points of chunks that move."""
         self._migration = migration
 
     def folded(

@@ -73,7 +73,7 @@ def decide(
     if len(groups) < 2:
         return Balance((), Reason("balance-alike", {"count": len(paces)}))
     pass_s = sum(pace.points for pace in paces) / sum(1 / pace.seconds for pace in paces)
-    """The time of a full pass, if it is balanced."""
+    """The time of a full pass if all members finish it together."""
     ends = all(pace.left is not None for pace in paces)
     if ends:
         left_s = sum(pace.left or 0.0 for pace in paces) / sum(1 / pace.seconds for pace in paces)
@@ -86,7 +86,8 @@ def decide(
 
 
 def _by_passes(groups: Sequence[SuperWorker], total_s: float, chunk: float) -> Balance:
-    """Balance the passes at the end of a part of the remaining time."""
+    """Move points so that all passes are equal at the end of the next part of the remaining
+    time."""
     tau_s = total_s / PARTS
     mean = sum(each.predicted(total_s) for each in groups) / len(groups)
     worst = max(abs(each.predicted(total_s) - mean) for each in groups)

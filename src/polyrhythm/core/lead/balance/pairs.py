@@ -46,7 +46,7 @@ class SuperWorker:
     walk_s: float = 0.0
 
     def predicted(self, tau_s: float) -> float:
-        """The passes after this time, if no points move."""
+        """How many passes the super-worker will have made after this time, if no points move."""
         return self.passes + tau_s * self.rate
 
     @property
@@ -56,7 +56,7 @@ class SuperWorker:
 
     @property
     def finish_s(self) -> float:
-        """How long its remaining visits take, if no points move."""
+        """How long the remaining visits of the super-worker take, if no points move."""
         return self.left * self.seconds
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from polyrhythm.core.lead.balance.pairs import Key
 
 _RECENT = 16
-"""The recent mean is over about this many rounds."""
+"""The recent mean of a worker's time per point is over about this many rounds."""
 _LONG_S, _LONG_ROUNDS = 20.0, 64
 """The long mean is over about `_LONG_S` seconds, or over `_LONG_ROUNDS` rounds if these take
 longer."""
@@ -35,7 +35,7 @@ _CHANGED, _CHANGED_S = 2.0, 2.0
 """The speed of a worker has changed if its time per point is more than `_CHANGED` times the usual
 time, or less than the usual time divided by `_CHANGED`, for `_CHANGED_S` seconds."""
 ENOUGH = 4
-"""A speed is known after this many rounds."""
+"""The speed of a worker counts as known after this many measured rounds."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,8 @@ class _Rounds:
     """The variance of the seconds per point over the recent rounds."""
     long_s: float = 0.0
     long_points: float = 0.0
-    """The time and the points of the long mean; older rounds count less."""
+    """The sums of time and of points from which the long mean is computed; older rounds count
+    less."""
 
     def add(self, took_s: float, points: int) -> float:
         """A round took `took_s` seconds and had this many points. Returns the factor by which the

@@ -119,9 +119,10 @@ class AutoInterval:
         self._stage: _Stage | None = None
         self._blind: BlindInterval | None = None
         self._age_s = 0.0
-        """The time of all rounds so far."""
+        """The total time of all rounds so far."""
         self._parts = _SAMPLES[-1]
-        """The objective is measured on one of this many parts of the sample."""
+        """The probe sample is divided into this many parts, and the objective is measured on one of
+        them."""
         self._spacing = _NARROWEST
         """The rounds between two checks, as a multiple of the rounds of a part."""
 
