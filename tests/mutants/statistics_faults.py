@@ -12,11 +12,20 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "subtracted-visit-counts",
         "A contribution under two leases finishes a chunk whose points it subtracts.",
-        "core:Chunk.ends_in_vain",
+        "core:Chunk.counted",
         "self.heir is not None and not self.delivery",
         "False",
         "tests/core/lead/test_forgotten_points.py"
         "::test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts",
+    ),
+    mutant(
+        "earlier-pass-is-visited-again",
+        "A report over two passes counts for neither of them if its chunk is given up.",
+        "core:Chunk.counted",
+        "(epochs - 1, 0)",
+        "(self.passes, self.cursor)",
+        "tests/core/lead/test_forgotten_points.py"
+        "::test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass",
     ),
     mutant(
         "row-outlives-its-worker",

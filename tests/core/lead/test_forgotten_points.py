@@ -79,6 +79,17 @@ def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtrac
     assert plan.done
 
 
+def test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass() -> None:
+    """Otherwise the next holder would visit points again that were visited in the pass before."""
+    plan = plan_of(1, 5)
+    plan.share([A, B])
+    (moved,) = plan.moving
+    assert plan.commit(A, (ChunkProgress(moved, 3, 0),)) == 5
+    assert positions(plan)[moved] == (2, 0)
+    assert plan.confirm(A, plan.lease(A).number) == {B}
+    assert positions(plan)[moved] == (2, 0)
+
+
 def test_the_last_visits_of_a_chunk_that_is_sent_with_its_memory_count() -> None:
     plan = plan_of(2, 5)
     plan.give([(0, A, B)], delivery=1)

@@ -41,13 +41,16 @@ class Chunk:
         """The member that will hold the chunk when a move that was begun is complete."""
         return self.heir or self.holder
 
-    def ends_in_vain(self, passes: int, epochs: int | None) -> bool:
-        """Kind statistics: whether the visit that would end the last pass of this chunk must not
-        count. It must not count if the holder was told to give the chunk up without sending the
-        memory of its points: the holder then subtracts these points again, perhaps in the same
-        contribution."""
+    def counted(self, passes: int, cursor: int, epochs: int | None) -> tuple[int, int]:
+        """Kind statistics: up to which pass and cursor a report of progress counts. *A visit that ends
+        the last pass does not count if the holder was told to give the chunk up without sending the
+        memory of its points*: the holder then subtracts these points again, perhaps in the same
+        contribution. The report counts up to the beginning of the last pass, because the next holder
+        begins there."""
         given = self.heir is not None and not self.delivery
-        return given and epochs is not None and passes >= epochs
+        if given and epochs is not None and passes >= epochs:
+            return epochs - 1, 0
+        return passes, cursor
 
     def begin_again(self, epochs: int | None) -> None:
         """Kind statistics: the next holder does not know what the points have added, so all of them

@@ -344,13 +344,13 @@ class DataPlan:
             if not 0 <= index < len(chunks):
                 continue
             chunk = chunks[index]
-            points, further = chunk.last - chunk.first, passes - chunk.passes
-            if chunk.holder != holder or further > _MOST_PASSES or not 0 <= cursor < max(1, points):
+            points = chunk.last - chunk.first
+            if chunk.holder != holder or not 0 <= cursor < max(1, points):
                 continue
-            if self.forgets and chunk.ends_in_vain(passes, self.epochs):
-                continue
-            done = cursor - chunk.cursor + further * points
-            if done <= 0:
+            if self.forgets:
+                passes, cursor = chunk.counted(passes, cursor, self.epochs)
+            done = cursor - chunk.cursor + (further := passes - chunk.passes) * points
+            if done <= 0 or further > _MOST_PASSES:
                 continue
             if ahead:
                 self._ahead.note(index, (chunk.passes, chunk.cursor))
