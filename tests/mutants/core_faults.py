@@ -110,6 +110,24 @@ CORE: tuple[Mutant, ...] = (
         "tests/core/server/test_leases.py::test_a_slot_stays_leased_when_slices_move",
     ),
     mutant(
+        "contributions-end-later-leases",
+        "A contribution ends the lease of a version that is still being sent to its worker.",
+        "core:Versions.contributed",
+        "lease[0] <= version",
+        "True",
+        "tests/core/server/test_leases.py"
+        "::test_a_contribution_from_an_earlier_version_ends_no_lease[False]",
+    ),
+    mutant(
+        "next-lease-ends-a-lease-that-is-read",
+        "A new version ends the lease of the one before, although that is still being sent.",
+        "core:Versions.contributed",
+        "self._behind.add(reader)",
+        "pass",
+        "tests/core/server/test_leases.py"
+        "::test_a_contribution_from_an_earlier_version_ends_no_lease[False]",
+    ),
+    mutant(
         "lost-with-a-cut-link",
         "Contributions in flight over a link that was cut are not sent again.",
         "core:Outstanding.reroute",

@@ -516,7 +516,11 @@ class Ensemble:
             round_ = store.ledger.add(*given, part.slice, part.slices)
             if round_ is not None:
                 queue.appendleft(
-                    ("server", server, ev.Contributed(*given, round_, part.pull, part.pulled))
+                    (
+                        "server",
+                        server,
+                        ev.Contributed(*given, round_, part.pull, part.pulled, part.round - 1),
+                    )
                 )
 
     def _take_fold(self, queue: deque[Any], server: int, effect: fx.StartFold) -> None:

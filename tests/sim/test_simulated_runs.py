@@ -283,6 +283,43 @@ def test_a_version_overwritten_under_its_reader_is_noticed(
         Run(text)
 
 
+LEAVING = """
+    [job]
+    sync = "psp"
+    kind = "local"
+    push = "int8"
+    timer = "20ms"
+    epochs = 6
+    points = 718
+    batch = 16
+    model = "100kB"
+    slice = "40kB"
+    [link]
+    delay = "1ms"
+    bandwidth = "200Mbit"
+    [[workers]]
+    count = 2
+    step = "8ms"
+    step_noise = 0.4
+    [[workers]]
+    step = "3ms"
+    step_pareto = 2.0
+    link = {delay = "2ms", bandwidth = "5Mbit"}
+    [[events]]
+    at = "AT_MSms"
+    what = "leave"
+    worker = "worker-2"
+"""
+"""Under psp a worker goes on with its steps while a version is on its way to it. If it leaves then, it
+contributes these steps at once. The version takes 160 ms, and the contribution a quarter of that."""
+
+
+@pytest.mark.parametrize("at_ms", range(190, 290, 10))
+def test_a_version_stays_as_it_is_while_it_is_sent_to_a_worker_that_leaves(at_ms: int) -> None:
+    run = Run(LEAVING.replace("AT_MS", str(at_ms)), seed=at_ms)
+    assert run.end.reason.code == "goal" and run.result["points"] == 6 * 718
+
+
 def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrhythm.sim.server.slice_store import SimSliceStore
 

@@ -166,6 +166,8 @@ class Contributed(Event, frozen=True):
     """Without rounds: the ticket of the worker's pull for the parameters; 0 for none."""
     pulled: int = -1
     """The last ticket whose answer the worker has copied."""
+    version: int = 0
+    """With rounds: the version from which the contribution was computed."""
 
 
 class Repeated(Event, frozen=True):

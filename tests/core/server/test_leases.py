@@ -1,3 +1,5 @@
+import pytest
+
 from polyrhythm.core.server.leases import Leases, SliceVersions, Versions
 
 
@@ -14,14 +16,59 @@ def test_a_version_in_flight_is_not_leased_again() -> None:
 def test_a_contribution_ends_the_lease_of_its_sender() -> None:
     made = readers()
     made.lease(0)
-    made.contributed(0)
+    made.contributed(0, 0)
     assert made.versions.leases() == set()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_contribution_from_an_earlier_version_ends_no_lease(asked: bool) -> None:
+    """A worker that leaves contributes although a version is still being sent to it. The fold of that
+    contribution is published to this worker too."""
+    made = readers()
+    made.versions.folded(2, 0, 0)
+    made.lease(0, asked)
+    made.contributed(0, 1)
+    assert made.versions.leases() == {(0, 2)}
+    made.versions.folded(3, 1, 1)
+    assert made.lease(0)
+    assert made.versions.leased(0) and made.versions.leased(1)
+    made.versions.check()
+    assert made.release(0, 2) and not made.versions.leased(0)
+    assert made.release(0, 3) and not made.versions.leased(1)
+
+
+def test_a_contribution_from_the_last_version_shows_that_earlier_ones_were_copied() -> None:
+    made = readers()
+    for version in (1, 2):
+        made.versions.folded(version, version, version)
+        made.lease(0)
+        made.contributed(0, 0)
+    assert made.versions.leased(1) and made.versions.leased(2)
+    made.contributed(0, 2)
+    made.versions.folded(3, 3, 3)
+    made.lease(0)
+    assert [slot for slot in range(4) if made.versions.leased(slot)] == [3]
+    made.versions.check()
+    made.contributed(0, 1)
+    made.forget(0)
+    assert not made.versions.leased(3)
+
+
+def test_a_version_from_before_a_move_stays_leased_to_a_worker_that_has_not_copied_it() -> None:
+    made = readers()
+    made.versions.folded(2, 0, 0)
+    made.lease(0)
+    made.move(2)
+    made.contributed(0, 1)
+    made.versions.folded(3, 1, 1)
+    made.lease(0)
+    assert made.versions.leased(0) and made.versions.leased(1)
 
 
 def test_a_reader_that_asked_ends_its_lease_by_naming_the_version() -> None:
     made = readers()
     made.lease(0, asked=True)
-    made.contributed(0)
+    made.contributed(0, 0)
     assert not made.names_this_server(0) and made.versions.leases() == {(0, 0)}, (
         "on what another sent"
     )

@@ -200,7 +200,7 @@ def test_a_version_is_free_when_its_reader_has_copied_it_contributed_or_gone() -
     for event in (
         m.Pulled(worker=0, incarnation=1, round=1),
         ev.Sent((0,), 1),
-        ev.Contributed(0, 1, 1, 2),
+        ev.Contributed(0, 1, 1, 2, version=1),
         ev.LinkClosed("w0", "gone"),
     ):
         seat = Seat().begin()

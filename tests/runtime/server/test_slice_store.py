@@ -73,6 +73,7 @@ def give(
             "worker": worker,
             "incarnation": worker + 1,
             "sequence": sequence,
+            "round": 1,
             "slice": slice_,
             "weight": 2.0,
             "slices": len(made.primary.slices),

@@ -36,8 +36,11 @@ class Versions:
         self._leases: dict[int, tuple[int, int]] = {}
         """Per reader, the version that it was sent and the slot that holds it."""
         self._earlier: dict[tuple[int, int], list[int]] = {}
-        """Leases that began before slices moved. Per reader and version: the slots, oldest
-        first."""
+        """Leases that began before slices moved, or that a later lease did not end. Per reader and
+        version: the slots, oldest first."""
+        self._behind: set[int] = set()
+        """Readers that have contributed before they had copied a version that they were sent. It may
+        still be on its way to them."""
         self._readers: Counter[int] = Counter()
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
@@ -94,15 +97,18 @@ class Versions:
         self.version = version
 
     def lease(self, reader: int) -> bool:
-        """Lease the current version to `reader`, and end its leases of earlier versions: a reader
-        that has asked or contributed does not need them any more. Returns False if the reader was
-        sent this version before."""
+        """Lease the current version to `reader`. This ends its leases of earlier versions, unless it is
+        behind: a reader that has asked or contributed does not need them any more. Returns False if
+        the reader was sent this version before."""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:
                 return False
-            self.forget(reader)
-        if self._earlier:
+            if reader in self._behind:
+                self._earlier.setdefault((reader, before[0]), []).append(before[1])
+            else:
+                self.forget(reader)
+        if self._earlier and reader not in self._behind:
             for key in [k for k in self._earlier if k[0] == reader and k[1] < self.version]:
                 for slot in self._earlier.pop(key):
                     _drop(self._readers, slot)
@@ -129,6 +135,20 @@ class Versions:
         del self._leases[reader]
         return _drop(self._readers, lease[1])
 
+    def contributed(self, reader: int, version: int, *, ends: bool) -> None:
+        """The reader has contributed what it computed from `version`. `ends`: this ends its current
+        lease, unless that is of a later version."""
+        lease = self._leases.get(reader)
+        behind = lease is not None and lease[0] > version
+        if self._earlier:
+            behind = behind or any(key[0] == reader and key[1] > version for key in self._earlier)
+        if behind:
+            self._behind.add(reader)
+        else:
+            self._behind.discard(reader)
+        if ends and lease is not None and lease[0] <= version:
+            self.forget(reader)
+
     def forget(self, reader: int) -> bool:
         """End the current lease of this reader. Returns True if its slot has no other lease."""
         lease = self._leases.pop(reader, None)
@@ -136,6 +156,7 @@ class Versions:
 
     def forget_all(self, reader: int) -> None:
         """End every lease of this reader: its link has closed."""
+        self._behind.discard(reader)
         self.forget(reader)
         for key in [key for key in self._earlier if key[0] == reader]:
             for slot in self._earlier.pop(key):
@@ -307,11 +328,11 @@ class Leases:
         """Whether a `Pulled` of this reader certainly refers to a version that this server sent."""
         return reader not in self._apart
 
-    def contributed(self, reader: int) -> None:
-        """A reader has contributed, so it has copied the version that it was sent: end its
-        lease."""
-        if reader not in self._apart:
-            self.versions.forget(reader)
+    def contributed(self, reader: int, version: int) -> None:
+        """A reader has contributed what it computed from `version`, so it has copied that version: end
+        its lease. *A worker that leaves contributes while a later version may still be on its way to
+        it: the lease of that version stays.*"""
+        self.versions.contributed(reader, version, ends=reader not in self._apart)
 
     def release(self, reader: int, version: int) -> bool:
         """`reader` has copied `version`. Returns True if the slot of that version has no other

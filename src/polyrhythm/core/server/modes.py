@@ -169,7 +169,7 @@ class RoundsMode(_Mode):
     def contributed(self, event: ev.Contributed) -> None:
         state = self._state
         worker, sequence, round_ = event.worker, event.sequence, event.round
-        state.leases.contributed(worker)
+        state.leases.contributed(worker, event.version)
         if round_ <= state.versions.version:
             state.acknowledge(worker, sequence)
         else:
@@ -251,7 +251,7 @@ class RowsMode(RoundsMode):
 
     def contributed(self, event: ev.Contributed) -> None:
         state = self._state
-        state.leases.contributed(event.worker)
+        state.leases.contributed(event.worker, event.version)
         if event.sequence <= self._rows.get((event.worker, event.incarnation), 0):
             state.acknowledge(event.worker, event.sequence)
         else:

@@ -231,7 +231,8 @@ class SliceStore:
             round_ = self.ledger.add(*whose, message.slice, message.slices)
             if round_ is None:
                 return None
-            return self._said(Contributed(*whose, round_, message.pull, message.pulled))
+            read = message.pull, message.pulled, message.round - 1
+            return self._said(Contributed(*whose, round_, *read))
 
     def _lock(self, slice_: int) -> AbstractContextManager[object]:
         """The locks that a thread holds while it adds to a slice."""

@@ -166,7 +166,8 @@ class SimSliceStore:
         round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
         if round_ is None:
             return None
-        return Contributed(worker, incarnation, sequence, round_, message.pull, message.pulled)
+        read = message.pull, message.pulled, message.round - 1
+        return Contributed(worker, incarnation, sequence, round_, *read)
 
     def _added_slice(self, message: Contribution) -> None:
         """Called when a slice was added to its aggregate."""
