@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep garbage collection from searching the modules and tests again and again."""
+    """Keep garbage collection from searching the modules and tests again and again. Switch oneDNN off:
+    on ARM it takes several times longer than torch itself for the small layers of tests."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].backends.mkldnn.enabled = False
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -394,6 +394,7 @@ def _warm_up() -> None:
         importlib.import_module("typer._adapters")  # typer imports it to read the first flag
     # The first optimizer of a process imports a large part of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # as in tests/conftest.py
     _read_sources()
 
 
@@ -485,6 +486,9 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     _keep_finalizers_for_later_objects()
+    # Python's cache of type attributes refers to names. A child that replaces an entry of this cache
+    # would copy the memory page of the old name.
+    sys._clear_type_cache()
     use_huge_pages()
     own_request = serve(socket.socket(fileno=int(sys.argv[1])), mark_at)
     from polyrhythm.cli.main import run
