@@ -92,7 +92,7 @@ def measure(args: argparse.Namespace) -> None:
         found = evaluation(spec.problem)
 
         def evaluate(parameter: Any) -> float:
-            with lock:  # the models of gradient problems are shared
+            with lock:  # all threads use the same model of a gradient problem
                 return found(parameter)
 
         target = -math.inf if spec.hold_s else targets[spec.problem][str(spec.rep)]["target"]

@@ -23,7 +23,7 @@ def main(worker: Worker) -> None:
         _finish(device)
         began_s = time.perf_counter()
         optimizer.step(points=1)
-        _finish(device)  # the new parameters are on the device
+        _finish(device)  # wait until the new parameters are on the device
         times_ms.append(1e3 * (time.perf_counter() - began_s))
     expected = worker.version * workers * (workers + 1) / 2
     right = bool((parameter.detach() == expected).all())

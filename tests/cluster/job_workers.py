@@ -171,7 +171,8 @@ class JobWorkers:
         ends when so many contributions were acknowledged that some were sent after the cut: then
         routes have changed in time, and the worker has linked again."""
         came, servers = self.told("rejoined", name), self.command.servers()
-        self._rng.shuffle(servers)  # the first server of the list may be restarting
+        # try the servers in a random order, because one of them may be restarting
+        self._rng.shuffle(servers)
         linked = any(cut(self.pid_of(name), server) for server in servers)
         assert linked, "it is linked to every server that is there"
         # read the books now, so that contributions that were acknowledged before the cut are not

@@ -96,7 +96,8 @@ def test_a_killed_worker_is_noticed_by_the_end_of_its_link(tmp_path: Path) -> No
         command.await_round(4)
         worker = next(pid for pid in command.workers() if children_of(command, pid))
         (loader, *_) = children_of(command, worker)
-        os.kill(loader, signal.SIGSTOP)  # the stopped loader outlives the worker
+        # a stopped process cannot end, so this loader outlives the worker
+        os.kill(loader, signal.SIGSTOP)
         os.kill(worker, signal.SIGKILL)
         gone = wait_until(
             lambda: command.journal("left") + command.journal("lost") + command.journal("evicted"),

@@ -186,7 +186,8 @@ def opened_by(pid: int) -> set[str]:
     """Return the sockets, pipes and files that a process has open."""
     targets = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # this is the descriptor of the folder itself
+        # the descriptor with which this loop read the folder is closed already
+        with contextlib.suppress(FileNotFoundError):
             targets.add(os.readlink(entry))
     return {target for target in targets if not target.startswith(("/dev/", "anon_inode:"))}
 

@@ -154,7 +154,7 @@ def main() -> None:
     path = list(sys.path)
     collected = _collect(arguments, processes)
     sys.path[:] = path
-    gc.disable()  # `tests/conftest.py` does this too when it is imported
+    gc.disable()  # importing `tests/conftest.py` disables garbage collection too
     if _serve(requests):
         if collected is not None:
             collected.take_over()

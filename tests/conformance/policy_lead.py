@@ -18,7 +18,7 @@ from polyrhythm.wire.messages import JobSpec, Trailer
 
 MS = 10**6
 STEPS_NS = (0, 1 * MS, 40 * MS, 3_000 * MS, 200_000 * MS)
-"""The possible times between two actions."""
+"""The possible times between two actions of the test, in nanoseconds."""
 _PATIENCE = 24
 """The number of rounds of contributions or wake-ups after which every waiting worker must have been
 released."""
@@ -48,7 +48,7 @@ class Action(Enum):
     OPEN = 7
     WAKE = 8
     TICK = 9
-    """The policy is called though no wake-up is due."""
+    """The test calls the policy at a time for which it has not asked to be woken."""
 
 
 class Ending(Enum):

@@ -554,8 +554,10 @@ def test_a_descriptor_whose_frame_is_never_sent_is_closed() -> None:
     pair.agree(Digest.NONE)
     segment = Segment(1000, shared=True)
     disconnect(Pair(pair.kind, pair.there, pair.there))
-    pair.here.send(part(), (segment.piece(0, 10),))  # the write fails
-    pair.here.send(part(), (Segment(10, shared=True).piece(0, 10),))  # a broken link drops it
+    # the write fails, and the link is broken from now on
+    pair.here.send(part(), (segment.piece(0, 10),))
+    # a broken link drops what is sent
+    pair.here.send(part(), (Segment(10, shared=True).piece(0, 10),))
     segment.close()
     disconnect(pair)
     del segment, pair

@@ -86,8 +86,8 @@ print(found.count)
 
 @ON_GPU
 def test_a_process_that_is_forked_after_the_count_can_use_the_gpu() -> None:
-    """The fork server imports the same modules, in the same environment, before it counts the
-    devices."""
+    """The program imports the modules of the fork server and counts the devices in the same
+    environment. Then it forks a process that uses the GPU."""
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
         env=environment([1]),

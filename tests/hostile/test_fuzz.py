@@ -153,7 +153,8 @@ def resources() -> Iterator[None]:
 def _descriptors() -> set[str]:
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # this is the descriptor of the folder itself
+        # the descriptor with which this loop read the folder is closed already
+        with contextlib.suppress(FileNotFoundError):
             found.add(f"{entry.name} {os.readlink(entry)}")
     return found
 

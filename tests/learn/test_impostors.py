@@ -38,7 +38,7 @@ def attack_in_the_middle(
                 while True:
                     heard.append(link.receive()[0])
             except LinkError:
-                pass  # the link was closed, as expected
+                pass  # the server has refused this peer and closed the link, as it should
 
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 4)
@@ -49,7 +49,7 @@ def attack_in_the_middle(
                 link = hub.dial(hub.address(server), f"s{server}")
                 talk = threading.Thread(target=say_hello, args=(link, "impostors"), daemon=True)
                 talk.start()
-                talk.join(10)  # returns at once if the peer is refused
+                talk.join(10)  # the thread ends soon if the server refuses the peer
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step(points=2)
 

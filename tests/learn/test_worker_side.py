@@ -287,7 +287,8 @@ def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchan
         )
         for inputs, wanted, _ in worker.batches(DATA, batch_size=16):
             if len(exchanges.of(worker)) > len(told):
-                losses.clear()  # the remainder of the previous pass was sent in the meantime
+                # the worker has contributed the remainder of the previous pass since the last step
+                losses.clear()
             (model(inputs) - wanted).square().mean().backward()
             loss = float(inputs[:, 0].abs().sum())
             losses.append((loss, len(inputs)))

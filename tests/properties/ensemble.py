@@ -204,7 +204,8 @@ class Ensemble:
     ) -> None:
         self.rng = random.Random(seed)
         if not sleeps:
-            job = msgspec.structs.replace(job, heartbeat_s=1e6)  # no worker is paused
+            # no worker is paused, so heartbeats are not needed
+            job = msgspec.structs.replace(job, heartbeat_s=1e6)
         self.job = job
         self.rounds = traits_of(job.sync).rounds
         self.sleeps, self.points = sleeps, points
@@ -353,7 +354,7 @@ class Ensemble:
             for number, life in enumerate(self.lives):
                 if not life.gone and not life.asleep:
                     wakes[number] = life.machine.wake_at()
-        # a machine that is woken later would detect silence
+        # skip wake-ups that lie further ahead: they only detect silence
         latest_ns = self.now_ns + 10**6 * SECOND_NS
         return {node: ns for node, ns in wakes.items() if ns is not None and ns <= latest_ns}
 
@@ -477,7 +478,8 @@ class Ensemble:
 
     def _take_closed(self, queue: Any, where: Any, link: str, reason: str) -> None:
         peer = self.alias.get(link, link)
-        if where == LEAD:  # the lead may notice this after the peer has come back
+        # the peer may have come back before the lead notices the end of its old link
+        if where == LEAD:
             self._lead(ev.LinkClosed(peer, reason, self.incarnations.get(link, 0)))
         elif self.holds.get((where, peer), link) == link:
             self.holds.pop((where, peer), None)
@@ -700,7 +702,8 @@ class Ensemble:
             match effect:
                 case fx.Send(to, message) if to == LEAD:
                     self.put((life.link, LEAD), "lead", message)
-                case fx.Beat(message):  # the message has no delay: only a paused worker is late
+                # deliver heartbeats without a delay, so that only a paused worker is silent
+                case fx.Beat(message):
                     self._lead(message)
                 case fx.Send(to, message):
                     self.put((life.link, int(to[1:])), "server", int(to[1:]), message)
@@ -709,7 +712,7 @@ class Ensemble:
                         linked = ev.Linked(spec.server, spec.incarnation)
                         self.put((life.link, spec.server), "linked", spec.server, life.link)
                         self.put((life.link, "dial"), "worker", life, linked)
-                    if not life.rejoined:  # a machine that rejoins knows the model
+                    if not life.rejoined:  # a worker that rejoins has attached its model before
                         life.doing = "attach"
                 case fx.Rejoin(reason):
                     self._rejoin(life, in_words(reason))
@@ -762,7 +765,8 @@ class Ensemble:
         if stop and not self.rounds:
             self._check_final(life)
         elif life.last is not None and not self.rounds and not self.job.read_ahead:
-            for store in self.stores.values():  # a frozen server may have refused the contribution
+            # a server that folds nothing any more may have refused the contribution
+            for store in self.stores.values():
                 for slice_ in () if self._flow(store.server).frozen else store.slices:
                     assert life.last in life.buffer[slice_].given, (
                         f"{life.name} goes on without its last contribution in slice {slice_}"
@@ -782,7 +786,8 @@ class Ensemble:
             life.doing = "enrolling"
             self._worker(life, ev.Enrolling(self.points))
             return
-        if self.job.in_place:  # the worker computes on the server's slot itself
+        # with `in_place` the worker computes on the server's slot itself, without a copy
+        if self.job.in_place:
             for slice_, (server, slot) in life.reads.items():
                 life.buffer[slice_] = self.stores[server].slots[slot][slice_]
         versions = self._versions(life)

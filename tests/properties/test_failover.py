@@ -48,7 +48,7 @@ def follow(routing: RoutingTable) -> None:
 )
 @example(
     servers=4, replicas=1, happenings=[("die", 1), ("learn", 1), ("die", 0), ("hear", 0)]
-)  # when `CaughtUp` arrives, the learner may have more slices to fetch
+)  # in this example the learner gets more slices to fetch before its `CaughtUp` arrives
 def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
     servers: int, replicas: int, happenings: list[tuple[str, int]]
 ) -> None:

@@ -179,8 +179,8 @@ def test_a_new_ticket_replaces_the_earlier_lease() -> None:
 
 
 class Frugal(RuleBasedStateMachine):
-    """Whole versions. A slot is surplus only if it is not leased, not current and not being filled,
-    and one spare slot is kept."""
+    """The same rules for slots that hold whole versions. A slot may be freed only if it is not
+    leased, not current and not being filled, and one spare slot is kept."""
 
     rotating = False
     versions_class: ClassVar[type[Versions]] = Versions

@@ -119,7 +119,8 @@ class Blocks(SimSliceStore):
 
     def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
         weight = super().fold(round_, slot, share, rows)
-        for slice_ in self.slices:  # slices that an earlier primary has folded are included
+        # also slices of which this server was not the primary when the round was folded
+        for slice_ in self.slices:
             before = self._at.get(slice_, slot)
             if before != slot:
                 earlier = self._blocks[self.place(slice_, before)]
@@ -349,7 +350,7 @@ def _server_fault(rng: random.Random, at_ms: float, server: int) -> tuple[str, f
             back_ms = at_ms + rng.uniform(50, 400)
         case "respawn":
             back_ms = at_ms + 3
-        case "stop":  # the server is declared lost, and is refused when it goes on
+        case "stop":  # the lead declares the stopped server lost, and refuses it when it goes on
             goes_on_ms = at_ms + rng.uniform(750, 1500)
             events = _event(at_ms, "stop", server=server)
             events += _event(goes_on_ms, "continue", server=server)
@@ -386,7 +387,7 @@ def keep_books(
     assert books.counted
     assert (
         books.acknowledged or servers
-    )  # after an early cut of a link, a short run may fold no round
+    )  # with failing servers, an early cut of a link may keep a short run from folding any round
     return run
 
 

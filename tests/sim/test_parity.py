@@ -307,7 +307,8 @@ class Conducted:
         except Exception:
             if not self._dead:
                 raise
-            return  # the end of the links may cause any exception
+            # the worker has crashed on purpose, and the end of its links may raise any exception
+            return
         self.node.close()
 
     def _main(self, worker: Worker) -> None:

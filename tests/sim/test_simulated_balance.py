@@ -73,7 +73,8 @@ class Visits:
         ) -> int:
             at = self._positions(plan)
             points: int = commit(plan, holder, progress, ahead=ahead)
-            for index in {step.chunk for step in progress}:  # `_positions` fails if others change
+            # the next call of `_positions` fails if the positions in other chunks have changed
+            for index in {step.chunk for step in progress}:
                 chunk, (passes, cursor) = plan.chunks[index], at[index]
                 at[index] = chunk.passes, chunk.cursor
                 while (passes, cursor) < (chunk.passes, chunk.cursor):

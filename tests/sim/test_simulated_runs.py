@@ -69,7 +69,7 @@ def test_time_is_what_the_model_says() -> None:
     frame_ns = (10**6 + 128) * 10
     step_ns, delay_ns, fold_ns = 50 * 10**6, 3 * 10**6, 10**6
     trailer_ns = release_ns = 1280
-    # the trailer travels behind the slice, and the release behind the version
+    # the trailer is sent after the slice, and the release after the version
     push_ns = frame_ns + trailer_ns + delay_ns
     round_ns = step_ns + push_ns + fold_ns + frame_ns + delay_ns + release_ns
     assert run.result["seconds"] == pytest.approx(10 * round_ns / 1e9, abs=round_ns / 5e9)

@@ -94,7 +94,7 @@ class Watch:
 
         def watch_take(deliveries: SimDeliveries, lease: Leased) -> None:
             take(deliveries, lease)
-            for chunk in lease.chunks:  # its own points have the lowest numbers
+            for chunk in lease.chunks:  # a lease gives the worker's own points the lowest numbers
                 own = chunk.first < lease.points
                 assert own or chunk.chunk in deliveries.received, "it does not have these points"
 

@@ -147,7 +147,7 @@ def test_a_store_that_cannot_be_read_is_not_taken_for_damage(
     second = write_checkpoint(store, 2)
     path = tmp_path / path_of(second, "first slices")
     path.unlink()
-    path.mkdir()  # reading a folder gives an input/output error, whatever the permissions are
+    path.mkdir()  # reading a folder as a file gives an input/output error, even for root
     with pytest.raises(StoreError) as caught:
         verify(store, second)
     assert not isinstance(caught.value, DamagedCheckpoint)

@@ -313,7 +313,8 @@ def test_a_store_without_credentials_is_named(url: str, monkeypatch: pytest.Monk
         if name.startswith(("AWS_", "GOOGLE_", "AZURE_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", "/nonexistent")
-    if url.startswith("s3"):  # use a metadata address on which no process listens
+    # look for credentials of the host at an address on which no process listens
+    if url.startswith("s3"):
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")
     refused(lambda: open_store(url).check(), url)
 

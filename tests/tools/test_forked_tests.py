@@ -39,7 +39,7 @@ def run_pytest(folder: Path, **files: str) -> "subprocess.CompletedProcess[str]"
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     options = ["-n", "2", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider"]
-    # otherwise pytest looks at all that is in /tmp
+    # without this option pytest looks for conftest files in all of /tmp
     options += ["-p", "no:hypothesispytest", "--confcutdir", folder]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, options), str(folder)],

@@ -41,7 +41,7 @@ def test_the_processor_time_of_a_child_counts_and_waiting_does_not(tmp_path: Pat
         "no:cacheprovider",
         "-p",
         "no:hypothesispytest",
-        "--confcutdir",  # otherwise pytest looks at all that is in /tmp
+        "--confcutdir",  # without this option pytest looks for conftest files in all of /tmp
         tmp_path,
         "-n",
         "0",

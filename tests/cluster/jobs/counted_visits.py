@@ -17,7 +17,8 @@ def main(worker):
     batch = int(worker.options.get("batch", BATCH))
     for (numbers,) in worker.batches([torch.arange(count)], batch):
         visited = torch.zeros(count)
-        visited[numbers] = -1.0 if local else 1.0  # a local step goes against the gradient
+        # a local step subtracts the gradient, so -1 adds a visit
+        visited[numbers] = -1.0 if local else 1.0
         for block in blocks:
             block.grad = visited
         optimizer.step(points=len(numbers))

@@ -68,7 +68,8 @@ def main(worker):
     path = Path(f"{worker.name}.book")
     number = path.read_text().count("sent") if path.exists() else 0
     added = chosen == "addition" and not worker.options.get("local")
-    towards = 1 if added else -1  # a step of an optimizer goes against the gradient
+    # a step of an optimizer subtracts the gradient, and the updater `addition` adds it
+    towards = 1 if added else -1
     steps, made, seen, incarnation = [], [], 0, worker.incarnation
     Path(f"{worker.name}.pid").write_text(str(os.getpid()))
     with path.open("a", buffering=1) as book:

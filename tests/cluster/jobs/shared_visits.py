@@ -37,7 +37,8 @@ def main(worker):
     processes = int(worker.options.get("processes", 0))
     for points in worker.batches(Own(me), BATCH, num_workers=processes):
         counts.grad = torch.zeros(WORKERS, MOST)
-        counts.grad[points["owner"], points["number"]] = -1.0  # a step goes against the gradient
+        # a step subtracts the gradient, so -1 adds a visit
+        counts.grad[points["owner"], points["number"]] = -1.0
         seen += torch.bincount(points["owner"], minlength=WORKERS)
         Path(f"{worker.name}.seen.txt").write_text(" ".join(map(str, seen.tolist())))
         optimizer.step(points=len(points["number"]))

@@ -46,7 +46,7 @@ def main(worker):
         assert [f"of {reader}" for reader in readers.tolist()] == list(names)
         received += int((readers != me).sum())
         visited = torch.zeros(POINTS)
-        visited[points["number"]] = -1.0  # a local step goes against the gradient
+        visited[points["number"]] = -1.0  # a local step subtracts the gradient, so -1 adds a visit
         for block in blocks:
             block.grad = visited
         optimizer.step(points=len(names))

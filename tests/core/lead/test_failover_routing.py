@@ -155,7 +155,7 @@ def test_a_second_death_moves_only_the_slices_of_both(
         before = company.routes
         company.die(first)
         company.from_servers(m.Placed)
-        company.learn()  # otherwise the second death might lose a slice
+        company.learn()  # without new copies, the second death might lose a slice
         if settled:
             company.settle()
         company.die(second)

@@ -249,7 +249,8 @@ def test_a_copy_that_becomes_active_again_is_not_dropped() -> None:
     job = Job(copies_nbytes=2000)
     first, second = job.move(2, SLOW, FAST)
     job.migration.queue([(first, FAST, SLOW)])
-    job.migration.slide(job.plan)  # the copy of the slow worker becomes active soon
+    # the chunk goes back to the slow worker, so its copy must be kept
+    job.migration.slide(job.plan)
     job.begin(1, SLOW, THIRD)
     job.confirm(SLOW)
     (send,) = job.sends(SLOW)

@@ -26,7 +26,8 @@ def test_a_moved_chunk_comes_first_until_its_missing_passes_are_made_up(passes: 
         _, progress = points.next(10)
         assert [(step.chunk, step.passes) for step in progress] == [(MOVED, done)]
     visited = set()
-    for _ in range(4):  # from now on it is visited like any other chunk
+    # the moved chunk has made up its passes, and is visited like any other chunk
+    for _ in range(4):
         visited |= {step.chunk for step in points.next(10)[1]}
     assert visited == {0, 1, 2, MOVED}
 

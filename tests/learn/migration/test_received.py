@@ -167,7 +167,8 @@ def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
         received.add(message, memoryview(b"".join(packed.buffers())))
     for _ in range(50):
         leased = rng.choice(6, size=rng.integers(0, 5), replace=False).tolist()
-        later = 15 * int(rng.integers(0, 2))  # as own points, or with higher numbers
+        # received points may have numbers of own points, or higher ones
+        later = 15 * int(rng.integers(0, 2))
         numbers = {chunk: np.arange(5) + 5 * chunk + later for chunk in leased}
         expected = {int(each): own[each] for each in range(30)}
         for chunk, points in numbers.items():

@@ -136,8 +136,8 @@ def test_a_look_at_few_points_does_not_copy_all_of_them() -> None:
 
 
 def test_many_clusters_need_little_memory_in_a_visit() -> None:
-    """The distances of 2,000 points to 10,000 centres take 80 MB of memory, and a block may have
-    8,192 points."""
+    """All distances of 2,000 points to 10,000 centres at once would take 80 MB of memory, and a
+    block may have 8,192 points. So a visit must compute the distances in parts."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2_000, 2)).astype(np.float32)
     algorithm = KMeansAlgorithm(10_000)

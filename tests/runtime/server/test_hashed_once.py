@@ -227,7 +227,7 @@ def test_an_aggregate_is_hashed_once_for_all_its_replicas(hashed: Hashed, update
             digest = piece.fingerprint.by(Digest.XXH3)
             assert digest == Digest.XXH3.over([bytes(piece.memory)])
         hashes = hashed.payloads()
-        # without the one hash per `Copy` that the test itself computed
+        # subtract the one hash per `Copy` that the test itself has computed
         assert len(hashes) - len(copies) == SLICES
 
 
