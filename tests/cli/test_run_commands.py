@@ -100,8 +100,8 @@ def test_story_tells_of_a_run_and_of_one_worker(call: Call, write_run: Write) ->
         "   1.0 s  round 1 opened with 2 workers",
         "   4.0 s  rounds 1 to 30 are folded, pass 1, objective 0.5000",
         "  10.0 s  the job reached its goal: 30 rounds",
-        "  10.0 s  contributions, and the share of the time computing: 30 of worker-0 (25%) and 30 of"
-        " worker-1 (100%)",
+        "  10.0 s  contributions of each worker, and the share of its time spent computing: 30 of"
+        " worker-0 (25%) and 30 of worker-1 (100%)",
     ]
     by_number = call("story", "over", "--worker", 1).stdout
     assert "worker-1 made 30 contributions" in by_number and "worker-0" not in by_number

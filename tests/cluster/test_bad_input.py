@@ -285,7 +285,10 @@ def test_a_failing_guest_ends_the_job_with_on_error_end(tmp_path: Path, long_job
         joiner = command.join(guest, "--name", "guest")
         assert command.wait(60) == 1
         assert joiner.wait(30) != 0
-        assert command.stderr() == "polyrhythm: guest left: it failed: no; --on-error end\n"
+        assert (
+            command.stderr()
+            == "polyrhythm: guest left: it failed: no; with --on-error end, this ends the job\n"
+        )
 
 
 # -- the disk is full ----------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_an_exception_is_reported_as_the_failure_of_the_worker(tmp_path: Path) -
 
 def test_with_on_error_end_an_exception_ends_the_job(tmp_path: Path) -> None:
     with (
-        pytest.raises(pr.errors.JobFailed, match="anna left: it failed: no; --on-error end"),
+        pytest.raises(pr.errors.JobFailed, match="anna left: it failed: no; with --on-error end"),
         served(tmp_path, on_error="end") as job,
     ):
         with pytest.raises(ValueError), pr.connect(job.address, name="anna") as worker:

@@ -35,7 +35,7 @@ def test_data_check_names_damaged_files(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "WRONG  sets/higgs/higgs_10984.csv.gz" in done.stdout
     assert "absent mnist" in done.stdout
-    assert done.stderr.startswith("polyrhythm: not as they should be: sets/higgs/")
+    assert done.stderr.startswith("polyrhythm: missing or damaged files: sets/higgs/")
     assert done.stderr.count("\n") == 1
 
 

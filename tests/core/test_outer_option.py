@@ -80,7 +80,7 @@ def test_only_sgd_without_momentum_and_decay_is_a_scaled_average(text: str, plai
         ("adam:lr=1,beta2=1", "beta2 must be at least 0 and less than 1"),
         ("adam:lr=1,eps=-1", "eps must be a number, and at least 0"),
         ("adam:lr=1,momentum=0.9", "adam has no option 'momentum'; it has lr, beta1, beta2"),
-        ("adam:lr=1,amsgrad=2", "amsgrad is true or false"),
+        ("adam:lr=1,amsgrad=2", "amsgrad must be true or false"),
         ("sgd:lr=1,maximize=true", "sgd has no option 'maximize'"),
         ("nesterov:momentum=0", "nesterov needs a momentum above 0"),
     ],

@@ -67,11 +67,11 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "no idx file"),
+        (b"", "not an idx file"),
         (b"not gzip", "cannot be read"),
         (gzip.compress(b"\0\0\x08\x03" + bytes(100))[:-20], "cannot be read"),
-        (gzip.compress(b"\0\0\x0d\x01\0\0\0\0"), "no idx file of bytes"),
-        (gzip.compress(b"\0\0\x08\x03\0\0"), "ends in its header"),
+        (gzip.compress(b"\0\0\x0d\x01\0\0\0\0"), "not an idx file of bytes"),
+        (gzip.compress(b"\0\0\x08\x03\0\0"), "ends before its header is complete"),
         (gzip.compress(b"\0\0\x08\x01\0\0\0\x09abc"), r"holds 3 bytes, but has the shape \[9\]"),
     ],
     ids=["empty", "not-gzip", "torn", "floats", "no-shape", "too-short"],

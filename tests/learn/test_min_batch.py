@@ -62,7 +62,7 @@ def test_batches_have_at_least_a_larger_minimum(sync: str) -> None:
 
 
 def test_a_minimum_above_the_users_batch_is_refused() -> None:
-    with pytest.raises(UsageError, match="batch_size is 8, and --min-batch is 9"):
+    with pytest.raises(UsageError, match="--min-batch is 9: it must not be larger than batch_size"):
         train(100, 8, epochs=1, min_batch=9)
 
 

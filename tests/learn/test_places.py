@@ -83,7 +83,7 @@ def test_the_error_for_a_missing_set_names_every_place(tmp_path: Path) -> None:
 
 
 def test_large_sets_are_fetched_only_on_request(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="2.8 GB are not fetched unasked.*data fetch higgs"):
+    with pytest.raises(DataError, match="2.8 GB are downloaded only on request.*data fetch higgs"):
         fetch.obtain(SETS["higgs"], tmp_path, {})
     assert list(tmp_path.iterdir()) == []
 

@@ -172,8 +172,8 @@ def test_what_a_policy_changes_about_itself() -> None:
 def test_the_end_says_who_gave_how_much() -> None:
     both = {"0": totals(4, 1.0, 1.0, 2.0), "1": totals(2, 3.0, 0.0, 1.0)}
     assert after_opening(rounds(5.0, 4, both), ended(7.0))[-1] == (
-        "   7.0 s  contributions, and the share of the time computing: 4 of worker-0 (25%) and 2 of"
-        " worker-1 (75%)"
+        "   7.0 s  contributions of each worker, and the share of its time spent computing: 4 of"
+        " worker-0 (25%) and 2 of worker-1 (75%)"
     )
 
 

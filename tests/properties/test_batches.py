@@ -116,7 +116,7 @@ def test_the_missing_points_are_cut_without_a_small_remainder(
 def test_a_minimum_above_the_batch_is_refused() -> None:
     assert least_of(2, 1) == 1, "the user asked for batches of one point"
     assert least_of(8, 32) == 8
-    with pytest.raises(UsageError, match="batch_size is 4, and --min-batch is 8"):
+    with pytest.raises(UsageError, match="--min-batch is 8: it must not be larger than batch_size"):
         least_of(8, 4)
 
 

@@ -121,7 +121,7 @@ def test_groups_become_workers_with_names() -> None:
         (("10ms", "10 parsecs"), ["parsecs", "duration"]),
         (("count = 2", "count = 0"), ["count is 0"]),
         (("count = 2", "step_noise = 1.5"), ["step_noise"]),
-        (("count = 2", "join = '1s'"), ["no worker is there"]),
+        (("count = 2", "join = '1s'"), ["no worker joins"]),
         (("[[workers]]\ncount = 2\nstep = '10ms'", "workers = []"), ["no workers"]),
         (("[[workers]]\ncount = 2\nstep = '10ms'", ""), ["no workers"]),
         (("[job]", "[link]\nloss = 1.0\n[job]"), ["loss is 1.0"]),

@@ -21,9 +21,13 @@ SecretFile = Annotated[
     ),
 ]
 LinkFromOutside = Annotated[
-    str, typer.Option(help="Links: auto (shared memory where possible), or tcp.")
+    str,
+    typer.Option(help="How processes are linked: auto (shared memory where possible), or tcp."),
 ]
-Digest = Annotated[str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")]
+Digest = Annotated[
+    str,
+    typer.Option(help="The digest (checksum) of frames: auto, xxh3, sha1, blake2b or none."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -60,7 +64,10 @@ Targets = Annotated[
 ]
 CheckpointEvery = Annotated[
     str | None,
-    typer.Option(help="Make a checkpoint regularly: a time such as 60s, or 100rounds."),
+    typer.Option(
+        help="How often a checkpoint is made: a time such as 60s, or a number of rounds such as"
+        " 100rounds."
+    ),
 ]
 StoreUrl = Annotated[
     str | None,
@@ -73,7 +80,7 @@ StoreUrl = Annotated[
 RunOrAddress = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
 JsonAtEnd = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
 ]
@@ -89,6 +96,10 @@ Insecure = Annotated[
 Port = Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")]
 Host = Annotated[str, typer.Option(help="Address that servers listen on.")]
 RUNS = Path("runs")
-RunsDir = Annotated[Path, typer.Option(help="Where runs are kept.")]
-NewRunName = Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")]
-Links = Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")]
+RunsDir = Annotated[Path, typer.Option(help="The folder in which every run has its own folder.")]
+NewRunName = Annotated[
+    str | None, typer.Option(help="The name of the run, and of its folder in runs/.")
+]
+Links = Annotated[
+    str, typer.Option(help="How processes are linked: auto, tcp, or local (shared memory).")
+]

@@ -11,13 +11,15 @@ from polyrhythm.errors import UsageError
 Interval = Annotated[
     str,
     typer.Option(
-        help="fsp: auto (chosen by measuring), binary (chosen by halving), or a time such as 250ms."
+        help="fsp: how long a round lasts: auto (chosen by measuring), binary (chosen by halving), or a"
+        " time such as 250ms."
     ),
 ]
 Coordination = Annotated[
     str,
     typer.Option(
-        help="fsp: semi (each worker has its own timer), or central (the lead ends the interval)."
+        help="fsp: who ends the interval of a round: semi (each worker, by its own timer), or central"
+        " (the lead)."
     ),
 ]
 Abandon = Annotated[
@@ -50,9 +52,9 @@ GlobalBatch = Annotated[
 DataPrivate = Annotated[
     bool,
     typer.Option(
-        help="Every worker has a data set of its own: worker.batches gets other points, and another"
-        " number of them, on each worker. The points of a worker that is gone are left out of the"
-        " passes until it comes back."
+        help="Every worker has a data set of its own: worker.batches gets different points on each"
+        " worker, and may get a different number of them. While a worker is gone, passes do not include"
+        " its points."
     ),
 ]
 ShareData = Annotated[
@@ -60,7 +62,7 @@ ShareData = Annotated[
     typer.Option(
         help="With --data-private: points of the workers that this command starts may be sent to other"
         " workers of the job, so that all points are visited equally often. Without it they never leave"
-        " their worker. A worker that joins has a flag of its own."
+        " their worker. A worker that joins from elsewhere has its own --share-data."
     ),
 ]
 MigrateMemory = Annotated[
@@ -92,8 +94,8 @@ ProbePoints = Annotated[
 AsyncScale = Annotated[
     str,
     typer.Option(
-        help="asp and ssp: how the rate of each contribution is scaled: members (1/members), root"
-        " (1/sqrt(members)), none, or auto: members for SGD, none for Adagrad and SparseAdam, root"
+        help="asp and ssp: how the learning rate of each contribution is scaled: members (1/members),"
+        " root (1/sqrt(members)), none, or auto: members for SGD, none for Adagrad and SparseAdam, root"
         " for Adam and the other adaptive optimizers."
     ),
 ]
@@ -109,8 +111,8 @@ Outer = Annotated[
     str,
     typer.Option(
         help="Kind local: the optimizer with which servers apply the averaged change of a round, such"
-        f" as {EXAMPLE} (DiLoCo) or adam:lr=0.01. Its lr is the size of that step, and"
-        " sgd:lr=1 is plain averaging, as is off."
+        f" as {EXAMPLE} (DiLoCo) or adam:lr=0.01. Its lr is the learning rate of that step."
+        " Both sgd:lr=1 and off are plain averaging."
     ),
 ]
 Weights = Annotated[

@@ -41,11 +41,11 @@ def simulate(
     *,
     from_run: Annotated[
         str | None,
-        typer.Option(help="A recorded run, by its name or folder, instead of a file."),
+        typer.Option(help="Simulate this recorded run (its name or folder) instead of a file."),
     ] = None,
     sync: Annotated[
         str | None,
-        typer.Option(help=f"Policy in place of that of the file or the run: {sync_help()}."),
+        typer.Option(help=f"Use this policy instead of the one in the file or run: {sync_help()}."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices in the run.")] = 0,
     name: flags.NewRunName = None,

@@ -7,29 +7,34 @@ import typer
 
 MinStep = Annotated[
     str | None,
-    typer.Option(help="Staging: a step's computing takes at least this long, as in 10ms."),
+    typer.Option(help="Staging: every step computes for at least this long, such as 10ms."),
 ]
 Slow = Annotated[
     list[str] | None,
-    typer.Option(help="Staging: worker-3 computes four times as long: 3=4x (repeatable)."),
+    typer.Option(help="Staging: 3=4x makes worker-3 compute four times as long (repeatable)."),
 ]
 SlowAt = Annotated[
     list[str] | None,
     typer.Option(
-        help="Staging: worker-3 slows down after 60 s of training: 60s:3=4x (repeatable)."
+        help="Staging: 60s:3=4x makes worker-3 compute four times as long after 60 s of training"
+        " (repeatable)."
     ),
 ]
 Stall = Annotated[
     list[str] | None,
-    typer.Option(help="Staging: worker-3 pauses every 1000 points: 3=32ms/1000 (repeatable)."),
+    typer.Option(
+        help="Staging: 3=32ms/1000 makes worker-3 pause for 32 ms after every 1000 points (repeatable)."
+    ),
 ]
 Tenant = Annotated[
     list[str] | None,
-    typer.Option(help="Staging: another process competes with worker-2: 2 (repeatable)."),
+    typer.Option(
+        help="Staging: 2 starts another process that competes with worker-2 (repeatable)."
+    ),
 ]
 SlowFold = Annotated[
     list[str] | None,
-    typer.Option(help="Staging: folds of server s0 take 500 ms longer: 0=500ms (repeatable)."),
+    typer.Option(help="Staging: 0=500ms makes folds of server s0 take 500 ms longer (repeatable)."),
 ]
 
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 def train(
     main: Callable[["Worker"], None] | str | Path,
     *,
-    workers: Annotated[int, typer.Option(help="Workers of the job, each a process.")] = 3,
-    servers: Annotated[int, typer.Option(help="Servers of the job, each a process.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of workers; each is a process.")] = 3,
+    servers: Annotated[int, typer.Option(help="Number of servers; each is a process.")] = 2,
     replicas: Annotated[
         int,
         typer.Option(
@@ -82,7 +82,8 @@ def train(
     min_batch: Annotated[
         int,
         typer.Option(
-            help="The least number of points in a batch; a smaller remainder joins the batch before it."
+            help="The least number of points in a batch. A smaller remainder of the data is added to"
+            " the batch before it."
         ),
     ] = 2,
     async_scale: policies.AsyncScale = "auto",
@@ -92,8 +93,8 @@ def train(
     timer: Annotated[
         str,
         typer.Option(
-            help="How long a round waits for missing workers: auto (3x the longest of 20 rounds,"
-            " at least 10 s; 120 s at first), off, or seconds such as 120s."
+            help="How long a round waits for missing workers: auto (three times the longest of the last"
+            " 20 rounds, and at least 10 s; 120 s for the first round), off, or a time such as 120s."
         ),
     ] = "auto",
     kind: Annotated[
@@ -105,7 +106,7 @@ def train(
         ),
     ] = AUTO,
     local_steps: Annotated[
-        int, typer.Option(help="Kind local: steps between two contributions.")
+        int, typer.Option(help="Kind local: how many steps are between two contributions.")
     ] = 1,
     outer: policies.Outer = "off",
     weights: policies.Weights = "points",
@@ -119,22 +120,22 @@ def train(
     link: flags.Links = "auto",
     digest: flags.Digest = "auto",
     wire_dtype: Annotated[
-        str, typer.Option(help="How float32 parameters travel: same, or bf16.")
+        str, typer.Option(help="The type in which float32 parameters are sent: same, or bf16.")
     ] = "same",
     push: Annotated[
         str,
         typer.Option(
-            help="How contributions travel over TCP: exact, or int8: a quarter of the bytes. What"
-            " rounding leaves out is added to the worker's next contribution. Local links carry"
-            " no bytes, so pushes stay exact there."
+            help="How contributions are sent over TCP: exact, or int8, which needs a quarter of the"
+            " bytes. What rounding leaves out is added to the worker's next contribution. Over local"
+            " links, contributions are always exact."
         ),
     ] = "exact",
     in_place: Annotated[
         bool,
         typer.Option(
             "--in-place",
-            help="Read parameters in the server's memory, without a copy: needs --servers 1,"
-            " kind gradient, a local link, --wire-dtype same.",
+            help="Let workers read parameters in the server's memory, without a copy. This needs"
+            " --servers 1, kind gradient, a local link and --wire-dtype same.",
         ),
     ] = False,
     rounds: Annotated[
@@ -144,8 +145,8 @@ def train(
     epochs: Annotated[
         int | None,
         typer.Option(
-            help="End after this many passes over the data; default, without any other goal:"
-            " the job's own."
+            help="End after this many passes over the data. If no goal is given, the job's code says"
+            " how many."
         ),
     ] = None,
     target: flags.Targets | str | Mapping[str, float] = None,
@@ -189,14 +190,14 @@ def train(
     on_loss: Annotated[
         str,
         typer.Option(
-            help="When more servers are lost than there are copies: end, or resume from the newest"
-            " checkpoint, without the dead servers unless --respawn starts them again."
+            help="What happens when more servers are lost than there are copies: end, or resume from"
+            " the newest checkpoint, without the dead servers unless --respawn starts them again."
         ),
     ] = "end",
     seed: Annotated[
         int,
         typer.Option(
-            help="Seed of the order in which the data points are visited; the job can read it too."
+            help="Seed of the order in which points are visited. The job's code can use it too."
         ),
     ] = 0,
     name: flags.NewRunName = None,
@@ -224,7 +225,8 @@ def train(
         list[str] | None,
         typer.Option(
             "--set",
-            help="NAME=VALUE for the job's own use (repeatable). Named jobs take rate=0.01, batch=128.",
+            help="An option NAME=VALUE for the job's code (repeatable). Built-in jobs accept rate=0.01"
+            " and batch=128.",
         ),
     ]
     | Mapping[str, object] = None,
@@ -237,14 +239,15 @@ def train(
     on_error: Annotated[
         str,
         typer.Option(
-            help="When a worker's code raises: go-on (with the others), or end (the job)."
+            help="What happens when a worker's code raises an error: go-on (the other workers go on),"
+            " or end (the job ends)."
         ),
     ] = "go-on",
     on_nan: Annotated[
         str,
         typer.Option(
-            help="When a contribution holds NaN or infinity: refuse (the worker fails), skip (it is"
-            " left out of the round, and counted), or end (the job)."
+            help="What happens when a contribution contains NaN or infinity: refuse (the worker fails),"
+            " skip (the contribution is left out, and counted), or end (the job ends)."
         ),
     ] = "refuse",
     engine: Annotated[

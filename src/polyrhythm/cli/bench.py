@@ -56,7 +56,9 @@ def exchange(
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 4,
     servers: Annotated[int, typer.Option(help="Server processes.")] = 1,
     replicas: Annotated[int, typer.Option(help="Copies of every slice on other servers.")] = 0,
-    link: Annotated[str, typer.Option(help="local (shared memory) or tcp.")] = "local",
+    link: Annotated[
+        str, typer.Option(help="How processes are linked: local (shared memory) or tcp.")
+    ] = "local",
     in_place: Annotated[
         bool,
         typer.Option(

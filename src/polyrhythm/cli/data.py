@@ -114,7 +114,9 @@ def check(
             if not right:
                 wrong.append(str(path))
     if wrong:
-        raise DataError(f"not as they should be: {', '.join(wrong)}; see 'polyrhythm data fetch'")
+        raise DataError(
+            f"missing or damaged files: {', '.join(wrong)}; see 'polyrhythm data fetch'"
+        )
 
 
 def _note_absent(dataset: DataSet, asked: bool, wrong: list[str]) -> None:

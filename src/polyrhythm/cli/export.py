@@ -37,7 +37,7 @@ def export(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Export this one of the models of a job with several."),
+        typer.Option(help="The name of the model to export, if the job has several models."),
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Export the best model (train --keep-best).")

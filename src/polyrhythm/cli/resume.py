@@ -39,10 +39,15 @@ def resume(
         int | None,
         typer.Option(help="The number of the checkpoint; default: the newest that is whole."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers; default: as before.")] = None,
-    servers: Annotated[int | None, typer.Option(help="Servers; default: as before.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of workers; default: as in the old run.")
+    ] = None,
+    servers: Annotated[
+        int | None, typer.Option(help="Number of servers; default: as in the old run.")
+    ] = None,
     replicas: Annotated[
-        int | None, typer.Option(help="Copies of every slice; default: as before.")
+        int | None,
+        typer.Option(help="Copies of every slice on other servers; default: as in the old run."),
     ] = None,
     local_workers: Annotated[
         int | None, typer.Option(help="Workers to start on this machine; default: all.")
@@ -52,7 +57,9 @@ def resume(
     ] = None,
     sync: Annotated[
         str | None,
-        typer.Option(help=f"Another policy of the same kind; default: as before. {sync_help()}."),
+        typer.Option(
+            help=f"Another policy of the same kind; default: as in the old run. {sync_help()}."
+        ),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="End after this many rounds, counted from the beginning.")
@@ -67,7 +74,10 @@ def resume(
     checkpoint_every: flags.CheckpointEvery = None,
     store: flags.StoreUrl = None,
     keep: Annotated[
-        int | None, typer.Option(help="Keep the newest checkpoints; default: as before.")
+        int | None,
+        typer.Option(
+            help="How many of the newest checkpoints are kept; default: as in the old run."
+        ),
     ] = None,
     link: flags.Links = "auto",
     digest: flags.Digest = "auto",

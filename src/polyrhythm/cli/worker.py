@@ -55,20 +55,23 @@ def worker(
         ),
     ] = False,
     min_step: Annotated[
-        str | None, typer.Option(help="Staging: computing takes at least this long, as in 10ms.")
+        str | None,
+        typer.Option(help="Staging: every step computes for at least this long, such as 10ms."),
     ] = None,
     slow: Annotated[
-        str | None, typer.Option(help="Staging: computing takes this many times as long, as in 4x.")
+        str | None, typer.Option(help="Staging: 4x makes this worker compute four times as long.")
     ] = None,
     slow_at: Annotated[
         str | None,
         typer.Option(
-            help="Staging: slower after a time, as in 60s:4x (four times as long after 60 s)."
+            help="Staging: 60s:4x makes this worker compute four times as long after 60 s of training."
         ),
     ] = None,
     stall: Annotated[
         str | None,
-        typer.Option(help="Staging: a pause after every so many points, as in 32ms/1000."),
+        typer.Option(
+            help="Staging: 32ms/1000 makes this worker pause for 32 ms after every 1000 points."
+        ),
     ] = None,
     tenant: Annotated[
         bool, typer.Option("--tenant", help="Staging: another process keeps a core busy.")

@@ -17,7 +17,7 @@ def least_of(min_batch: int, batch_size: int) -> int:
     point are allowed only if the user asks for them."""
     if min_batch > max(DEFAULT, batch_size):
         raise UsageError(
-            f"batch_size is {batch_size}, and --min-batch is {min_batch}: it must not be larger"
+            f"--min-batch is {min_batch}: it must not be larger than batch_size, which is {batch_size}"
         )
     return min(min_batch, batch_size)
 

@@ -97,7 +97,7 @@ def _value(text: str, said: str, name: str, key: str, value: str) -> float | boo
         raise _refused(text, f"{said.lower()} has no option {key!r}; it has {', '.join(known)}")
     if key in _SWITCHES:
         if value.lower() not in ("true", "false"):
-            raise _refused(text, f"{key} is true or false")
+            raise _refused(text, f"{key} must be true or false")
         return value.lower() == "true"
     try:
         number = float(value)

@@ -234,7 +234,7 @@ class LocalJob:
         if self._job.respawn and not over:
             self._respawn(child)
         elif self._job.on_error == "end" and not over:
-            self._fail(f"{name} failed, and with it the job: {child.how}")
+            self._fail(f"{name} failed, so the job has failed: {child.how}")
         else:
             self._failures.note(name, child.how)
 

@@ -80,7 +80,7 @@ class ReferenceCarrier:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._descriptors.extend(fds)
         if message_flags & _TRUNCATED or len(self._descriptors) > _MOST_DESCRIPTORS:
-            raise LinkError("the peer sent more descriptors at once than a link takes")
+            raise LinkError("the peer sent more descriptors at once than a link accepts")
         return nbytes
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
@@ -101,7 +101,7 @@ class ReferenceCarrier:
         if not self._descriptors:
             raise LinkError("the peer offered a memory segment without its descriptor")
         if len(self._maps) >= _MOST_SEGMENTS:
-            raise LinkError("the peer offered more memory segments than a link takes")
+            raise LinkError("the peer offered more memory segments than a link accepts")
         self._maps[offer.segment] = map_segment(self._descriptors.popleft(), offer.nbytes)
         return True
 

@@ -51,8 +51,8 @@ def read_secret(path: Path) -> Secret:
                 )
             if status.st_mode & _OTHERS:
                 raise UsageError(
-                    f"the secret file {path} can be read or changed by other users: allow only its"
-                    f" owner to, with 'chmod 600 {path}'"
+                    f"the secret file {path} can be read or changed by other users: make it"
+                    f" private with 'chmod 600 {path}'"
                 )
             text = file.read(_MOST_NBYTES)
     except OSError as error:

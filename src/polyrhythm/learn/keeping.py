@@ -78,7 +78,7 @@ class KeptObjects:
         assert self._found is not None
         if name not in self._found:
             self._anew = True
-            self._say(f"the checkpoint has no state {name!r}: it begins anew")
+            self._say(f"the checkpoint has no state of {name!r}, which begins anew")
             return
         state = self._found.pop(name)
         try:

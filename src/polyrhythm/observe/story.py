@@ -333,7 +333,7 @@ class Teller:
             + ("" if worker.totals.shares is None else f" ({percent(worker.totals.shares[0])})")
             for worker in gave
         )
-        text = f"contributions, and the share of the time computing: {counts}"
+        text = f"contributions of each worker, and the share of its time spent computing: {counts}"
         return [Sentence(self.state.at_s, text, NO_WORKERS)]
 
     _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {

@@ -37,7 +37,7 @@ SENTENCES = {
     "round": "round {round} waits for {missing}",
     "folding": "the servers fold round {round}",
     "failover": "s{lost} is lost; waiting for {servers} to follow the new routes",
-    "resending": "waiting for {workers} to send again to {servers} what was lost with a server",
+    "resending": "waiting for {workers} to send {servers} again what was lost with a server",
     "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
     " contributions",
     "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
@@ -51,12 +51,14 @@ SENTENCES = {
     # sentences about what a policy has decided
     "opened": "round {round} is open for {members:member}",
     "all-arrived": "every member has contributed to round {round} or abstained",
-    "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
-    "abandoned": "round {round} closes {after_s:.3f} s after its interval; not waited for: {missing}",
+    "timer": "the timer fired {after_s:.1f} s after round {round} opened: the round does not wait for"
+    " {missing}",
+    "abandoned": "round {round} closes {after_s:.3f} s after its interval, without waiting for"
+    " {missing}",
     "timer-empty": "the timer fired, but no worker has contributed to round {round} yet",
     "points-visited": "{resting} of {members:worker} have visited all of their points: the steps of"
     " the others are scaled by {share:.2f}",
-    "already-in": "the contribution was in time for round {round}",
+    "already-in": "the contribution still counts in round {round}",
     "first-members": "no member is left in round {round}: it ends, and the next one begins with the"
     " workers that joined",
     "going": "no worker is held back",
@@ -92,8 +94,8 @@ SENTENCES = {
     "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
     # sentences about points that move between workers, or why none move
     "balance-alike": "all {count:worker} are alike",
-    "balance-even": "no worker will be more than {bound:g} passes from the mean (largest"
-    " distance: {apart:.2f})",
+    "balance-even": "the passes of all workers will be within {bound:g} of their mean (largest"
+    " difference: {apart:.2f})",
     "balance-uncertain": "the workers differ by no more than the error of their measured times",
     "balance-passes": "{workers} would fall behind: {seconds:.1f} s from now {workers:it|they} would"
     " have made {passes:.1f} passes, against {target_passes:.1f} of {targets}; a point takes"
@@ -118,7 +120,7 @@ SENTENCES = {
     " of the first worker, so not every worker can read the whole data set",
     "move-not-shared": "{workers} was started without --share-data, so no points leave it",
     "move-withdrawn": "{targets} does not share its points any more, so they go back to it",
-    "move-visited": "they were being visited when their turn to move came",
+    "move-visited": "the points were being visited when they should have moved",
     "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "--target names {target}, which no worker has reported yet; workers have"
     " reported {names}",
@@ -128,7 +130,7 @@ SENTENCES = {
     "failed": "it failed: {detail}",
     "not-finite": "it failed: {detail}",
     "evicted": "it was silent for too long",
-    "not-woken": "it was evicted, and has not woken",
+    "not-woken": "it was evicted, and was not heard from after that",
     "silent-for": "it was silent for {silent_s:.1f} s",
     "came-back": "it came back over another link",
     "link-ended": "{detail}",
@@ -151,7 +153,7 @@ SENTENCES = {
     "other-protocol": "{name} was refused: it speaks protocol {protocol}, this job speaks {expected}",
     "other-job": "{name} was refused: it belongs to another job",
     "job-ending": "{name} was refused: the job is ending",
-    "servers-full": "{name} was refused: the job has its {servers_wanted:server}",
+    "servers-full": "{name} was refused: the job has all of its {servers_wanted:server}",
     "server-taken": "server s{server} is in this job already",
     "model-unfit": "the servers cannot hold {name}'s model: {detail}",
     "model-differs": "{name}'s model differs: {detail}",
@@ -247,7 +249,7 @@ SENTENCES = {
     "target-missing": "the job cannot reach its goal: no worker reports {target}, and workers report"
     " {names}; correct --target, or call worker.evaluate with that name",
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
-    "worker-failed": "{name} left: {cause}; --on-error end",
+    "worker-failed": "{name} left: {cause}; with --on-error end, this ends the job",
     "only-worker-failed": "the job ends with its only worker, {name}",
     "nan-end": "the job ends (--on-nan end): {detail}",
     "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"

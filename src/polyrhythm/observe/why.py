@@ -28,7 +28,8 @@ RULES = {
     "waiting": "bsp folds a round when every member has contributed or abstained, or when the timer"
     " fires",
     "stale": "ssp lets a worker begin a step while its clock is at most N ahead of the slowest",
-    "restarting": "a worker N steps ahead of the slowest stops; when all have, clocks restart",
+    "restarting": "a worker that is N steps ahead of the slowest stops; when all have stopped, clocks"
+    " restart",
     "waits": "a worker continues after the fold",
     "folding": "a round is over when every server that holds slices has folded",
     "unreported": "a contribution counts when every server that holds slices has received its part",
@@ -37,7 +38,8 @@ RULES = {
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
     "failover": "replicas of a dead server's slices become primaries;"
     " workers continue when every server follows the new routes",
-    "resending": "what a dead server had added and not folded is sent again, before the round is folded",
+    "resending": "workers send again what a dead server had added and not folded; then the round is"
+    " folded",
     "collecting": "every primary sends its parameters to the lead's process, which writes the model",
     "saving": "a job ends when its model is on the disk",
     "rerouting": "slices are used again when every server that copies them is linked",

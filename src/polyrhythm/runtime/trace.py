@@ -147,7 +147,7 @@ def replay(path: Path, most: int | None = None) -> int:
         if effects != step.effects:
             raise InvariantBroken(
                 f"step {steps} of {path.name}: {step.machine} answered {step.event} with"
-                f" {[kind for kind, _ in effects]}, recorded were"
+                f" {[kind for kind, _ in effects]}, but the trace has"
                 f" {[kind for kind, _ in step.effects]}"
             )
         steps += 1

@@ -131,7 +131,7 @@ class Process:
         self.post(hosted.name, _TICK)
         if self.alive and hosted.wake_at() == wake_ns:
             raise InvariantBroken(
-                f"{hosted.name} asks again for the time at which it was just woken"
+                f"{hosted.name} wants to be woken at the time at which it was just woken"
             )
 
 

@@ -213,7 +213,9 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                     f"an event is about {event.worker!r}, which is not a worker's name"
                 )
         if all(group.join for group in self.workers) and self.job.workers is None:
-            raise ValueError("no worker is there at the beginning: give one worker without join")
+            raise ValueError(
+                "no worker joins at the beginning: give one worker without the field join"
+            )
 
     def cast(self) -> list[WorkerSpec]:
         """All workers, in order. A worker without a name gets a name from its number."""

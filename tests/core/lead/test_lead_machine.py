@@ -71,7 +71,7 @@ def test_servers_without_a_number_get_the_highest_free_one() -> None:
     lead.handle(ev.LinkClosed("s2", "it was told to"), 2)
     (admitted,) = sent(hello("second", -1), m.Admitted, "s2")
     (admitted,) = sent(hello("third", -1), m.Admitted, "s1")
-    assert refusal(hello("fourth", -1), "fourth").endswith("the job has its 3 servers")
+    assert refusal(hello("fourth", -1), "fourth").endswith("the job has all of its 3 servers")
     assert of(list(lead.handle(ev.LinkClosed("s1", "it died"), 3)), fx.End), "all were there"
 
 
@@ -701,7 +701,9 @@ def test_a_workers_exception_ends_the_job_if_asked(on_error: str, ends: bool) ->
     stage = Stage(workers=2, on_error=on_error).begin()
     effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
     assert [(in_words(end.reason), end.failed) for end in of(effects, fx.End)] == (
-        [("worker-0 left: it failed: no; --on-error end", True)] if ends else []
+        [("worker-0 left: it failed: no; with --on-error end, this ends the job", True)]
+        if ends
+        else []
     )
 
 

@@ -53,7 +53,7 @@ def test_a_job_accepts_as_many_servers_as_it_has_seats() -> None:
     assert not servers.join(1) and not servers.join(-1)
     already, full = sent(effects, m.Refusal)
     assert "is in this job already" in in_words(already.reason)
-    assert "the job has its 2 servers" in in_words(full.reason)
+    assert "the job has all of its 2 servers" in in_words(full.reason)
 
 
 def test_replicas_take_over_from_a_lost_server() -> None:

@@ -37,7 +37,7 @@ def test_the_patience_begins_when_the_interval_is_over() -> None:
     decision = policy.on(sync.TimePassed(), 150 * MS)
     assert decision.fold and decision.release == {0, 1}
     assert in_words(decision.reason) == (
-        "round 1 closes 0.050 s after its interval; not waited for: w2"
+        "round 1 closes 0.050 s after its interval, without waiting for w2"
     )
 
 

@@ -168,7 +168,7 @@ def test_a_fold_by_the_timer_names_the_missing_members() -> None:
     decision = policy.on(sync.TimePassed(), 6 * SECOND_NS)
     assert decision.fold and decision.release == {0}
     assert in_words(decision.reason) == (
-        "the timer fired 6.0 s after round 1 opened; not waited for: w1 and w2"
+        "the timer fired 6.0 s after round 1 opened: the round does not wait for w1 and w2"
     )
 
 

@@ -318,7 +318,9 @@ class PrivatePlan(DataPlan):
             if (chunk.heir is not None) != (index in self.moving):
                 raise InvariantBroken("a chunk has an heir, but is not moving")
             if (chunk.holder is not None) != (index in self._passes):
-                raise InvariantBroken("a chunk counts, but has no holder, or the other way round")
+                raise InvariantBroken(
+                    "a chunk counts without a holder, or has a holder and does not count"
+                )
             if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
                 raise InvariantBroken("a chunk moves, but its holder was not asked to give it up")
             if chunk.delivery and not found.shares:

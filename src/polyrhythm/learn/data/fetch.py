@@ -53,7 +53,7 @@ def obtain(
     if found is not None:
         return found.folder
     if dataset.download_nbytes > UNASKED_NBYTES:
-        size = f"{dataset.download_nbytes / 1e9:.1f} GB are not fetched unasked"
+        size = f"{dataset.download_nbytes / 1e9:.1f} GB are downloaded only on request"
         raise DataError(nowhere(dataset, where, size))
     try:
         return fetch(dataset, home(where), progress, addresses)

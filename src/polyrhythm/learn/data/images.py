@@ -73,10 +73,10 @@ def _read_idx(path: Path) -> Bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, str(error)) from None
     if len(data) < 4 or data[:3] != bytes((0, 0, _IDX_BYTES)):
-        raise _damaged(path, "it is no idx file of bytes")
+        raise _damaged(path, "it is not an idx file of bytes")
     begin = 4 + 4 * data[3]
     if len(data) < begin:
-        raise _damaged(path, "the file ends in its header")
+        raise _damaged(path, "the file ends before its header is complete")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     if len(data) - begin != math.prod(shape):
         raise _damaged(path, f"it holds {len(data) - begin} bytes, but has the shape {list(shape)}")

@@ -75,6 +75,6 @@ def nowhere(dataset: DataSet, where: Sequence[DataFolder], why_not_fetched: str)
         for place in where
     )
     return (
-        f"the data set {dataset.name!r} is in none of its places: {looked}; and it was not"
+        f"the data set {dataset.name!r} is in none of these folders: {looked}; and it was not"
         f" downloaded: {why_not_fetched}; fetch it with 'polyrhythm data fetch {dataset.name}'"
     )

@@ -112,7 +112,7 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
     try:
         proof = opener.answer(challenge)
     except LinkError as error:
-        raise LinkError(f"the process that answered as {link.peer} is not it: {error}") from None
+        raise LinkError(f"a process answered as {link.peer}, but is another one: {error}") from None
     link.send(proof)
 
 

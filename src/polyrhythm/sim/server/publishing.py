@@ -110,4 +110,6 @@ class SimPublishing:
 
     def _see_unwritten(self, channel: Channel, places: list[Place], stamps: list[Any]) -> None:
         if self._placed().stamps(places) != stamps:
-            raise InvariantBroken(f"{self._name} wrote what {channel.back.peer} was reading")
+            raise InvariantBroken(
+                f"{self._name} overwrote a version that {channel.back.peer} was reading"
+            )

@@ -203,4 +203,6 @@ def _build(job: JobSpec) -> Fsp:
     )
 
 
-FSP = PolicyEntry("fsp", "rounds last a given or measured time", Fsp.traits, _build)
+FSP = PolicyEntry(
+    "fsp", "rounds last for a time that is given or found by measuring", Fsp.traits, _build
+)

@@ -80,7 +80,7 @@ def _build(job: JobSpec) -> GlobalBatch:
 
 BSPG = PolicyEntry(
     "bspg",
-    "bsp with N points in each round, also --global-batch N",
+    "bsp with N points in each round (as --global-batch N)",
     GlobalBatch.traits,
     _build,
     "N",
