@@ -41,7 +41,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # of the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-gc.disable()  # imports and the collection of tests make little garbage
+# imports and the collection of tests make little garbage, so collecting it would only cost time
+gc.disable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -37,7 +37,7 @@ class TestTimes:
         self._began = False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        # this runs in the process from which test processes are forked
+        # record the time of the collection in the process from which test processes are forked
         if getattr(session.config, "workerinput", {}).get("workerid") == COLLECTED:
             record(Times(COLLECTION, processor_s(), 0.0))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-# processes that a command starts import modules of this repository
+# let processes that a command starts import modules of this repository
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.cifar.data import load

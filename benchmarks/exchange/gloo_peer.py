@@ -35,7 +35,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 TCPStore = dist.TCPStore  # type: ignore[attr-defined]  # public, but not marked as exported
-# this limits one operation; the loss of a process is noticed much sooner
+# the time limit of one operation of gloo; the loss of a process is noticed much sooner
 TIMEOUT = timedelta(seconds=120)
 
 
@@ -49,7 +49,7 @@ def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) 
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=TIMEOUT)
     tensor = torch.empty(nbytes // 4, dtype=torch.float32)
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: end as well
+    with contextlib.suppress(EOFError, ConnectionError):  # end when the parent process is gone
         while rounds := orders.recv():
             tensor.fill_(rank + 1)
             dist.barrier()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-# so that processes which the command starts find the modules of this repository
+# let processes that a command starts import modules of this repository
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.fsp.problems import (

@@ -93,7 +93,7 @@ class Pool:
         began_s = time.monotonic()
         try:
             result = self._make(spec, max_s)
-        except Exception as error:  # one broken run must not end the others
+        except Exception as error:  # an exception in one run must not end the other runs
             result = {"spec": spec.described, "failed": f"{type(error).__name__}: {error}"}
         took_s = time.monotonic() - began_s
         if "failed" not in result and result["seconds"] is None and max_s < spec.most_s:

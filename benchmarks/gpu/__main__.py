@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
     jobs = [
         compare(args.device, nbytes, workers, args.rounds, args.repeats) for workers in args.workers
     ]
-    # this comes last, so that no process is forked after CUDA has started
+    # measure copies last, because no process may be forked after CUDA has started
     copies = measure(args.device, nbytes, _COPIES)
     found = faults(copies, jobs)
     result = {"nbytes": nbytes, "copies_gb_per_s": copies, "exchanges": jobs, "missed": found}

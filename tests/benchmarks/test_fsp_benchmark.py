@@ -209,7 +209,7 @@ def test_a_figure_is_the_geometric_mean_over_the_starts() -> None:
     spec = Spec("kmeans", "bspb")
     runs = [result_of(spec, 2.0), result_of(replace(spec, rep=1), 8.0)]
     assert Results(runs).seconds("kmeans", "bspb") == pytest.approx(4.0)
-    again = [*runs, result_of(spec, 8.0)]  # one more run from the first start
+    again = [*runs, result_of(spec, 8.0)]  # the first start has one run more than the others
     assert Results(again).seconds("kmeans", "bspb") == pytest.approx(32**0.5)
     assert Results(runs).cell("kmeans", "bspb") == "4.0"
     assert Results(runs).cell("kmeans", "bspv") == "-"

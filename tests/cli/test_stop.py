@@ -88,7 +88,8 @@ def test_an_address_at_which_no_job_of_this_user_listens(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with socket.socket() as bound:  # reserves the port, on which no process listens
+    # the socket is bound but does not listen, so connections to its port are refused
+    with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         assert refused(call, address).startswith(f"no job listens at {address}: it has ended")

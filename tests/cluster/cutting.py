@@ -63,7 +63,7 @@ def _name(sock: socket.socket, ask: object) -> object:
     try:
         return ask()  # type: ignore[operator]
     except OSError:
-        return None  # the socket listens, or is no longer connected
+        return None  # a socket that listens, or is no longer connected, has no peer
 
 
 def _peer_pid(sock: socket.socket) -> int:

@@ -107,7 +107,7 @@ class Command:
         self._joiners: list[Process] = []
         self._stderr = (cwd / "stderr.txt").open("w+")
         self._stdout = (cwd / "stdout.txt").open("w+")
-        # the command ends even if the test is killed
+        # limit the job, so that it ends even if the test process is killed
         bounded = "--rounds" in args or "--epochs" in args
         self.process = start(
             *(verb, *args, "--name", "run", *(["--trace"] if trace else [])),

@@ -346,7 +346,8 @@ def test_a_port_without_a_listener(
     tmp_path: Path, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
-    with socket.socket() as bound:  # reserves the port, on which no process listens
+    # the socket is bound but does not listen, so connections to its port are refused
+    with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         done = call(role, "--connect", f"127.0.0.1:{port}", cwd=tmp_path)

@@ -84,7 +84,7 @@ def test_a_job_killed_at_any_step_of_writing_resumes(
     with Command(*job, "--checkpoint-every", "3rounds", cwd=tmp_path, trace=False) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         file.write_text(step)
-        command.wait(30)  # the job cannot go on without the server
+        command.wait(30)  # the job ends, because it cannot go on without the killed server
         kill_whole(command)
     assert not file.exists(), "the step was not reached"
     _, record = newest(command.run_dir)

@@ -283,7 +283,8 @@ def test_the_secret_comes_from_the_environment_and_is_known_for_a_second_connect
 ) -> None:
     with served(tmp_path) as job:
         text = job.secret_file.read_text()
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # the index is not found
+        # in another state folder the worker finds no index of running jobs
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("POLYRHYTHM_SECRET", text)
         for _ in range(2):

@@ -306,7 +306,8 @@ def join(command: Command, *args: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as bound:  # reserves the port, on which no process listens
+    # the socket is bound but does not listen, so connections to its port are refused
+    with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         command = ("worker", "--connect", f"127.0.0.1:{port}")

@@ -46,7 +46,7 @@ def fill(disk: Path) -> None:
             while file.write(b"\0" * 4096):
                 pass
         except OSError:
-            pass  # the disk is full now
+            pass  # writing fails when the disk is full
 
 
 def the_line(disk: Path, *args: object) -> str:

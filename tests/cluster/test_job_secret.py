@@ -452,7 +452,7 @@ def _lead_that_names_a_file(
     link.send(m.Admitted(term=1, worker=0, incarnation=1, job=spec, servers=servers))
     try:
         while True:
-            link.receive()  # returns when the worker has ended
+            link.receive()  # this call ends when the worker ends and closes the link
     except LinkError:
         return
 

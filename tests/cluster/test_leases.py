@@ -52,7 +52,8 @@ def most_nbytes(workers: int) -> float:
 def test_memory_grows_by_one_version_for_a_stopped_reader_and_shrinks_again(tmp_path: Path) -> None:
     flags = ["--sync", "asp", "--link", "local", "--set", f"slices={SLICES}", "--servers", 1]
     flags += ["--updater", "addition", "--workers", WORKERS, "--target-accuracy", 1.0, "--json"]
-    flags += ["--min-step", "120ms"]  # a job without pauses keeps both cores busy
+    # steps are long, because a job without pauses keeps both cores busy
+    flags += ["--min-step", "120ms"]
     with Command(JOB, *flags, cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
         job_workers.until(lambda: len(job_workers.books) == WORKERS, "all train")

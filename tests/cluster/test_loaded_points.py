@@ -48,7 +48,7 @@ def children_of(command: Command, pid: int) -> list[int]:
         try:
             parent = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
-            continue  # the process has ended meanwhile
+            continue  # the process has ended since its id was listed
         found += [child] if int(parent) == pid else []
     return found
 

@@ -116,7 +116,8 @@ def test_points_of_a_worker_that_is_killed_in_the_last_pass_are_in_the_last_sum(
     killed has visited 1 or 3 of its 4 chunks in the last pass."""
     more = ("--sync", "bsp", "--workers", 2, "--epochs", 3, "--set", "batch=75")
     with Command(JOB, *KIND, *STEP, *more, "--set", f"die={die}", cwd=tmp_path) as command:
-        assert command.wait(90) == 3, command.stderr()  # a worker has failed
+        # exit code 3: the job reached its goal, but a worker failed
+        assert command.wait(90) == 3, command.stderr()
         (ended,) = command.journal("ended")
         assert ended["fields"]["goal"] == "passes"
     assert [path.read_text() for path in tmp_path.glob("*.fault")] == []

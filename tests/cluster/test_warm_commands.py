@@ -186,7 +186,7 @@ def opened_by(pid: int) -> set[str]:
     """Return the sockets, pipes and files that a process has open."""
     targets = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        # the descriptor with which this loop read the folder is closed already
+        # the descriptor with which this loop has read the folder is closed already
         with contextlib.suppress(FileNotFoundError):
             targets.add(os.readlink(entry))
     return {target for target in targets if not target.startswith(("/dev/", "anon_inode:"))}

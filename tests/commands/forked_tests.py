@@ -163,5 +163,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    this_module = sys.modules["__main__"]  # Python would clear a module that nothing refers to
+    # keep a reference, because Python clears a module to which no object refers
+    this_module = sys.modules["__main__"]
     main()

@@ -165,7 +165,7 @@ class Terminal:
             return
         try:
             data = self._decoder.decode(os.read(self._outside, 65536))
-        except OSError:  # the command has closed its side
+        except OSError:  # the command has ended and closed its side of the pty
             self._closed = True
             return
         self.raw += data

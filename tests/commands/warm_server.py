@@ -241,7 +241,7 @@ def serve(listener: socket.socket, mark_address: int) -> dict[str, Any]:
                 continue
             client = key.fileobj
             body, descriptors, _, _ = socket.recv_fds(client, MOST_NBYTES, DESCRIPTORS)
-            if not body:  # the test process has ended
+            if not body:  # an empty message means that the test process has ended
                 selector.unregister(client)
                 clients.remove(client)
                 client.close()
@@ -341,7 +341,7 @@ def _reset_signals() -> None:
     for number in (
         signal.SIGPIPE,
         signal.SIGXFSZ,
-    ):  # `Popen` resets these signals, and a new Python process ignores them
+    ):  # ignore these signals as a new Python process does; `Popen` has reset them
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -389,7 +389,7 @@ def _warm_up() -> None:
     import polyrhythm.engines.standalone_worker  # noqa: F401
     from polyrhythm.cli.main import make_app
 
-    make_app()  # imports the modules of all commands
+    make_app()  # building the commands imports their modules
     with contextlib.suppress(ImportError):
         importlib.import_module("typer._adapters")  # typer imports it to read the first flag
     # The first optimizer of a process imports a large part of torch.
@@ -439,7 +439,7 @@ def use_huge_pages() -> None:
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         area, permissions, inode = fields[0], fields[1], fields[4]
-        if permissions != "rw-p" or inode != "0":  # skip memory that is shared or maps a file
+        if permissions != "rw-p" or inode != "0":  # only private memory without a file can be moved
             continue
         begin, end = (int(address, 16) for address in area.split("-"))
         first = -(-begin // _HUGE_PAGE_NBYTES) * _HUGE_PAGE_NBYTES
@@ -464,7 +464,7 @@ class _QuickEnd:
         self.status: int | None = None
         """The exit status. None: Python ends the process itself, as after an exception that was not
         caught."""
-        atexit.register(self._end)  # handlers run in reverse order, so this one is the last
+        atexit.register(self._end)  # exit handlers run in reverse order, so this one runs last
 
     def _end(self) -> None:
         if self.status is None:

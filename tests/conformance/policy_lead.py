@@ -347,7 +347,8 @@ class ModelLead:
 def _check_reason(reason: Reason) -> None:
     if not isinstance(reason, Reason) or not reason.code:
         raise Violation(f"{reason!r} has no code")
-    msgspec.json.encode(reason)  # reasons are sent to workers and written to the journal
+    # it must be possible to encode a reason, because reasons are sent to workers and journalled
+    msgspec.json.encode(reason)
 
 
 def _names(workers: set[int]) -> str:

@@ -113,7 +113,8 @@ def test_time_in_which_the_process_was_paused_itself_does_not_count(
 ) -> None:
     watcher.beats(10)
     watcher.pass_to(watcher.now + BEAT)
-    watcher.now += pause_s * SECOND  # nothing wakes a stopped process
+    # the process is stopped for this time, so it misses its wake-ups
+    watcher.now += pause_s * SECOND
     watcher.tell(ev.Tick())
     assert watcher.seen == []
     watcher.pass_to(watcher.now + 3 * SECOND)

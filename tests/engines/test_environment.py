@@ -48,7 +48,9 @@ def _spins_of_a_server() -> str:
         assert process.stderr is not None
         for line in process.stderr:
             if "GOMP_SPINCOUNT" in line:
-                process.kill()  # this line comes long before the import of torch is complete
+                # end the process now: the line is printed long before the import of torch is
+                # complete
+                process.kill()
                 return line.rstrip()
             if "could not reach lead" in line:
                 pytest.skip("this torch's OpenMP does not say how long it spins")

@@ -30,7 +30,8 @@ def test_the_fork_server_ends_without_output_if_its_reports_are_not_read() -> No
         socket.send_fds(here, [pack_line(request)], [theirs.fileno()])
         control.close()
         theirs.close()
-    here.recv(1, socket.MSG_PEEK)  # the report of the started process is never read
+    # wait for the first report of the fork server, but leave it unread
+    here.recv(1, socket.MSG_PEEK)
     here.close()
     _, said = fork_server.communicate(timeout=60)
     assert fork_server.returncode == 0

@@ -23,7 +23,7 @@ def local_job(tmp_path: Path, said: list[str]) -> LocalJob:
     job = JobSpec(job="j", name="digits")
     server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
     local_job = LocalJob([server], EngineWatch(say=said.append))
-    # this failure happened long enough ago to be reported
+    # a failure of a worker that has not been reported yet
     local_job._failures._unsaid = {"worker-0": "it raised"}
     return local_job
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyrhythm import Worker
 
-# processes that a command starts import modules of this repository
+# let processes that a command starts import modules of this repository
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.gpu import device_job as dj

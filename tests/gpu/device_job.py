@@ -10,7 +10,7 @@ import torch
 
 from polyrhythm import Worker
 
-# processes that a command starts import modules of this repository
+# let processes that a command starts import modules of this repository
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.learn import twin_job as tj

@@ -237,7 +237,7 @@ def test_autocast_and_a_grad_scaler_train_on_a_device(place: Place, dtype: torch
     run_inline(JobSpec(job="amp", rounds=40, heartbeat_s=20.0), main, timeout_s=90)
 
 
-@pytest.mark.filterwarnings("ignore")  # warnings of torch's compiler
+@pytest.mark.filterwarnings("ignore")  # torch's compiler prints warnings
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.gpu, pytest.mark.slow])]
 )
@@ -246,7 +246,7 @@ def test_a_compiled_model_trains_on_a_device(place: Place, backend: str) -> None
     if backend == "inductor":
         try:
             torch.compile(torch.sin)(torch.ones(2, device=place.device))
-        except Exception as error:  # it needs a C compiler, and Triton on a GPU
+        except Exception as error:  # inductor needs a C compiler, and Triton on a GPU
             pytest.skip(f"torch cannot compile here: {error}")
 
     def main(worker: Worker) -> None:

@@ -218,7 +218,7 @@ def test_a_gradient_that_is_not_finite_is_named(place: Place, bad: float, pins: 
     with pytest.raises(NotFinite, match=r"^the gradient of 'wide.weight' holds NaN or infinity"):
         pair.device.check_gradients()
     gradient.view(-1)[-1] = 3.0e38
-    pair.device.fill_gradients(pair.push[1])  # the sum of all gradients is not finite
+    pair.device.fill_gradients(pair.push[1])  # all gradients are finite, but their sum is not
     pair.device.check_gradients()
 
 

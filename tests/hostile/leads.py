@@ -245,7 +245,8 @@ class HostileLead:
             try:
                 hello = m.DECODERS[m.EVENT_TYPES[m.OperatorHello]].decode(head)
             except msgspec.DecodeError:
-                # the acceptor refuses this hello, so the lead gets neither it nor the request
+                # the acceptor refuses this hello, so the lead gets neither the hello nor the
+                # request
                 return
             assert isinstance(hello, m.OperatorHello)
             self.tell(ev.OperatorHelloReceived(link, hello))

@@ -125,7 +125,7 @@ def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
                 raise AssertionError(
                     f"input {number} of seed {seed!r}, a {kind.__name__}: {head!r}"
                 ) from error
-            if target.ended:  # a server or an operator may end the job
+            if target.ended:  # a hostile server or operator may end the job, so a new one begins
                 target = HostileLead(rng, role, policy)
     assert accepted > 5 * lots, "most inputs were refused before the lead saw them"
 
@@ -137,7 +137,8 @@ def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
 def resources() -> Iterator[None]:
     """Assert that the process has as many threads and descriptors and as much memory after the test
     as before."""
-    torch.ones(1, requires_grad=True).sum().backward()  # torch opens devices when it is first used
+    # let torch open its devices and start its threads before they are counted
+    torch.ones(1, requires_grad=True).sum().backward()
     gc.collect()
     threads, descriptors = threading.active_count(), _descriptors()
     yield

@@ -208,7 +208,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
 
     send(
         OVER_PORTS // 4
-    )  # by then the process has allocated what it allocates only once, such as the threads of torch
+    )  # measure after these inputs, because some memory and threads are allocated only once
     before = [(threads(pid), descriptors(pid), resident_kb(pid)) for pid in servers]
     send(OVER_PORTS)
     for pid, (some_threads, some_descriptors, some_kb) in zip(servers, before, strict=True):

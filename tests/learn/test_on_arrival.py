@@ -106,7 +106,7 @@ def moved_by_one(workers: int, sync: str, kind: str, optimizer: str = "SGD", **j
                 moved.append(parameter[0].item())
                 first.set()
 
-    rounds = 2  # with one round, the job would end with the first contribution
+    rounds = 2  # with a goal of one round, the job could end before the step is measured
     run = run_inline(
         JobSpec(job="one", sync=sync, kind=kind, workers=workers, servers=2, rounds=rounds, **job),
         main,

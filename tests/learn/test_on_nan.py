@@ -54,7 +54,8 @@ def train(worker: Worker, ends: dict[str, Norm], spoil: Any = spoiled) -> None:
     optimizer = worker.attach(model, momentum)
     for step, (points,) in enumerate(worker.batches(DATA, batch_size=4), start=1):
         if spoil(worker.name, step):
-            points = points * float("nan")  # spoils the gradients and BatchNorm's buffers
+            # NaN in the points makes the gradients and BatchNorm's buffers NaN
+            points = points * float("nan")
         loss = model(points).square().mean()
         loss.backward()
         optimizer.step(objective=loss)

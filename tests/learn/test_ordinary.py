@@ -418,7 +418,8 @@ def test_a_data_loader_with_worker_processes() -> None:
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.3))
         loader = DataLoader(TensorDataset(numbers, 2 * numbers), batch_size=10, num_workers=2)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of forks in a process with threads
+            # Python warns about forks in a process with threads, and the loader forks
+            warnings.simplefilter("ignore")
             while not worker.stopped:
                 for x, y in loader:
                     F.mse_loss(model(x), y).backward()

@@ -176,7 +176,7 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
                 weight = model.weight.detach().clone()
             before = worker._visits.points
             if number % 6 == 0:
-                time.sleep(0.15)  # this micro-batch takes long
+                time.sleep(0.15)  # this micro-batch takes so long that it is abandoned
             (model(inputs) - wanted).square().mean().backward()
             visited.append(points.tolist())
             was = len(exchanges.of(worker))

@@ -137,11 +137,11 @@ def test_a_pipe_that_is_not_read_holds_nothing_up_and_loses_no_line(tmp_path: Pa
     count = 20_000
     read = b""
     with open(inside, "w") as file, open(outside, "rb", buffering=0) as reader:
-        # the reader is closed first, so that nothing waits for it if the test fails
+        # if the test fails, `reader` is closed before `file`, so that closing `file` does not block
         progress = display(tmp_path, file)
         write(tmp_path, "worker-0", b"".join(b"line %07d\n" % n for n in range(count)))
         for _ in range(20):
-            progress.tick()  # this call returns, although the pipe is full
+            progress.tick()  # must return although the pipe is full
         progress.say("something to say")
         while read.count(b"line ") < count or b"to say" not in read:
             progress.tick()

@@ -255,7 +255,7 @@ def test_eta_star_against_brute_force(a: float, b: float, phi: float) -> None:
     """ "we can compute an optimal interval": none of 100,000 other intervals gains more."""
     eta = best_interval(a, b, phi)
     assert eta is not None
-    zero = -b / a  # longer intervals gain nothing
+    zero = -b / a  # the gain is zero at this interval, and negative for longer ones
     tried = max(
         (zero * at / 100_000 for at in range(1, 100_000)), key=lambda x: Line(a, b).gain(x, phi)
     )

@@ -543,7 +543,7 @@ class Ensemble:
         arrive later."""
         expected = not life.gone and life.expected is not None and effect.round >= life.expected
         queue.appendleft(("bytes", life, server, effect, slices, expected))
-        if self.by_reference:  # the reader copies all slices at once
+        if self.by_reference:  # a reader that gets a reference copies all slices at once
             self._deliver(queue)
 
     def _take_bytes(

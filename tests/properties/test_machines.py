@@ -50,7 +50,7 @@ def check_finished(run: Ensemble) -> None:
 
 def test_the_job_reaches_its_rounds() -> None:
     for seed in range(SEEDS):
-        run = play(seed, timer_rate=0.0)  # round 1 waits for all workers
+        run = play(seed, timer_rate=0.0)  # without a timer, round 1 waits for all workers
         check_finished(run)
         assert len(run.promised) >= ROUNDS * run.job.workers
         assert all(life.resumed == list(range(ROUNDS + 1)) for life in run.lives)

@@ -141,7 +141,7 @@ class Blocks(SimSliceStore):
         before = {slice_: self.place(slice_, slot) for slice_, slot in self._at.items()}
         event = super().reroute(routes, routing)
         for slice_, place in before.items():
-            # the role of the slice has changed, and so has its memory
+            # the server has another role for this slice now, so the slice is in other memory
             if self.place(slice_, place[2]) != place:
                 self._at[slice_] = self._first if slice_ in self.slices else 0
                 block = Counter(self._blocks.get(place, ()))

@@ -185,7 +185,7 @@ class Decisions:
             case ev.WorkerHelloReceived(hello=hello):
                 number = int(hello.name.removeprefix("worker-"))
                 self.score.append(("join", number, len(self.made)))
-            case m.Attach(worker=worker):  # the worker has joined, so the next one may join
+            case m.Attach(worker=worker):  # only when a worker has attached may the next one join
                 self.done["join", worker] += 1
             case m.Enrol(worker=worker):
                 self._did("enrol", worker)
@@ -382,7 +382,7 @@ class Conductor:
             case "crash":
                 self.workers[worker].crash()
             case "abstain":
-                pass  # workers abstain by themselves
+                pass  # a worker abstains without being told to
 
 
 def conduct(job: m.JobSpec, score: list[tuple[str, int, int]], found: Decisions) -> None:

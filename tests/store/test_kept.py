@@ -34,7 +34,8 @@ def test_a_flipped_byte_is_found_wherever_it_is() -> None:
         except DamagedCheckpoint:
             pass
         else:
-            # the index contains spaces and names; the manifest has its digest
+            # only a change in the index may go unnoticed here: the manifest has a digest of the
+            # index
             assert at < 8 + int.from_bytes(data[:8], "little"), found
         data[at] ^= 4
 

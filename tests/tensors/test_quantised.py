@@ -123,7 +123,7 @@ def test_the_largest_numbers_of_a_dtype_stay_finite() -> None:
         largest = torch.finfo(dtype).max
         numbers = torch.tensor([largest, -largest, 0.0] * 100, dtype=dtype)
         quantiser, slice_ = Quantiser(keeps_residuals=True), slice_of(300)
-        for _ in range(3):  # the residual is added to the largest number
+        for _ in range(3):  # from the second time on, the residual is added to the largest number
             read = sent(quantiser, slice_, numbers.clone())
             assert bool(read.isfinite().all())
             assert float(read[0]) > 0.98 * largest and float(read[1]) < -0.98 * largest

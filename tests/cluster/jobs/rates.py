@@ -20,5 +20,5 @@ def main(worker):
             book.write(f"{worker.incarnation} {model.weight.item()} {taken}\n")
             steps[worker.incarnation] = taken + 1
             model(torch.ones(1, 1)).sum().backward()
-            time.sleep(0.005)  # make the step take some time
+            time.sleep(0.005)  # the sleep stands for computing
             optimizer.step(points=1)

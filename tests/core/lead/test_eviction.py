@@ -286,7 +286,8 @@ def test_an_evicted_worker_rejoins_when_the_users_code_has_finished_its_step(
 def test_an_evicted_worker_that_waits_rejoins_at_once() -> None:
     made = worker()
     made.handle(COMPUTED, 2)
-    made.handle(COMPUTED, 2)  # under asp the worker waits for the answer to its first contribution
+    # under asp the worker now waits for the answer to its first contribution
+    made.handle(COMPUTED, 2)
     effects = list(made.handle(m.Evicted(**WHO, reason=SILENT), 3))
     assert of(effects, fx.Rejoin)
     assert of(effects, fx.Expect) == [fx.Expect(None)], "what is on its way must not land"

@@ -292,7 +292,8 @@ def test_a_contribution_that_came_before_the_fold_is_not_acknowledged_unless_it_
     seat.tell(ev.Contributed(0, 1, 1, 1))
     seat.fold(1, rows=(m.Row(0, 1, 1), m.Row(1, 2, 0)))
     seat.tell(ev.FoldDone(1, 1.0))
-    late = seat.tell(ev.Contributed(1, 2, 1, 1))  # added before the fold of round 1
+    # a contribution that was added before the fold of round 1, and is reported after it
+    late = seat.tell(ev.Contributed(1, 2, 1, 1))
     assert acknowledged(late) == []
     assert [arrived.worker for arrived in sent(late, m.Arrived, "lead")] == [1]
     seat.fold(2, rows=(m.Row(0, 1, 1), m.Row(1, 2, 1)))

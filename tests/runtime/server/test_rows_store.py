@@ -174,7 +174,8 @@ def test_a_promoted_replica_has_the_rows_and_takes_again_what_was_not_named() ->
     for store in site.stores:
         store.reroute(promoted, 3)
     site.stores.reverse()
-    site.give(0, 1, 3.0)  # the row has this contribution already, so it is not added again
+    # the contribution is sent again; the row contains it already, so it is not added
+    site.give(0, 1, 3.0)
     site.give(1, 1, 4.0)
     site.fold(anna=1, bert=1)
     assert site.value(STATISTICS) == 7.0

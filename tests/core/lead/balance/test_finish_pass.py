@@ -35,7 +35,8 @@ def test_nothing_moves_if_the_times_differ_by_less_than_a_chunk() -> None:
 
 
 def test_nothing_moves_if_the_difference_is_uncertain() -> None:
-    unsure = replace(SLOW, error=0.002)  # its remaining time has a standard error of 1 s
+    # with 500 points left, the remaining time has a standard error of 1 s
+    unsure = replace(SLOW, error=0.002)
     assert not finish_pass([FAST, unsure], CHUNK, ROUND_S).moves
 
 
