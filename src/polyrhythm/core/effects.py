@@ -171,9 +171,9 @@ class Enlist(Effect, frozen=True):
 
 
 class StartFold(Effect, frozen=True):
-    """Fold the aggregate of `round` into the buffer `slot`. `fill`: the slot in which plain
-    addition grows the next version. `share`: the fraction of a full optimizer step. `rows`: see
-    `Fold.rows`."""
+    """Fold the aggregate of `round` into the buffer `slot`. `fill`: with plain addition, the slot
+    in which the next version is built up. `share`: the fraction of a full optimizer step. `rows`:
+    see `Fold.rows`."""
 
     round: int
     slot: int

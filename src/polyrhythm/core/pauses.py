@@ -10,7 +10,8 @@ detected.
 from collections import deque
 
 _SLACK_NS = 500_000_000
-"""On a busy host a thread may run this much later than it asked for."""
+"""A reading of the clock is late only if it comes later than planned by more than this, because a
+thread may have to wait on a busy host."""
 _REMEMBERED = 64
 
 

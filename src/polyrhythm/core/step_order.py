@@ -20,7 +20,7 @@ made none."""
 
 @dataclass(frozen=True, slots=True)
 class OrderBroken:
-    """A step that is not the next one in the order. The members are numbers of models."""
+    """A step that is not the next one in the order. Both fields contain numbers of models."""
 
     expected: tuple[int, ...]
     """The order of the steps, or the part of it that is known so far."""

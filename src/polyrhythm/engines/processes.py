@@ -143,8 +143,8 @@ class Processes:
         self._selector.register(ours, selectors.EVENT_READ, None)
 
     def cuda_found(self) -> CudaFound:
-        """The CUDA devices of this host. Call this once, after `begin` with `cuda`: it waits until
-        the fork server has looked for them."""
+        """The CUDA devices of this host. Call this once, after `begin` with `cuda`: the call waits
+        until the fork server has looked for them."""
         assert self._exits is not None
         found = self._exits.next().found
         assert found is not None

@@ -165,8 +165,9 @@ def call(main: Callable[[Worker], None], worker: Worker) -> None:
 
 
 def out_of_memory(error: RuntimeError) -> OutOfMemory | None:
-    """The error in one line if the device has no memory left. The text of torch has several
-    sentences about its allocator, and other errors of the driver have only a text."""
+    """The error in one line if the device has no memory left. Torch's own text has several
+    sentences about its allocator. Some errors of the driver can be recognised only by their
+    text."""
     if not isinstance(error, torch.OutOfMemoryError) and not any(
         words in str(error) for words in _OUT_OF_MEMORY
     ):

@@ -32,8 +32,8 @@ from polyrhythm.wire.frames import (
 from polyrhythm.wire.messages import Message
 
 _DIRECT_NBYTES = 256 * 1024
-"""Up to this many queued bytes, the calling thread writes them itself, because waking the sender
-thread would take longer."""
+"""If at most this many bytes are queued, the calling thread writes them itself, because waking the
+sender thread would take longer."""
 _BUFFERS_PER_CALL = 512
 _MOST_QUEUED = 2**17
 """A link with this many unsent frames is ended, because its peer sends requests and does not read

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 _ROUNDINGS = 8
-"""A contribution is the difference from the last version, which is added to that version again. The
-sum differs from what the worker computed by at most this many rounding errors."""
+"""A contribution is the difference between the worker's parameters and the last version, and is
+added to that version again. The sum differs from what the worker computed by at most this many
+rounding errors."""
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -69,7 +70,7 @@ class History:
 
 
 def _same_but_rounded(version: torch.Tensor, own: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether the version is `own`, except for rounding errors: the difference between `own` and
-    `base` was sent, and added to `base` again."""
+    """Whether the version has the parameters `own`, except for rounding errors. These arise because
+    the difference between `own` and `base` is sent, and added to `base` again."""
     bound = _ROUNDINGS * torch.finfo(own.dtype).eps * (own.abs() + base.abs())
     return bool(((version - own).abs() <= bound).all())

@@ -225,7 +225,8 @@ def rows_of(columns: Iterable[torch.Tensor]) -> Callable[[Indices], tuple[torch.
 
 
 def arrays_of(dataset: Any) -> tuple[Column, ...] | None:
-    """The columns of a data set as arrays that share its memory; None if a column cannot be one."""
+    """The columns of a data set as arrays that share its memory; None if a column cannot be such an
+    array."""
     found = [array_of(tensor) for tensor in tensors_of(dataset) or (None,)]
     arrays = tuple(array for array in found if array is not None)
     return arrays if len(arrays) == len(found) else None

@@ -98,12 +98,13 @@ class Lookahead:
         return self._ahead.popleft(), batch
 
     def put_back(self, batches: int) -> None:
-        """Return the points of the last batches that `next` returned."""
+        """Give back the points of the last batches that `next` returned, so that they are drawn
+        again."""
         self._flush()
         self._points.put_back(batches)
 
     def close(self) -> None:
-        """Return the points that are loaded ahead, and end the loader's processes."""
+        """Give back the points that are loaded ahead, and end the loader's processes."""
         self._flush()
         self._loader = None
 

@@ -29,7 +29,8 @@ class Order(Protocol):
         """The order in which points are assigned to chunks."""
 
     def edges(self, rng: np.random.Generator) -> list[int]:
-        """The places in this order at which row groups begin. It is best cut into chunks there."""
+        """The positions in the order of `deal` at which row groups begin. Chunks should begin there
+        too."""
 
     def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
         """The points of a chunk in the order of one pass."""
@@ -140,7 +141,7 @@ class Points:
         return points, tuple(ChunkProgress(number, *self._at[number]) for number in before)
 
     def put_back(self, batches: int = 1) -> None:
-        """Return the points of the last `batches` calls of `next`, so that the next calls give them
+        """Take back the last `batches` calls of `next`, so that the next calls give the same points
         again."""
         self._todo.clear()
         for _ in range(min(batches, len(self._log))):

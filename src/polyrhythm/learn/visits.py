@@ -30,8 +30,8 @@ class Visits:
         self._lease = 0
         self._before: tuple[float, dict[int, ChunkProgress], float] = (0.0, {}, 0.0)
         self.put_back: Callable[[int], None] | None = None
-        """Returns the points of the last batches, so that they are visited again. None if that is
-        not possible."""
+        """A function that gives back the points of the last batches, so that they are visited
+        again; None if that is not possible."""
 
     def begin(self, lease: int) -> None:
         """Note the lease of the points that follow. If points were visited since the last
@@ -75,7 +75,8 @@ class Visits:
         return self.put_back is not None
 
     def take_back(self) -> None:
-        """Return the points of the batches since the last step, so that they are visited again."""
+        """Give back the points of the batches since the last step, so that they are visited
+        again."""
         assert self.put_back is not None
         self.points, self._progress, self.dropped = self._before
         self.put_back(self.unstepped)

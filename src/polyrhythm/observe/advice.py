@@ -90,8 +90,8 @@ def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
 
 
 def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:
-    """The worker that waited for the smallest share of its time, and the difference between the
-    median share of the others and its own."""
+    """The worker that has waited for the smallest share of its time, and by how much the median of
+    the other workers' shares is larger."""
     waits = {name: time.shares[1] for name, time in times.items() if time.shares is not None}
     if len(waits) < 2:
         return None

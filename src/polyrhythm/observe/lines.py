@@ -11,7 +11,8 @@ import re
 from polyrhythm.core.text import shown
 
 _MOST_CHARACTERS = 1_000
-"""How much of a line is shown: at most what a pipe takes at once."""
+"""How many characters of a line are shown: so few that the line can be written to a pipe at
+once."""
 _MOST_HELD = 64 << 10
 """How much of an unfinished line is kept in memory."""
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")

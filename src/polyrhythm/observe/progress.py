@@ -35,12 +35,12 @@ _REDRAW_EVERY_S = 0.25
 _OUTPUT_S = 0.1
 """How long the lines of processes are printed before the command attends to the job again."""
 _PIECE = 4_000
-"""How many bytes are printed at a time: a pipe that takes output takes at least this much."""
+"""How many bytes are printed at a time: a pipe that accepts output accepts at least this much."""
 _PIECE_ABOVE_TABLE = 16_000
 """How many bytes are printed at a time in a terminal with a live table. The table is redrawn after
 every such piece."""
 _MOST_WAITING = 10_000
-"""The most lines that wait for a terminal that takes no output."""
+"""The most lines that wait for a terminal that accepts no output."""
 
 
 class _Lines:

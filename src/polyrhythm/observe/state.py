@@ -217,7 +217,8 @@ class RunState(RunFacts):
         self._take_back(line)
 
     def _take_back(self, kept: dict[str, Any]) -> None:
-        """These chunks have not moved: take them from the last moves between the two workers."""
+        """These chunks have not moved after all: subtract them from the last moves between the two
+        workers."""
         chunks, points = kept.get("chunks", 0), kept.get("points", 0)
         for at, move in reversed(list(enumerate(self.moves))):
             fields = move.get("fields", {})

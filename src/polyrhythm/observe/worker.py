@@ -75,8 +75,8 @@ class ObservedWorker:
     device: str = ""
     """The device on which the worker computes; empty if the journal does not say so."""
     measured: Fields = field(default_factory=dict)
-    """The fields in the last line. `before` has the fields of a line that is `recent_s` seconds
-    older."""
+    """The fields of this worker in the last line about rounds. `before` has the fields of a line
+    that is `recent_s` seconds older."""
     before: Fields = field(default_factory=dict)
     recent_s: float = 0.0
     reports: dict[str, float] = field(default_factory=dict)
@@ -96,8 +96,8 @@ class ObservedWorker:
 
     @property
     def passes(self) -> float | None:
-        """The passes over its own points; None if they do not differ between workers, or are not
-        known."""
+        """How many passes the worker has made over its points; None if the passes do not differ
+        between workers, or are not known."""
         return self.measured.get("passes")
 
     @property

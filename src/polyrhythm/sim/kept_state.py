@@ -1,4 +1,5 @@
-"""The state that a simulated worker's code keeps (`worker.keep`): only its size travels, in parts."""
+"""The state that a simulated worker's code keeps (`worker.keep`): only its size is sent, in
+parts."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.keeping import parts_of

@@ -86,13 +86,13 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     (their points travel too) or blocking (both workers wait meanwhile). auto: lease under fsp, and
     full with data_private."""
     migrate_memory: Size | None = None
-    """For full and blocking: the most bytes of a worker's inactive copies. None: as many points as
-    the worker's first share has."""
+    """For migrate = "full" and "blocking": the most bytes of a worker's inactive copies. None: as
+    many points as the worker's first share has."""
     data_private: bool = False
     """Whether every worker has a data set of its own. `points` in its [[workers]] table gives the
     size."""
     point: Size = Size(100)
-    """The size of a point, for full and blocking."""
+    """The size of a point, for migrate = "full" and "blocking"."""
     most_steps: int = 64
     """For psp: the most steps that the fastest worker may take between two barriers."""
     probe_points: int = 2048

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 FEW = 32768
-"""Up to this many elements, the overhead of a call dominates, and calls of numpy have less."""
+"""For at most this many elements, a call takes most of the time, and a call of numpy takes less
+than one of torch."""
 _NUMPY = (torch.float32, torch.float64)
 Numbers = npt.NDArray[np.floating[Any]]
 

@@ -30,7 +30,7 @@ def _computed_in(wire: torch.dtype) -> torch.dtype:
 
 
 def _largest_scale(wire: torch.dtype) -> float:
-    """The largest scale: no number of a block exceeds the range of its dtype."""
+    """The largest scale with which no number of a block exceeds the range of its dtype."""
     return torch.finfo(wire).max / (_MOST + 1)
 
 

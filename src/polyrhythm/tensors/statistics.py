@@ -43,7 +43,8 @@ class RowSums(_ByName):
 
     def __init__(self) -> None:
         self._rows: dict[int, WorkerRows[torch.Tensor]] = {}
-        """The rows of each slice. Those of a slice appear with its first fold, or its state."""
+        """The rows of each slice. A slice has rows after its first fold, or after its state has
+        arrived."""
 
     def _of(self, held: Held) -> WorkerRows[torch.Tensor]:
         found = self._rows.get(held.slice.id)

@@ -36,9 +36,11 @@ class WorkerTotals:
     transfer_ns: int = 0
     redone_ns: int = 0
     skipped: int = 0
-    """How many of its steps and contributions were left out because they were not finite."""
+    """How many steps and contributions of this worker were left out because they were not
+    finite."""
     without_step: int = 0
-    """How many of its contributions were left out because the training loop had made no step."""
+    """How many contributions of this worker were left out because the training loop had made no
+    step."""
 
     def fields(self) -> dict[str, int]:
         fields = {
@@ -152,7 +154,8 @@ class Accounting:
             span.objective_weight += trailer.weight
 
     def visit(self, worker: int, points: int) -> None:
-        """A worker has visited these points, and all its steps with them were contributed earlier."""
+        """A worker reports that it has visited these points. Its earlier contributions contain all
+        steps that it made with them."""
         if points:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points

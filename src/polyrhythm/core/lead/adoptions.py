@@ -15,8 +15,8 @@ from polyrhythm.wire.messages import Leased
 class Adoptions:
     def __init__(self) -> None:
         self._chunks: dict[int, tuple[Holder, int]] = {}
-        """Per chunk its new holder, and the number of the first lease with this chunk that was sent
-        to the new holder; 0 if none was sent yet."""
+        """Per chunk: its new holder, and the number of the first lease with this chunk that was
+        sent to this holder (0 if none was sent yet)."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)

@@ -19,8 +19,8 @@ count as one."""
 
 FEWEST_CHUNKS = 4
 CHUNK_POINTS = 4096
-"""Kind statistics: a member has at least 4 chunks. It has more only if each then still has at least
-this many points."""
+"""Kind statistics: a member has more than 4 chunks only if each of them has at least this many
+points."""
 
 
 def announced(first: Sequence[int]) -> tuple[int, ...]:

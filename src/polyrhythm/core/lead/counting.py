@@ -32,8 +32,8 @@ class Counting:
         self._stopping = parts.stopping
         self._evaluator = parts.evaluator
         self._reports: dict[tuple[int, int], m.Abstained] = {}
-        """Per member, its report of visited points whose contributions were sent, but are not
-        complete yet."""
+        """Per member, a report of visited points. It is kept until the contributions with the steps
+        that used these points are complete."""
         self._noted: set[int] = set()
         """Workers for which the journal already says that they have no point to visit."""
 
@@ -131,8 +131,8 @@ class Counting:
         return in_vain is None
 
     def _visit(self, member: Member) -> None:
-        """Count the points that a member has reported without a contribution, if all of its
-        contributions are complete: the steps with these points are among them."""
+        """Count the points in the report of a member, if all contributions of the member are
+        complete: they contain the steps that used these points."""
         if self._reports and not self._contributions.incomplete(*member.key):
             message = self._reports.pop(member.key, None)
             if message is not None:

@@ -369,7 +369,7 @@ class DataPlan:
         self._ahead.settle()
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint of the fold that has just ended. `names`: of the members."""
+        """The chunks for a checkpoint of the last fold. `names`: the names of the members."""
         return tuple(
             RecordedChunk(
                 chunk.first,

@@ -283,8 +283,8 @@ class PrivatePlan(DataPlan):
             self._tell("data-returned", found.name, back, self.points)
 
     def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
-        """A member numbers the points of its own chunks as its own data set does. The points of other
-        data sets get higher numbers, each a different one."""
+        """In a lease, the points of a member's own data set have the numbers that they have there.
+        Points of other data sets get higher numbers, each a different one."""
         chunk, mine = self.chunks[index], self._mine.get(holder)
         if mine is None:
             return chunk.first, chunk.last

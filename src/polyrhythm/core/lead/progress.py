@@ -112,8 +112,8 @@ class JobProgress:
         return count, in_vain if self._skipped >= MOST_SKIPPED else None
 
     def visit(self, message: Abstained, *, ahead: bool) -> None:
-        """A member has no points left, and reports the points of its last batch. All its steps with
-        them were contributed."""
+        """A member has no points left, and reports the points of its last batch. All steps that it
+        made with these points were contributed."""
         points = self._commit(message, ahead=ahead)
         self.accounting.visit(message.worker, points)
         self._passes.visit(points)

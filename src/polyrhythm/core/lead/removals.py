@@ -15,8 +15,8 @@ import math
 from polyrhythm.core.lead.chunks import Holder
 
 _REJOINS_WITHIN_NS = 5 * 10**9
-"""How long an evicted worker whose link has ended may take to send a hello again: it closes the old
-link first."""
+"""How long an evicted worker may take to send a hello again after its link has ended. A worker that
+rejoins closes its old link first."""
 
 
 class Removals:

@@ -28,7 +28,8 @@ class Rounds:
         self.members: tuple[MemberSpec, ...] = ()
         """The members as the servers know them."""
         self.enlisted: frozenset[tuple[int, int]] = frozenset()
-        """The same members as pairs of worker and incarnation. Only they can read the version."""
+        """The members in `members`, as pairs of worker and incarnation. Only these workers can read
+        the version."""
         self.moved_ns = 0
         """When the last contribution was completed, or the last fold was ordered."""
         self.folds: dict[int, int] = {}

@@ -18,7 +18,8 @@ from polyrhythm.wire.messages.reasons import Field
 
 PATIENCE = 20
 _SAID_AFTER = 3
-"""If no worker evaluates, the line appears after this many reports of one metric."""
+"""If no worker evaluates, the lead says that a metric is missing after this many reports of another
+one."""
 _PASSES = 2
 _SILENT_NS = 30 * 10**9
 """If no worker has reported anything for this long, the lead says so in a line."""

@@ -24,8 +24,9 @@ _ADAPTIVE = "root"
 
 
 def power_for(async_scale: str, optimizer: str | None) -> float:
-    """The power p with which each contribution's rate is scaled by 1/members^p. `optimizer`: the
-    optimizer that servers run for this slice; None if they add what workers send."""
+    """The power p: the learning rate of each contribution is multiplied by 1/members^p.
+    `optimizer`: the optimizer that servers run for this slice; None if they add what workers
+    send."""
     if async_scale == "auto":
         async_scale = "members" if optimizer is None else _BY_OPTIMIZER.get(optimizer, _ADAPTIVE)
     return _POWERS[async_scale]

@@ -84,7 +84,8 @@ class Ledger:
 
     @property
     def opened(self) -> bool:
-        """Whether the lead has named members. By then every server has all initial parameters."""
+        """Whether the lead has named the members. It does so only when every server has all initial
+        parameters."""
         return self._opened
 
     # -- members -------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ class Ledger:
 
     def _reliable(self, primary: int) -> list[int]:
         """The slices that are copied from `primary`, except those whose state is still being
-        fetched; none at all if a replica among them is not current."""
+        fetched; empty if this server's copy of one of them is not current."""
         replicas = self.replicas_of(primary)
         if self._fresh.issuperset(replicas):
             return replicas

@@ -65,8 +65,8 @@ class OnArrivalLedger(Ledger):
 
 
 def _limited(rows: Rows, last: Mapping[tuple[int, int], int] | None) -> Rows:
-    """A copy of the rows, without contributions that come after the last one that is folded. The
-    rows of workers that left stay."""
+    """A copy of the rows that leaves out contributions after the last one that is folded. The rows
+    of workers that left are kept."""
     if last is None:
         return dict(rows)
     return {

@@ -22,7 +22,8 @@ class RoutingEpoch:
         self.place: Place | None = None
         """The routes of the epoch that the server changes to; None if it is not changing."""
         self.rerouted: Rerouted | None = None
-        """The contents of the slices, once they are as the routes of `place` say."""
+        """The event that says what the slices contain, once they are as the routes of `place`
+        say."""
         self.introduced: tuple[MemberSpec, ...] | None = None
         """The members that came with the routes; None if a fold has named members since."""
         self._overtaken: list[Place] = []

@@ -13,7 +13,8 @@ PATIENCE_NS = 10 * 10**9
 
 
 class Strangers:
-    """The links, oldest first within each kind. The caller gives each link a number."""
+    """The links whose handshake is not complete, oldest first within each kind. The caller gives
+    each link a number."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most

@@ -111,7 +111,8 @@ class Joining:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 
     def overdue(self, now_ns: int) -> Parted | None:
-        """The server that the lead has not mentioned in time, or None. It is returned once."""
+        """The server about which the lead has said nothing in time; None if there is none. It is
+        returned once."""
         parted = self.parted
         if parted is None or now_ns < parted.until_ns:
             return None

@@ -30,7 +30,7 @@ _VARIED = 0.2
 separate the cost of the start from that of the points."""
 _ALIKE = 0.003
 _HICCUP = 3.0
-"""A measurement counts at most as this many times the expected time. A longer one shows that the
+"""A measured time counts as at most this many times the expected time. A longer one shows that the
 host was busy with other work."""
 
 

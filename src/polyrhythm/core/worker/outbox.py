@@ -24,7 +24,8 @@ class WorkerOutbox:
         self.forget_identity()
 
     def forget_identity(self) -> None:
-        """Forget number and incarnation: the lead has not given this incarnation its own yet."""
+        """Forget the number and the incarnation, because the lead has not given the new incarnation
+        its own yet."""
         self.worker = -1
         self.incarnation = 0
         self.term = self.view = self.routing = 0

@@ -28,8 +28,8 @@ from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart, ColumnSpec
 
 _MOST_EDGES = 8
-"""If the points of a batch change from one chunk to another more often than this, they are first
-sorted by chunk."""
+"""If neighbouring points of a batch belong to different chunks more often than this, the points are
+first sorted by chunk."""
 
 
 @dataclass(slots=True)
@@ -156,7 +156,8 @@ class Fetcher:
         self._own = own
         self._columns = columns
         self._chunk = np.empty(0, np.int64)
-        """For each point, the leased chunk with which it was received; -1 for an own point."""
+        """For each point, the chunk with which it came from another worker; -1 for a point of this
+        worker's own data set."""
         self._position = np.empty(0, np.int64)
         """Per point of a received chunk, its position in that chunk; per own point, its number."""
         self._arrays = arrays
@@ -269,7 +270,7 @@ class Fetcher:
         self, indices: Indices, chunks: Indices, edges: Sequence[int]
     ) -> tuple[torch.Tensor, ...]:
         """The columns of these points, of which some belong to received chunks. A batch usually has
-        the points of one chunk after those of another; they begin at `edges`."""
+        the points of one chunk after those of another; `edges` says where each chunk begins."""
         if len(edges) > _MOST_EDGES:
             order = np.argsort(chunks, kind="stable")
             back = np.argsort(order, kind="stable")

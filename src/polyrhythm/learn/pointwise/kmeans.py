@@ -63,7 +63,8 @@ class KMeansAlgorithm(Algorithm):
 
     def memory(self, count: int) -> Memory:
         """`label`: the cluster of a point. `bound`: the drift of its cluster up to which the point
-        cannot change its cluster; it refers to this object. `square`: the squared norm."""
+        cannot change its cluster; it refers to the drift that this object has computed. `square`:
+        the squared norm."""
         return {
             "label": np.full(count, -1, np.int32),
             "bound": np.full(count, -np.inf, np.float32),

@@ -21,8 +21,8 @@ _MANY = 0.1
 would cost more."""
 
 DISTANCE_BYTES = 8 * 1024 * 1024
-"""The most bytes of the distances of a block of more than 64 rows, and of those that a thread keeps for
-the next visit."""
+"""The distances of a block with more than 64 rows have at most this many bytes. A thread keeps
+arrays of at most this size for the next visit."""
 
 
 def distance_rows(features: int, k: int, dtype: npt.DTypeLike) -> int:

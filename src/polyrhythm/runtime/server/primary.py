@@ -68,8 +68,8 @@ class Primary:
     """Whether contributions are added directly to a slot that becomes the next version (plain
     addition)."""
     _aggregates_in_slots = False
-    """Whether aggregates are in slots, where readers or replicas can read them. `change` assigns
-    their memory."""
+    """Whether aggregates are in slots, where readers or replicas can read them. If so, `change`
+    assigns them their memory."""
 
     def __init__(
         self,

@@ -158,8 +158,8 @@ class WorkerNode(MachineHost):
         return self.loop.resumed
 
     def await_version(self) -> int:
-        """Wait for the next version, and return how long that took. For a worker that contributes
-        without waiting and has no points left."""
+        """Wait for the next version, and return how long that took. This is for a worker that
+        contributes without waiting and has no points left."""
         began_ns = time.monotonic_ns()
         self.loop.await_version()
         return self.timesheet.waited_for_version(began_ns)
@@ -177,8 +177,8 @@ class WorkerNode(MachineHost):
         return self.timesheet.rebased(began_ns, anew=self.loop.terms.anew)
 
     def set_apart(self) -> None:
-        """Leave the last contribution out of the next one. For a worker that has not yet received a
-        version with the last contribution in it."""
+        """Leave the last contribution out of the next one. This is for a worker that has not yet
+        received a version with the last contribution in it."""
         assert self._model is not None
         self._model.set_apart(self._push.sent)
 

@@ -110,8 +110,8 @@ class Timesheet:
         return took_ns
 
     def rebased(self, began_ns: int, *, anew: bool) -> int:
-        """The worker has rebased its parameters, begun at `began_ns`. Returns how long that took.
-        `anew`: the worker has rejoined, so the time before `began_ns` is not counted."""
+        """The worker has rebased its parameters. `began_ns`: when that began. Returns how long that
+        took. `anew`: the worker has rejoined, so the time before `began_ns` is not counted."""
         if anew:
             self.waited_ns = self.transferred_ns = 0
             self.resumed_ns = began_ns

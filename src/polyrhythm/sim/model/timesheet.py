@@ -16,8 +16,8 @@ class SimTimesheet:
 
     def __init__(self) -> None:
         self.resumed_ns = 0
-        """When the user's code got the parameters. Time after that which does not count as computing
-        moves this value later."""
+        """When the user's code got the parameters. Later time that does not count as computing is
+        added to this value."""
         self.busy_ns = 0
         """The time at which the worker has handled the exchange and can compute."""
         self.stopped_ns = 0

@@ -46,8 +46,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     updater: str = "optimizer"
     options: dict[str, str] = {}
     async_scale: str = "auto"
-    """Without rounds: `members` divides the learning rate of every contribution by the number of
-    members, `none` does not."""
+    """Without rounds: how the learning rate of every contribution is scaled. `members` divides it
+    by the number of members, `root` by the root of this number, `none` leaves it as it is, and
+    `auto` chooses by the optimizer."""
     async_momentum: str = "round"
     """Without rounds: how often momentum decays. `contribution`: once per contribution. `round`:
     once per P contributions, where P is the number of members."""
@@ -58,8 +59,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     lead_timeout_s: float = 120.0
     """A worker or server ends when it has received nothing from the lead for this long."""
     respawn: bool = False
-    """Dead workers are started again. So a job whose workers are all dead waits for the next one
-    instead of ending."""
+    """Whether dead workers are started again. If so, a job whose workers are all dead waits for the
+    next one instead of ending."""
     targets: tuple[Target, ...] = ()
     """The job ends when one of these metrics has reached its value (`core/metrics.py`)."""
     max_seconds: float | None = None

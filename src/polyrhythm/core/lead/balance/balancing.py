@@ -37,8 +37,8 @@ class Moved:
 
 
 class Balancing:
-    """*A decision waits until the last moves are complete, and until every member was measured in a
-    few rounds since then.*"""
+    """*The next decision is made only when the last moves are complete, and every member has been
+    measured in a few rounds after them.*"""
 
     def __init__(self, migration: Migration | None = None, *, even: bool = False) -> None:
         """`migration`: delivers the points of chunks that move; None if only leases move. `even`:

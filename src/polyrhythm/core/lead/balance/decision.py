@@ -35,7 +35,7 @@ it."""
 _PASS = "balance-pass"
 _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More chunks would
-change its passes so much that the chunks had to come back."""
+change its passes so much that the chunks would have to come back."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """A difference must be larger than this many standard errors. The first number is for a move of
 many points, the second for a move of one or two chunks between workers that are known to differ."""

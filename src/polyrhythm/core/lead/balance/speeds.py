@@ -27,7 +27,8 @@ _LONG_S, _LONG_ROUNDS = 20.0, 64
 """The long mean is over about `_LONG_S` seconds, or over `_LONG_ROUNDS` rounds if these take
 longer."""
 _HALVES = (4, 8, 16, 32)
-"""After each of these numbers of rounds, the rounds up to the number before it are forgotten."""
+"""After each of these numbers of rounds, the rounds up to the previous number in the list are
+forgotten."""
 WANDER, WANDER_S = 0.1, 6.0
 """By which share the speed of a machine usually differs from its mean, and for how many seconds at
 a time."""

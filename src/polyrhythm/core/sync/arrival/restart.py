@@ -17,7 +17,7 @@ class Restart:
         self.bound = bound
         self._stopped: set[int] = set()
         self._passing: frozenset[int] = NO_WORKERS
-        """The worker that has just arrived and need not stop; empty if there is none."""
+        """The worker that has just arrived, if it need not stop; otherwise empty."""
         self._since_ns = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:

@@ -26,8 +26,8 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 _WAITING = Reason("waiting")
-"""The usual answer while members are missing. It does not list the missing members, so that most
-events cost little; `why` lists them."""
+"""The usual answer of the policy while members are missing. It does not list the missing members,
+because making the list for every event would take time; `why` lists them."""
 
 
 class Bsp:

@@ -52,8 +52,8 @@ class GlobalBatch:
         return decision
 
     def _divide(self) -> dict[int, int]:
-        """The points of each member in the round that opens. All members are released at once, so
-        their shares belong together."""
+        """The points of each member in the round that opens. The shares are computed together,
+        because all members are released at once."""
         members = self._barrier.members
         self._abstained = {each: n for each, n in self._abstained.items() if each in members}
         active = [each for each in members if self._abstained.get(each, 0) < _RESTS] or members
