@@ -77,7 +77,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "local-socket-of-any-user",
-        "A process uses the local socket of another user, which took a free name.",
+        "A process connects to a local socket that another user has opened under a free name.",
         "io:dial_local",
         "not same_user(sock)",
         "False",
@@ -120,7 +120,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "index-of-another-host",
-        "In a home that hosts share, the job of another host is found.",
+        "In a home folder that several hosts share, a command finds the job of another host.",
         "io:JobIndex.find",
         "entry.boot == boot",
         "True",
@@ -187,7 +187,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "worker-that-was-never-admitted-waits",
-        "A worker that cannot be a member waits for the lead like one that may be.",
+        "A worker that was never admitted is kept waiting instead of being refused at once.",
         "core:PeerAdmission.call_worker",
         "worker < 0 or incarnation <= 0",
         "False",
@@ -286,7 +286,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "operator-asks-twice",
-        "An operator that was refused, or has asked, asks again over the same link.",
+        "An operator whose request was answered sends a second request over the same link.",
         "core:Operators.take",
         "operator.asked",
         "False",

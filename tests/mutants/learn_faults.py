@@ -260,7 +260,7 @@ LEARN: tuple[Mutant, ...] = (
     ),
     mutant(
         "evaluations-without-a-share",
-        "A long evaluation is repeated without a pause in proportion.",
+        "The pause after an evaluation does not grow with the duration of the evaluation.",
         "learn:Evaluations.done",
         "max(self._least_ns, self._share * (now_ns - began_ns))",
         "self._least_ns",
@@ -320,7 +320,7 @@ LEARN: tuple[Mutant, ...] = (
     ),
     mutant(
         "writes-are-not-counted",
-        "A change of parameters between two samples is not found.",
+        "A change of parameters by the user's loop is not found if it lies between two checks.",
         "learn:WrittenParameters.check",
         "self._suspected = _SUSPECTED",
         "pass",

@@ -41,7 +41,7 @@ MIGRATION: tuple[Mutant, ...] = (
     ),
     mutant(
         "priority-never-ends",
-        "A moved chunk stays behind the others, so it is visited first for ever.",
+        "A moved chunk never makes up for its missing passes, so it is always visited first.",
         "learn:Points._advance",
         "passes, cursor = passes + 1, 0",
         "passes, cursor = passes + (passes == max(self._at.values())[0]), 0",

@@ -60,7 +60,7 @@ PAPERS: tuple[Mutant, ...] = (
     # -- FSP -----------------------------------------------------------------------------------
     mutant(
         "central-lead-does-not-pause",
-        "The lead does not call when the interval is over.",
+        "The lead does not call for contributions when the interval is over.",
         "core:Fsp._pause",
         "not asked and (self._semi or now_ns < pause_ns)",
         "not asked",
@@ -101,7 +101,7 @@ PAPERS: tuple[Mutant, ...] = (
     ),
     mutant(
         "stages-never-end",
-        "An interval stays though the objective gains less than was promised.",
+        "fsp keeps an interval although the objective gains less than the search predicted.",
         "core:AutoInterval._check",
         "stage.short == _CHECKS",
         "False",
@@ -167,7 +167,7 @@ PAPERS: tuple[Mutant, ...] = (
     # -- workers that have visited all their points --------------------------------------------
     mutant(
         "the-last-worker-steps-for-all",
-        "Workers that have visited all of their points leave the mean.",
+        "Workers that have visited all of their points are left out of the mean.",
         "core:Rounds._share",
         "contributed / (contributed + self.resting)",
         "1.0",

@@ -93,7 +93,7 @@ RUNTIME: tuple[Mutant, ...] = (
     ),
     mutant(
         "replica-confirms-what-it-lacks",
-        "A replica enters and confirms a step that it could not make.",
+        "A replica records and confirms a step that it could not make.",
         "runtime:ReplicaApply.step",
         "if new:\n    self._ledger.copied(message.stamp, message.rows)",
         "self._ledger.copied(message.stamp, message.rows)",
@@ -160,7 +160,7 @@ RUNTIME: tuple[Mutant, ...] = (
     ),
     mutant(
         "surplus-memory-is-kept",
-        "The memory that a slow reader needed is never given back.",
+        "The spare memory that a slow reader needed is never freed.",
         "runtime:OnArrivalSliceStore.unlease",
         "self.primary.slots.free(latest.surplus())",
         "[]",
@@ -202,7 +202,7 @@ RUNTIME: tuple[Mutant, ...] = (
     # -- a worker ------------------------------------------------------------------------------
     mutant(
         "unpacked-by-the-routes",
-        "A version by reference is cut by the worker's routes, not by what the server says it holds.",
+        "A worker divides a version that it reads by reference by its own routes, not by the server's.",
         "runtime:Landing._pack",
         "holds or self._slices_of[server]",
         "self._slices_of[server]",
@@ -227,7 +227,7 @@ RUNTIME: tuple[Mutant, ...] = (
     ),
     mutant(
         "seeds-at-the-wrong-offset",
-        "The initial parameters of each slice are laid at the start of its space.",
+        "The initial parameters of each slice are written to the start of its space.",
         "runtime:Pushing.seed",
         "buffer.tensors[slice_.space][offset : offset + length]",
         "buffer.tensors[slice_.space][:length]",

@@ -54,7 +54,7 @@ STATISTICS: tuple[Mutant, ...] = (
     ),
     mutant(
         "fold-of-some-slices-acknowledged",
-        "A fold that a slice taken over has not made acknowledges differences of that slice.",
+        "A server acknowledges differences of a slice by a fold that the slice has not made.",
         "core:RowsMode.take_over",
         "event.version < self._round",
         "False",
