@@ -121,7 +121,7 @@ def _script(
         return script, (str(scenario), str(scenario), *policy)
     run = load_run(find_run(runs_dir, from_run))
     if run.job is None:
-        raise UsageError(f"{run.path} does not say what its job was")
+        raise UsageError(f"{run.path} has no description of its job")
     script = scenario_of(run.state, run.job, sync or run.job.sync)
     return script, (run.name, "--from-run", str(run.path), *policy)
 

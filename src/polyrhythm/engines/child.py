@@ -59,7 +59,7 @@ class _Control:
             with self._lock:  # the lock keeps the lines of several threads apart
                 self._sock.sendall(pack_line(told))
         except OSError:
-            os._exit(1)  # the engine is gone
+            os._exit(1)  # the engine is gone, so this process must end too
 
     def hear(self) -> Told:
         line = self._lines.readline()

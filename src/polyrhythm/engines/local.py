@@ -216,10 +216,10 @@ class LocalJob:
         if child.failure is not None:
             self._watch.record(name, child.failure)
         if child.lead_lost:
-            return  # the silent lead is the cause: `_end_without_lead` reports it
+            return  # `_end_without_lead` reports that the lead is silent
         self._reports.ended(name)
         if not self._said_stopping:
-            # an operator may have stopped the job, and this is the first sign of it
+            # say so if an operator has stopped the job
             self._say_stopping()
         over = self._stopping.is_ending
         if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:

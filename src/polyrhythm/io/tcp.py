@@ -75,7 +75,7 @@ def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
 def _keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (("TCP_KEEPIDLE", _KEEP_ALIVE_S), ("TCP_KEEPINTVL", _PROBE_EVERY_S)):
-        if hasattr(socket, option):  # some systems have no such option
+        if hasattr(socket, option):  # some systems lack these options of a socket
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
 
 

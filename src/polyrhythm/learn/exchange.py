@@ -149,7 +149,7 @@ class Exchange:
         elif self._copies is not None:
             self._copies.await_computing()  # do not let the loop run ahead of the device
         if self._loop.stopped:
-            # With `trains_through`, the final version may have arrived without being taken over.
+            # With `trains_through`, the final version may have arrived during the last steps.
             self.settle()
 
     def _standing(self) -> Standing:

@@ -136,7 +136,8 @@ class ProcessOutput:
             with contextlib.suppress(OSError):
                 rest = older.stat()
                 if rest.st_ino != self._inode:
-                    # two logs were begun since the last read, so the first of them is deleted
+                    # two logs were begun since the last read, and the file that was being read is
+                    # deleted
                     self._missed = True
                     self._inode, self._at = rest.st_ino, 0
                     self._hidden.clear()

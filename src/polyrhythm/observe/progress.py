@@ -173,7 +173,7 @@ class ProgressDisplay:
             self._print_lines(text)
 
     def _pieces(self, parts: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
-        """The lines of processes with their names, in texts that are printed at once."""
+        """The lines of processes with their names, joined to texts that are printed as a whole."""
         most = _PIECE if self._live is None else _PIECE_ABOVE_TABLE
         piece: list[str] = []
         nbytes = 0

@@ -88,7 +88,11 @@ class Run:
             return str(failed) if failed else "it was stopped before its goal"
         if self.alive is None and self.process is not None:
             return f"it was started on {self.process.host}: ask there whether it runs"
-        return None if self.alive else "its processes are gone, and its journal has no end"
+        return (
+            None
+            if self.alive
+            else "its processes are gone, and its journal does not say how it ended"
+        )
 
 
 # -- written by the command that trains ----------------------------------------------------------

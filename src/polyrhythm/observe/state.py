@@ -237,7 +237,8 @@ class RunState(RunFacts):
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
-            self.objective = None  # the last finite value belongs to an earlier version
+            # forget the last finite value, which belongs to an earlier version
+            self.objective = None
 
     def _saving(self, line: dict[str, Any]) -> None:
         self.saving = True

@@ -51,7 +51,7 @@ def stderr_console() -> Console:
         file=None if sys.stderr is None else cast(IO[str], _Unfailing(sys.stderr)),
         stderr=True,
         highlight=False,
-        # so that rich leaves a word between two colons as it is, and loads no table of emoji
+        # rich must leave a word between two colons as it is, and need not load its table of emoji
         emoji=False,
         soft_wrap=True,
         force_terminal=False if notebook else None,

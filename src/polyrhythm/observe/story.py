@@ -184,8 +184,7 @@ class Teller:
         name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
-            # the journal has a second line about this worker's end: the story has told the first
-            # one
+            # an earlier line was about this worker's end too, and the story has told it
             return []
         if reason.code == DONE.code:
             text = f"{name} is done"

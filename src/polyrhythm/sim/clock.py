@@ -53,7 +53,7 @@ class Clock:
         self._going = True
         while times and times[0] <= until_ns:
             self.now_ns = now_ns = heappop(times)
-            # the loop also makes calls that are added for this time while it runs
+            # calls that are added for this time while the loop runs are made by this loop too
             for do, what in calls[now_ns]:
                 do(what)
                 if not self._going:

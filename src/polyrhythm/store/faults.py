@@ -19,8 +19,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"\?\S+")
 _METADATA = ("169.254.", "metadata.google", "MissingAccount", "Account must be specified")
-"""If a text contains one of these, no credentials were found. Without credentials, obstore asks the
-metadata service of the cloud, at these addresses."""
+"""If the text of an error contains one of these, no credentials were found. Without credentials,
+obstore asks the metadata service of the cloud, at these addresses."""
 _WORDS = {
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",

@@ -44,7 +44,8 @@ class CudaCopies:
         if not nbytes or address in self._pinned:
             return True
         if address % mmap.PAGESIZE:
-            # pages are pinned as a whole, and other memory is in the first page of this buffer
+            # only whole pages can be pinned, and the first page of this buffer contains other
+            # memory too
             return False
         with torch.cuda.device(self.device):
             if int(_runtime().cudaHostRegister(address, nbytes, 0)):

@@ -265,7 +265,7 @@ class DeviceModel(FlatModel):
         parts = [(space, first, end, self._outgoing[space]) for space, first, end in self._dense]
         for space, first, end, outgoing in parts:
             targets[space][first:end].copy_(outgoing[first:end], non_blocking=True)
-        # Order the check after the copy, so that the host does so while the device copies.
+        # The host orders the check after the copy, so it does this while the device is copying.
         if model is None:
             return [largest_of(outgoing[first:end]) for _, first, end, outgoing in parts]
         return magnitudes([view for view in views if view.numel()])

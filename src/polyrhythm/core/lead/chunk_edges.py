@@ -47,7 +47,8 @@ def chunk_edges(
     for wanted in even:
         begin = bisect_left(edges, found[-1] + least)
         if wanted <= found[-1] or begin == len(edges):
-            continue  # this wanted edge and the one before it are in one large row group
+            # no cut for this edge: it is in the same large row group as the edge before it
+            continue
         cut = _nearest(edges, wanted, begin)
         if points - cut >= least:
             found.append(cut)

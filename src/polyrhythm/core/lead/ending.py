@@ -54,7 +54,7 @@ class Ending:
         self._saves = saves
         self._goal: Reason | None = None
         self.begun = False
-        """Whether a goal was reached, or the outcome is known."""
+        """Whether the job has begun to end: a goal was reached, or the outcome is known."""
         self.decided = False
         """Whether the outcome is known: workers were told to stop, but the model may not be saved
         yet."""

@@ -145,7 +145,7 @@ class ByArrival:
 
     def closed(self, now_ns: int) -> None:
         if self._ending.goal is not None and not self._ending.decided and not self._last:
-            # the goal was reached during the view change that is over now
+            # The goal was reached during a view change, which is over now: order the last fold.
             self._fold_last(self._ending.goal, now_ns)
 
     def released(self, now_ns: int) -> None:

@@ -332,6 +332,6 @@ class PrivatePlan(DataPlan):
             held = (self.chunks[index].points for index in self._passes.all_keys())
             if self.points != sum(held):
                 raise InvariantBroken(
-                    "the number of points is not that of the chunks with a holder"
+                    "the number of points differs from that of all chunks with a holder"
                 )
             self._checked = self.points

@@ -72,7 +72,7 @@ class RoutingTable:
         self._replicas = replicas
         self._restores = restores
         self._sound: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
-        """The routes and servers that `check` has found in order."""
+        """The routes and servers in which `check` has found no fault."""
         self._settled: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
         """The routes and servers for which `promote` has found nothing to change."""
         self._layout: Layout | None = None

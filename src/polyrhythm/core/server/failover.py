@@ -153,7 +153,8 @@ class Failover:
 
     def slice_seeded(self, event: ev.SliceSeeded) -> None:
         if event.routing != self._seeding or event.slice not in self.unseeded:
-            # the seed came twice, or its sender died and the slices were allocated again
+            # Ignore a seed that came twice, or that was sent before the slices were allocated
+            # again.
             return
         self.unseeded.remove(event.slice)
         self._report_seeded()
@@ -204,14 +205,14 @@ class Failover:
             if not self._early.keep(message):
                 excess = Reason("unexpected-copies", {"server": peer})
                 state.out.append(Drop(server_name(peer), excess))
-            return  # the confirmation belongs to routes that have not come yet
+            return  # the confirmation refers to routes that this server does not have yet
         if not state.replication.knows(peer, message.routing):
-            return  # the confirmation does not cover all slices that the peer copies now
+            return  # ignore a confirmation that does not cover all slices that the peer copies now
         caught_up = state.replication.caught_up(peer)
         settled = state.replication.confirm(peer, message.rows, adopted=adopted)
         if state.replication.caught_up(peer) and not caught_up:
-            # Name the epoch that the slices follow, even if this server has not told the lead yet
-            # that it applies this epoch.
+            # The report names the epoch that the slices follow, even if the lead does not know yet
+            # that this server applies it.
             held = state.epoch.held
             state.tell_lead(m.CaughtUp(**state.identity() | {"routing": held}, peer=peer))
         self._settle(settled, now_ns)

@@ -31,8 +31,8 @@ def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:
 
 
 def adopted(ledger: Ledger, state: State) -> StateAdopted | None:
-    """The event that reports this state, if all copies of the primary's slices are current now; else
-    None."""
+    """The event that reports the arrival of this state, if all copies of the primary's slices are
+    current now; else None."""
     if not ledger.adopted(state.server):
         return None
     return StateAdopted(state.server, state.routing, ledger.made_all(state.server))

@@ -50,7 +50,7 @@ _LETTERS = {
 # Per event and phase, the phases that may follow, by their letters ("T" is PARTING); the worker may
 # also stay in its phase. "=": it always stays. "-": the event is ignored.
 _ROWS: dict[type, str] = {
-    # event in phase:  JOINING ADMITTED PLACING WAITING RESTING COMPUTING PARTING LEAVING
+    # the phases are:  JOINING ADMITTED PLACING WAITING RESTING COMPUTING PARTING LEAVING
     ev.Tick:          "E       JTE      JTE     JTE     JTE     JTE       JE      E",
     ev.LeadLinked:    "=       =        =       =       =       =         =       =",
     ev.LeadHeard:     "=       =        =       =       =       =         =       =",

@@ -90,8 +90,8 @@ class Block(nn.Module):
 
 
 class CharTransformer(nn.Module):
-    """Computes the scores of the next characters from characters, which are given as their numbers
-    in the alphabet."""
+    """Computes, at every position of a text, the scores of the character that follows. Characters
+    are given as their numbers in the alphabet."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ class ReplicaMemory:
     def adopt(self, slice_: int, state: SliceState) -> None:
         kept = self._kept[slice_] = self._make(
             slice_
-        )  # a new updater, so that nothing of its former state stays
+        )  # make a new updater, which has nothing of the former state
         adopt_state(kept.held, kept.updater, state)
 
     def step(self, message: Copy, data: memoryview | None) -> None:
@@ -148,7 +148,8 @@ class ReplicaMemory:
             _step_rows(message, data, kept, updater)
             return
         if data is None and message.indices == 0 and message.step.weight:
-            data = memoryview(b"")  # the contribution counts, although it has no rows of this slice
+            # make the step although the contribution has no rows of this slice
+            data = memoryview(b"")
         if data is None:
             return  # nothing to fold: no worker has contributed to this slice in this round
         if message.worker >= 0 and not updater.takes_parts:

@@ -56,7 +56,8 @@ class ParameterSender:
             elif effect.number == self._number:
                 data = self._copies.pop(slice_, None)
             else:
-                data = None  # these copies were dropped when the lead began another file
+                # the lead has begun another file, and the copies for this one were dropped
+                data = None
             if data is not None:
                 message = m.Collected(server=self._server, number=effect.number, slice=slice_)
                 self._send(message, data)

@@ -57,7 +57,7 @@ class SimDeliveries:
         """Kind statistics: the memory of the points of a chunk of this worker."""
         self._memories: dict[int, ChunkMemory] = {}
         self.received: dict[int, tuple[int, int]] = {}
-        """The chunks that were received: the number of the delivery, and the points."""
+        """Per chunk that was received: the number of the delivery, and the number of points."""
 
     def take(self, lease: m.Leased) -> None:
         """Send the chunks that this lease names, and drop the points that it does not need."""

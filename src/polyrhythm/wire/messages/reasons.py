@@ -43,7 +43,7 @@ failure of the job."""
 
 
 FAILED = "failed"
-"""The code of a worker's reason to leave: its program failed."""
+"""The code of a reason why a worker leaves the job: its program failed."""
 
 
 def failed(detail: object) -> Reason:
@@ -52,8 +52,8 @@ def failed(detail: object) -> Reason:
 
 
 NOT_FINITE = "not-finite"
-"""The code of a worker's reason to leave, or to leave a contribution out: the contribution is not
-finite."""
+"""The code of a reason why a worker leaves the job, or leaves a contribution out: the contribution
+is not finite."""
 
 
 def not_finite(what: str, tensor: str, step: int, detail: str) -> Reason:
@@ -63,7 +63,7 @@ def not_finite(what: str, tensor: str, step: int, detail: str) -> Reason:
 
 
 NO_STEP = "no-step"
-"""The code of a worker's reason to leave a contribution out: the user's code has made no step."""
+"""The code of a reason why a worker leaves a contribution out: the user's code has made no step."""
 
 
 def no_step(step: int, detail: str) -> Reason:
