@@ -11,8 +11,8 @@ _numbers = itertools.count()
 
 @contextmanager
 def shaped_link(rate: str) -> Iterator[tuple[str, ...]]:
-    """Make a network namespace whose loopback link has this rate. Gives the words that come before a
-    command that runs in it."""
+    """Make a network namespace whose loopback link has this rate. Yields the words to put before a
+    command so that it runs in this namespace."""
     name = f"shaped-{os.getpid()}-{next(_numbers)}"
 
     def call(*words: str) -> None:

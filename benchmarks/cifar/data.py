@@ -1,8 +1,8 @@
 """Reads CIFAR-10 for the benchmarks, from whichever copy is in a folder, and writes it as arrays that
 workers read at once.
 
-The *JPEG copy* has all 50,000 + 10,000 images, but their pixels differ from the original ones. A table
-must name it. The *exact part* has 8,000 + 1,000 original images.
+The *JPEG copy* has all 50,000 + 10,000 images, but their pixels differ from the original ones, so a
+table of results must say that it was used. The *exact part* has 8,000 + 1,000 original images.
 """
 
 import io

@@ -22,7 +22,7 @@ from polyrhythm.learn.jobs.images import Pixels, accuracy
 from polyrhythm.learn.jobs.numbers import said_batch, said_rate
 
 _SAMPLE = 2048
-"""How many training images the objective is measured on."""
+"""The number of training images on which the objective is measured."""
 _AT_ONCE = 512
 
 

@@ -51,7 +51,8 @@ class Problem:
     """The points of a full step. Under `fsp` this is the largest micro-batch, and `auto` begins with the
     interval in which each worker visits one batch."""
     passes: int
-    """The target of a start is the objective after this many passes of `bspb` from it."""
+    """The target of a start is the objective that `bspb` reaches after this many passes from that
+    start."""
     algorithm: Callable[[], Algorithm] | None = None
     """The point-wise algorithm; None if the problem is trained with gradients."""
     pass_s: float = 1.0
@@ -125,7 +126,8 @@ def arrays_of(model: nn.Module) -> Arrays:
 # -- the objective -----------------------------------------------------------------------------
 
 _EVALUATED = 1_000
-"""How many images the objective of `cnn` is evaluated on: all of them would take too long."""
+"""The number of images on which the objective of `cnn` is evaluated. An evaluation on all images
+would take too long."""
 _AT_ONCE = 500
 
 

@@ -45,7 +45,7 @@ class Recorder:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for another copy."""
+        """Whether it is time for another copy of the parameters."""
         return self._worker == FIRST and time.monotonic() >= self._last_s + _EVERY_S
 
     def keep(self, parameter: Arrays) -> None:
@@ -81,7 +81,7 @@ class Recorder:
 
 
 class Copies:
-    """Reads the copies of a run while it writes them."""
+    """Reads the copies of the parameters that a run writes, while it writes them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -91,7 +91,8 @@ class Spec:
 
     @property
     def described(self) -> dict[str, Any]:
-        """This run in the form of JSON. It also identifies the run."""
+        """The description of this run as JSON, which also identifies the run in a file of
+        results."""
         slow = [list(item) for item in self.slow]
         told = {"problem": self.problem, "policy": self.policy, "slow": slow, "rep": self.rep}
         return {**told, "link": self.link, "hold_s": self.hold_s}

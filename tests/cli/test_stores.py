@@ -56,7 +56,8 @@ def test_export_refuses_a_number_that_is_none(call: Call, elsewhere: Path, wante
 def test_resume_refuses_a_store_to_which_a_running_job_writes(
     call: Call, elsewhere: Path, tmp_path: Path, source: str
 ) -> None:
-    """The running job would delete the checkpoint before the new job has read it."""
+    """The job that uses the store could delete the checkpoint before the resumed job has read
+    it."""
     write_process(tmp_path / "runs" / "mine")
     text = refused(call("resume", source.format(tmp_path)))
     assert "mine" in text and "running" in text and "stop it first" in text
@@ -81,8 +82,8 @@ def test_train_refuses_a_store_that_a_running_job_has_not_written_to_yet(
 def test_resume_does_not_write_to_the_store_of_another_job(
     call: Call, elsewhere: Path, tmp_path: Path
 ) -> None:
-    """Otherwise the job would delete the checkpoints of the other job, because it keeps only the
-    newest ones."""
+    """A job keeps only the newest checkpoints of its store, so in this store it would delete the
+    checkpoints of the other job."""
     other = tmp_path / "other"
     write_checkpoint(open_store(str(other), make=True), 3)
     text = refused(call("resume", "mine", "--store", other, "--epochs", 9))
@@ -114,7 +115,8 @@ def test_a_checkpoint_that_does_not_exist_is_named(
 def test_resume_refuses_a_goal_that_the_checkpoint_has_reached(
     call: Call, elsewhere: Path, goal: tuple[object, ...], words: str
 ) -> None:
-    """Otherwise the resumed job would end at once, and report that it has reached its goal."""
+    """A resumed job whose goal the checkpoint has reached already would end at once, and report
+    that it has reached its goal."""
     text = refused(call("resume", "mine", *goal))
     assert words in text and f"give more with {goal[0]}" in text
 

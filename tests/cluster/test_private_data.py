@@ -1,5 +1,5 @@
-"""Every worker has its own data (`--data-private`): no other worker visits its points, and passes
-count the points of the workers that are there."""
+"""Every worker has its own data (`--data-private`): no other worker visits its points, and a pass
+counts the points of the present workers only."""
 
 import os
 import signal

@@ -68,8 +68,8 @@ def test_losing_one_server_more_than_there_are_copies_ends_the_job(
 def test_two_servers_lost_at_once_are_survived_with_two_copies(
     tmp_path: Path, sync: str, optimizer: str
 ) -> None:
-    """Afterwards every acknowledged contribution is in every slice once, and so is its effect on
-    the optimizer's state."""
+    """After the loss, every acknowledged contribution is in every slice once, and so is its effect
+    on the optimizer's state."""
     flags = ("--sync", sync, "--servers", 4, "--replicas", 2)
     command, job_workers = start(tmp_path, *flags, optimizer=optimizer, columns=ONCE)
     with command:
@@ -87,8 +87,8 @@ def test_two_servers_lost_at_once_are_survived_with_two_copies(
 def test_a_cut_link_between_two_servers_costs_one_server_and_no_contribution(
     tmp_path: Path,
 ) -> None:
-    """Both processes live and send heartbeats to the lead. The lead must remove one of them, which
-    rejoins as a new incarnation."""
+    """The link between two servers is cut. Both servers live and send heartbeats to the lead. The
+    lead must remove one of them, which rejoins as a new incarnation."""
     flags = ("--sync", "asp", "--servers", 3, "--replicas", 1, "--respawn")
     command, job_workers = start(tmp_path, *flags, optimizer=MOMENTUM, columns=ONCE)
     with command:

@@ -566,7 +566,8 @@ def test_a_descriptor_whose_frame_is_never_sent_is_closed() -> None:
 
 
 def test_no_descriptor_is_left_when_links_and_segments_are_closed() -> None:
-    """Descriptors are closed with the last view of a segment, and with the link that mapped it."""
+    """A descriptor of a segment is closed when the last view of the segment and the link that
+    mapped it are gone."""
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     pair = connect("local")

@@ -1,4 +1,5 @@
-"""A routing epoch that is replaced by the next before every server has applied it."""
+"""What servers do if a routing epoch is replaced by the next one before every server has applied
+it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,8 +53,8 @@ def caught_up(effects: list[fx.Effect]) -> list[tuple[int, int]]:
 
 def test_a_request_of_an_overtaken_epoch_is_answered() -> None:
     """In epoch 2, s2 is told to learn slice 0 and asks s1 for it. Epoch 3 comes before s1 has
-    applied epoch 2. It changes nothing between s1 and s2, so s1 must answer the request of epoch
-    2."""
+    applied epoch 2. Epoch 3 changes nothing between s1 and s2, so s1 must answer the request of
+    epoch 2."""
     tell = primary("bsp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(place(3, m.Route(1, (0,), (2,)), m.Route(0, (), (2,))))
@@ -106,8 +107,8 @@ def test_a_row_of_a_worker_covers_its_earlier_incarnations() -> None:
 
 def test_a_promoted_server_acknowledges_only_what_all_its_slices_have() -> None:
     """A contribution to slice 0 of s1 lacks only the confirmation of s2. Then s2 is lost, and s1
-    becomes the primary of slice 1 too. It must not acknowledge the contribution before s0 confirms
-    that its copy of slice 1 has it."""
+    becomes the primary of slice 1 too. s1 must not acknowledge the contribution before s0 confirms
+    that its copy of slice 1 contains it."""
     machine = ServerMachine(
         1, m.JobSpec(job="j", servers=3, replicas=2, slice_nbytes=128, sync="asp")
     )

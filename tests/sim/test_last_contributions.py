@@ -30,7 +30,8 @@ JOB = f"""
     [[workers]]
     step = "STEPms"
 """
-"""The last worker is slow: most rounds are folded without it. A fold takes about 10 ms."""
+"""The last of the workers is so slow that most rounds are folded without it. A fold takes about 10
+ms."""
 
 
 def job(kind: str, step_ms: int) -> str:

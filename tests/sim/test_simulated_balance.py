@@ -131,9 +131,10 @@ class Visits:
         return watched
 
     def _in_vain(self, sharing: Sharing, trailer: Trailer) -> int:
-        """How many visits do not count. *With kind statistics, visits of the last pass do not count if
-        they end the pass after the holder was told to give the chunk up.* The holder subtracts these
-        points, and its heir visits all points of the chunk once more."""
+        """The number of visits of this contribution that do not count. *With kind statistics,
+        visits of the last pass do not count if they end the pass after the holder was told to give
+        the chunk up.* The holder subtracts the points of the chunk, and the next holder visits all
+        of them once more."""
         plan, found, holder = sharing._plan, 0, (trailer.worker, trailer.incarnation)
         if not self._subtracts or plan is None or plan.epochs is None:
             return 0

@@ -310,8 +310,9 @@ LEAVING = """
     what = "leave"
     worker = "worker-2"
 """
-"""Under psp a worker goes on with its steps while a version is on its way to it. If it leaves then, it
-contributes these steps at once. The version takes 160 ms, and the contribution a quarter of that."""
+"""Under psp a worker goes on with its steps while a version is on its way to it. If the worker
+leaves at that time, it contributes these steps at once. Sending the version takes 160 ms, and
+sending the contribution a quarter of that."""
 
 
 @pytest.mark.parametrize("at_ms", range(190, 290, 10))

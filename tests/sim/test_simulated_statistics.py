@@ -201,7 +201,7 @@ def points_of(memories: list[PointNumbers]) -> set[int]:
 
 
 def check_last_parameters(versions: Versions) -> None:
-    """The parameters in the last version are computed from the version before it."""
+    """The parameters that the last version contains were computed from the version before it."""
     *_, based_on, last = sorted(versions)
     visited = set[int]().union(*(points_of(versions[each]) for each in versions if each < last))
     assert visited - points_of(versions[based_on]) == set(), "points that moved are missing"

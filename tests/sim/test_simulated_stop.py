@@ -73,7 +73,8 @@ def test_a_worker_that_is_stuck_delays_the_others_by_the_patience_at_most(sync: 
 
 
 def test_local_steps_are_cut_short() -> None:
-    """A contribution takes 1000 steps of 10 ms, and the stop does not wait for the rest of them."""
+    """A contribution has 1,000 steps of 10 ms. When the job is stopped, it does not wait for the
+    remaining steps."""
     run = stop("bsp", "500ms", more='kind = "local"\nlocal_steps = 1000')
     assert_in_order(run)
     assert run.lines("ended")[0]["at_s"] < 1.0

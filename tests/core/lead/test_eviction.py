@@ -1,4 +1,4 @@
-"""Silence, eviction and rejoining, as the lead and a worker handle them."""
+"""What the lead and a worker do when the worker is silent, is evicted, and rejoins."""
 
 import pytest
 

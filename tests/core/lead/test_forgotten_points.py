@@ -80,7 +80,8 @@ def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtrac
 
 
 def test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass() -> None:
-    """Otherwise the next holder would visit points again that were visited in the pass before."""
+    """If the whole contribution did not count, the next holder would visit points again that were
+    visited in the pass before the last."""
     plan = plan_of(1, 5)
     plan.share([A, B])
     (moved,) = plan.moving

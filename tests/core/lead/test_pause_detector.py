@@ -23,7 +23,8 @@ def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
 
 
 def burst(stage: Stage, *workers: int, times: int) -> list[Effect]:
-    """The lead reads all heartbeats that came during its pause, without any time between them."""
+    """Let the lead read `times` heartbeats of each worker at one moment, as after a pause of the
+    lead."""
     effects: list[Effect] = []
     for _ in range(times):
         for worker in workers:

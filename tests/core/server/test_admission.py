@@ -94,7 +94,8 @@ def test_waiting_links_have_a_limit_and_are_forgotten_when_they_close() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_server_that_this_one_dials_itself_is_refused_at_once(number: int) -> None:
-    """Otherwise a member that claims to be the lead's server would get the messages for that server."""
+    """If the server accepted such a link, a member that claims to be the lead's server would get
+    the messages for that server."""
     server = machine()
     server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
     for incarnation in range(3):
@@ -138,7 +139,8 @@ def test_a_worker_that_is_not_introduced_yet_waits_for_the_leads_word() -> None:
 
 
 def test_a_later_incarnation_than_the_lead_has_given_is_refused_after_five_seconds() -> None:
-    """Otherwise a member could take over the link of another worker by claiming a later incarnation."""
+    """If the server accepted such a link, a member could take over the link of another worker by
+    claiming a later incarnation."""
     server = machine()
     server.handle(introduced(0, 3), 0)
     assert server.handle(ev.WorkerCalled("link-1", 0, 4), 0) == []

@@ -240,7 +240,8 @@ def test_a_pull_during_a_fold_waits_for_it() -> None:
 
 
 def test_a_version_in_flight_is_not_published_again() -> None:
-    """Otherwise the `Sent` of the first answer would free the version while the second is being read."""
+    """If the version were published twice, the `Sent` of the first answer would free it while the
+    second answer is being read."""
     seat = Seat().begin()
     pull = m.Pull(worker=1, incarnation=2, round=0)
     assert of(seat.tell(pull), fx.Publish)

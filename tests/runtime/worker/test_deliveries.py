@@ -143,8 +143,8 @@ def test_a_target_that_cannot_be_reached_is_reported(ends: tuple[End, End]) -> N
 
 
 def test_a_link_that_has_ended_takes_no_further_delivery() -> None:
-    """Otherwise no worker would report that the delivery failed, and its chunk would stay
-    locked."""
+    """If a link that has ended took another delivery, no worker would report that the delivery
+    failed, and its chunk would stay locked."""
     first, second = (
         ChunkSend(n, n, n, n + 1, 1, 7, "worker-1", Address("127.0.0.1", 1, "", "")) for n in (1, 2)
     )

@@ -8,7 +8,7 @@ from polyrhythm.core.lead.balance.pairs import Pace
 
 @pytest.mark.parametrize("error", [0.0, 0.4, 2.0])
 def test_a_worker_that_waits_gets_points_of_a_slow_one(error: float) -> None:
-    """`error`: the standard error of the time per point, as a share of it."""
+    """`error`: the standard error of the time per point, divided by the time per point."""
     waits = Pace((0, 1), 1000, 0.01, 0.01 * error, 6.0, left=0)
     slow = Pace((1, 1), 1000, 0.08, 0.08 * error, 4.5, left=500)
     decided = decide([waits, slow], None, chunk=10.0, round_s=0.1)
