@@ -1,7 +1,7 @@
 """How many bytes a link hashes at a time.
 
 With many cores, small amounts are faster: the peer reads the first bytes while the next ones are
-hashed. With one or two cores, nothing runs at the same time, and each amount costs a change between
+hashed. With one or two cores, nothing runs at the same time, and each amount costs a switch between
 the two processes. Large amounts are faster there.
 """
 

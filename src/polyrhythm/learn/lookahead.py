@@ -1,8 +1,8 @@
 """Loads batches of leased points, ahead of the training loop if the loader has processes of its own.
 
 *Points that were given to the loader are not visited yet. They are visited when the training loop
-gets their batch. Before that they can be returned: when the lease changes, when the policy asks for
-another batch size, and when the loop ends. So no point is lost or visited twice.*
+gets their batch. Before that they can be given back: when the lease changes, when the policy asks
+for another batch size, and when the loop ends. So no point is lost or visited twice.*
 """
 
 from collections import deque

@@ -113,8 +113,8 @@ def sent_rows(slice_: Slice, aggregate: torch.Tensor) -> torch.Tensor:
 
 def fill_unsent(held: Held) -> None:
     """Give the rows that no worker has sent the gradient 0, if a worker had a gradient for the
-    tensor. For optimizers whose step with the gradient 0 is the one that torch makes for a row that
-    a sparse gradient does not contain."""
+    tensor. This is for optimizers of torch that treat a row which a sparse gradient does not
+    contain as a row with the gradient 0."""
     if held.present:
         held.aggregate.add_(0.0)  # turns -0.0 into 0.0, and changes no other number
         held.present = False

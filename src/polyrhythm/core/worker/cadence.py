@@ -260,8 +260,8 @@ class ByClock:
 
     def due_in_ns(self, left_ns: int) -> int:
         """The worker is due half a micro-batch before the end of the interval. If it began another
-        micro-batch after that time, it would miss the end of the interval by more than it does by
-        stopping."""
+        micro-batch after that time, this would end further after the interval than the worker stops
+        before its end."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return ceil(left_ns - usual_ns / 2)
 

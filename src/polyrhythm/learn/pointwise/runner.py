@@ -102,8 +102,9 @@ def first_parameter(algorithm: Algorithm, source: Source, seed: int) -> Arrays:
 
 
 def sample_source(source: Source, most: int | None, rng: np.random.Generator) -> Batch:
-    """At most this many points: one range of each of several equal parts of the source. A file is
-    read in ranges, and its order may follow the values or the labels of the points."""
+    """At most this many points: one range of each of several equal parts of the source. Ranges are
+    taken because a file is read in ranges, and several of them because the order of the points may
+    follow their values or labels."""
     count = len(source)
     if most is None or count <= most:
         return source.read(0, count)

@@ -85,9 +85,10 @@ class Timesheet:
         self.transferred_ns += nanoseconds
 
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
-        """The worker has sent a contribution, begun at `began_ns`, and has got a new version. For
-        `idle_ns` of this time its thread was idle, which counts as waiting, even if other threads
-        sent or read meanwhile. The rest (filling buffers, sending, reading) counts as transferring.
+        """The worker has sent a contribution and has got a new version. `began_ns`: when it began
+        to send. For `idle_ns` of the time since then its thread was idle, which counts as waiting,
+        even if other threads sent or read meanwhile. The rest (filling buffers, sending, reading)
+        counts as transferring.
 
         `idle_ns` may exceed the whole time: while a worker rejoins, another thread connects while
         the user's thread waits, and both count as idle."""

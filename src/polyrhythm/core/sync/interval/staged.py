@@ -65,9 +65,9 @@ _PROBES = 10
 """A part of a trial takes this many times as long as measuring the objective, unless it would then
 have more than `_MOST_ROUNDS` rounds."""
 _SAMPLES = (1, 2, 4, 8)
-"""The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. It is
-the largest of these shares with which a trial takes no longer than the job has trained so far. The
-first measurement of a job uses an eighth."""
+"""The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. The
+largest of these shares is used with which a trial takes no longer than the job has trained so far.
+The first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
 """The fewest and the most rounds between two checks of the gain that a trial has promised. The unit
 is the number of rounds in one part of the trial. A stage has at least three checks, so it takes
