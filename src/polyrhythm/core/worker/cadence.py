@@ -259,9 +259,9 @@ class ByClock:
         return NO
 
     def due_in_ns(self, left_ns: int) -> int:
-        """The worker is due half a micro-batch before the end of the interval. If it began another
-        micro-batch after that time, this would end further after the interval than the worker stops
-        before its end."""
+        """The worker is due half a micro-batch before the end of the interval. If another
+        micro-batch began after that time, more than half of it would be after the end of the
+        interval."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return ceil(left_ns - usual_ns / 2)
 

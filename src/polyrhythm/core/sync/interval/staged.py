@@ -66,8 +66,8 @@ _PROBES = 10
 have more than `_MOST_ROUNDS` rounds."""
 _SAMPLES = (1, 2, 4, 8)
 """The objective is measured on the whole sample, or on a half, a quarter or an eighth of it. The
-largest of these shares is used with which a trial takes no longer than the job has trained so far.
-The first measurement of a job uses an eighth."""
+share is as large as possible, but a trial must not take longer than the job has trained so far. The
+first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
 """The fewest and the most rounds between two checks of the gain that a trial has promised. The unit
 is the number of rounds in one part of the trial. A stage has at least three checks, so it takes
