@@ -101,6 +101,19 @@ def test_a_chunk_that_is_given_up_is_subtracted(algorithm: Algorithm) -> None:
 
 
 @both
+def test_points_that_are_missing_from_the_sum_are_visited_first(algorithm: Algorithm) -> None:
+    """Only the lease of the second chunk moves to the worker, which has visited the first one."""
+    chunks = make(algorithm, FIRST)
+    chunks.visit(1000, PARAMETER)
+    third = ChunkLease(2, 25, 50, 1, 0)
+    chunks.take(lease(FIRST, third, number=2))
+    _, progress = chunks.visit(10, PARAMETER)
+    assert [each.chunk for each in progress] == [2]
+    _, progress = chunks.visit(1000, PARAMETER)
+    assert [each.chunk for each in progress] == [2, 0]
+
+
+@both
 def test_a_worker_that_joins_again_begins_with_an_empty_row(algorithm: Algorithm) -> None:
     chunks = make(algorithm, FIRST)
     chunks.visit(1000, PARAMETER)

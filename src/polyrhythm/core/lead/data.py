@@ -116,10 +116,6 @@ class DataPlan:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
         return HeldPoints.of_each(self.chunks, members, self.epochs)
 
-    def left_of_pass(self, members: Iterable[Holder]) -> dict[Holder, int]:
-        """How many visits each member has left in the present pass."""
-        return HeldPoints.left_until(self.passes + 1, self.chunks, members)
-
     def held_by(self, holder: Holder) -> list[int]:
         """The chunks that this member holds, without those that are moving."""
         held = self._held.get(holder, ())

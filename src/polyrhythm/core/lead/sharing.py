@@ -48,7 +48,7 @@ class Sharing:
         must be delivered after all."""
         self._passes_differ = balances or private or timed
         self._private = private
-        even = not whole_chunks and (migration is None or not migration.stops)
+        even = migration is None or not migration.stops
         self._balancing = Balancing(migration, even=even) if balances else None
         self._migration = migration if balances else None
         self._min_batch = min_batch

@@ -55,6 +55,11 @@ class LeasedChunk:
         """The generation of each block: that of its last visit. 0: it was never visited."""
         self._halted = np.zeros(count, np.bool_)
 
+    @property
+    def seen(self) -> bool:
+        """Whether points of the chunk have added something."""
+        return bool(self._generations.any())
+
     def state(self) -> dict[str, Any]:
         """The points, and all that the chunk remembers of them, to be sent to another worker."""
         found = [(at, last) for at, last in enumerate(self._last) if last is not None]
@@ -268,13 +273,14 @@ class Chunks:
         return visited, tuple(progress)
 
     def _in_order(self) -> deque[LeasedChunk]:
-        """The chunks that are left of this pass; one that is partly visited comes first."""
+        """The chunks that are left of this pass. One that is partly visited comes first; then those
+        whose points are missing from the sum, because only the lease has moved to this worker."""
         assert self._lease is not None
         this_pass, epochs = self.passes, self._lease.epochs
         if epochs is not None and this_pass >= epochs:
             return deque()
         found = [chunk for chunk in self._chunks.values() if chunk.passes == this_pass]
-        return deque(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.number)))
+        return deque(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.seen, chunk.number)))
 
 
 def _add_in_place(one: Array, other: Array) -> Array:

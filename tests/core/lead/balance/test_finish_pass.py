@@ -2,46 +2,96 @@
 
 from dataclasses import replace
 
-from polyrhythm.core.lead.balance.decision import finish_pass
+from polyrhythm.core.lead.balance.balancing import with_left
+from polyrhythm.core.lead.balance.decision import Balance, finish_pass, speeds_differ
 from polyrhythm.core.lead.balance.gifts import gifts as gifts_of
 from polyrhythm.core.lead.balance.pairs import Pace
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.wire.messages import ChunkProgress
 
 CHUNK, ROUND_S = 100.0, 0.1
-FAST = Pace((0, 1), 4_000, 0.001, 0.0, 3.5, left=1_000)
-SLOW = Pace((1, 1), 1_000, 0.004, 0.0, 3.5, left=500)
+FAST = Pace((0, 1), 4_000, 0.001, 0.0, 3.5, left=1_000, left_next=5_000)
+SLOW = Pace((1, 1), 1_000, 0.004, 0.0, 3.5, left=500, left_next=1_500)
+OTHER = replace(FAST, key=(2, 1))
+
+
+def decided(*paces: Pace) -> Balance:
+    return finish_pass(paces, CHUNK, ROUND_S)
+
+
+def late(pace: Pace, visits: float, visits_next: float | None = None) -> Pace:
+    """The worker has so many visits more left in this pass, and by the end of the next one."""
+    more = visits if visits_next is None else visits_next
+    assert pace.left is not None
+    return replace(pace, left=pace.left + visits, left_next=pace.left_next + more)
 
 
 def test_the_worker_that_would_finish_last_gives_visits_away() -> None:
-    """The slow worker needs 2 s for the rest of its pass, the fast one 1 s. If 200 visits moved,
-    both would need 1.2 s. The slow worker gives a few visits more away."""
-    (move,) = finish_pass([FAST, SLOW], CHUNK, ROUND_S).moves
+    """The slow worker needs 2 s for the rest of its pass, and the fast one 1 s. If two chunks moved,
+    both would finish this pass at the same time. But the slow worker would finish the next pass a
+    second early, because it has two chunks fewer then."""
+    (move,) = decided(FAST, SLOW).moves
     assert (move.sources, move.targets) == ((SLOW.key,), (FAST.key,))
-    assert 200 <= move.points <= 200 + CHUNK / 2
+    assert move.points == CHUNK
     assert move.this_pass and move.ends
     assert move.reason.code == "balance-pass"
 
 
 def test_a_worker_that_has_finished_takes_visits_of_a_slower_and_of_an_equal_one() -> None:
-    done = replace(FAST, key=(2, 1), left=0)
-    for late in (SLOW, FAST):
-        (move,) = finish_pass([late, done], CHUNK, ROUND_S).moves
+    done = replace(OTHER, left=0, left_next=4_000)
+    for one in (SLOW, FAST):
+        (move,) = decided(one, done).moves
         assert move.targets == (done.key,)
 
 
-def test_nothing_moves_if_the_times_differ_by_less_than_a_chunk() -> None:
-    assert not finish_pass([FAST, replace(SLOW, left=260)], CHUNK, ROUND_S).moves
+def test_a_slow_worker_may_finish_early_by_a_chunk_of_its_own() -> None:
+    """It needs 0.4 s for a chunk. Until it has visited one in the next pass, no visits differ by
+    two. But if it finishes a bit later than the fast worker, that worker visits several chunks."""
+    assert not decided(FAST, late(SLOW, 250 - 500 - 99)).moves
+    (move,) = decided(FAST, late(SLOW, 250 - 500 - 199)).moves
+    assert (move.sources, move.points) == ((FAST.key,), CHUNK)
+    assert not decided(FAST, late(SLOW, 250 - 500 + 25)).moves
+    (move,) = decided(FAST, late(SLOW, 250 - 500 + 75)).moves
+    assert (move.sources, move.points) == ((SLOW.key,), CHUNK)
+
+
+def test_a_move_must_shorten_the_time_in_which_visits_differ_by_half_a_round() -> None:
+    """A chunk takes 0.1 s. If a worker finishes both passes 0.19 s after the other one, visits differ
+    by two for 0.18 s. After a move, the worker would finish the next pass 0.21 s early, and visits
+    would differ by two for 0.11 s."""
+    assert not decided(FAST, late(OTHER, 180)).moves
+    (move,) = decided(FAST, late(OTHER, 190)).moves
+    assert (move.sources, move.points) == ((OTHER.key,), CHUNK)
+
+
+def test_nothing_moves_if_the_chunk_would_have_to_come_back() -> None:
+    """The worker that is late has fewer points. By the end of the next pass it is early."""
+    assert decided(FAST, late(OTHER, 190, 190)).moves
+    assert not decided(FAST, late(OTHER, 190, -10)).moves
+
+
+def test_another_worker_takes_the_chunks_that_may_not_move_to_the_first_one() -> None:
+    paces = [SLOW, FAST, replace(OTHER, left=900, left_next=4_900)]
+    (move,) = finish_pass(paces, CHUNK, ROUND_S, lambda source, target: target != OTHER.key).moves
+    assert (move.sources, move.targets) == ((SLOW.key,), (FAST.key,))
+    assert not finish_pass(paces, CHUNK, ROUND_S, lambda source, target: False).moves
 
 
 def test_nothing_moves_if_the_difference_is_uncertain() -> None:
     # with 500 points left, the remaining time has a standard error of 1 s
     unsure = replace(SLOW, error=0.002)
-    assert not finish_pass([FAST, unsure], CHUNK, ROUND_S).moves
+    assert not decided(FAST, unsure).moves
 
 
 def test_nothing_moves_if_the_pass_is_over_before_a_move() -> None:
-    assert not finish_pass([replace(FAST, left=0), replace(SLOW, left=49)], CHUNK, ROUND_S).moves
+    assert not decided(replace(FAST, left=0), replace(SLOW, left=49)).moves
+
+
+def test_speeds_that_differ_certainly_are_different_until_they_are_alike() -> None:
+    unsure = replace(SLOW, error=0.002)
+    assert speeds_differ([FAST, SLOW]) and not speeds_differ([FAST, unsure])
+    assert speeds_differ([FAST, unsure], before=True)
+    assert not speeds_differ([FAST, replace(SLOW, seconds=0.0011)], before=True)
 
 
 def test_only_chunks_that_are_due_in_this_pass_move() -> None:
@@ -55,6 +105,7 @@ def test_only_chunks_that_are_due_in_this_pass_move() -> None:
     )
     for chunk in plan.lease(b).chunks:
         plan.commit(b, (ChunkProgress(chunk.chunk, 1, 0),))
-    assert plan.left_of_pass([a, b]) == {a: 10 * 4 + 6, b: 0}
+    paces = with_left([replace(FAST, key=a), replace(FAST, key=b)], plan, [a, b])
+    assert [(pace.left, pace.left_next) for pace in paces] == [(46, 126), (0, 80)]
     gifts = gifts_of(plan, [a], [b], 20, ends=True, this_pass=True)
     assert {index for index, _, _ in gifts} <= set(mine[4:]) and len(gifts) == 2

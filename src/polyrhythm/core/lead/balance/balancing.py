@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from polyrhythm.core.lead.balance.decision import (
     Balance,
@@ -13,7 +14,7 @@ from polyrhythm.core.lead.balance.decision import (
 from polyrhythm.core.lead.balance.gifts import gifts as choose_gifts
 from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
 from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
-from polyrhythm.core.lead.chunks import Gift, Holder
+from polyrhythm.core.lead.chunks import Gift, HeldPoints, Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.ended_moves import (
     JOB_ENDS,
@@ -24,6 +25,10 @@ from polyrhythm.core.lead.ended_moves import (
 )
 from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.machine import Reason
+
+_EVERY = 2
+"""How many folds lie between two decisions about the end of a pass. A pass may have only a few
+rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Moved:
 
 class Balancing:
     """*The next decision is made only when the last moves are complete, and every member has been
-    measured in a few rounds after them.*"""
+    measured in a few rounds after them. Decisions about the end of a pass are made more often.*"""
 
     def __init__(self, migration: Migration | None = None, *, even: bool = False) -> None:
         """`migration`: delivers the points of chunks that move; None if only leases move. `even`:
@@ -48,6 +53,8 @@ class Balancing:
         self._even = even
         self._moved = False
         """Whether points have moved so far. Between equal machines, no points move."""
+        self._differ = False
+        """Whether the speeds of the members are known to differ."""
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
@@ -84,10 +91,12 @@ class Balancing:
             return set(), []
         chunk = plan.mean_chunk
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
-        if not decided.moves and self._even and self._moved and speeds_differ(paces):
-            left = plan.left_of_pass(present)
-            paces = [replace(pace, left=left[pace.key]) for pace in paces]
-            decided = finish_pass(paces, chunk, self.speeds.round_s)
+        self._differ = speeds_differ(paces, self._differ)
+        if not decided.moves and self._even and self._moved and self._differ:
+            self._wait = _EVERY
+            paces = with_left(paces, plan, present)
+            may_give = partial(self._may_give, plan)
+            decided = finish_pass(paces, chunk, self.speeds.round_s, may_give)
         changed: set[Holder] = set()
         moved: list[Moved] = []
         for move in decided.moves:
@@ -150,6 +159,16 @@ class Balancing:
                 paces.append(Pace(key, held.points, *measured, held.left, speed.walk_s))
         return paces
 
+    def _may_give(self, plan: DataPlan, source: Holder, target: Holder) -> bool:
+        """Whether any chunk of `source` may move to `target`."""
+        copies = {} if self._migration is None else self._migration.copies
+        there = copies.get(target, ())
+        for index in plan.held_by(source):
+            sent = index not in there and not plan.reads(target, index)
+            if plan.may_move(index, source, target, sent=sent):
+                return True
+        return False
+
     def _begin(self, plan: DataPlan, move: Move) -> tuple[set[Holder], int, int]:
         targets: Iterable[Holder] = move.targets
         if self._migration is not None:
@@ -164,6 +183,14 @@ class Balancing:
             gifts = self._migration.queue(gifts)
             changed = self._migration.slide(plan)
         return changed, len(gifts), sum(plan.chunks[index].points for index, _, _ in gifts)
+
+
+def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]) -> list[Pace]:
+    """The paces with their visits in the present pass and in the next one, if there is one."""
+    now = plan.passes + 1
+    then = now + 1 if plan.epochs is None else min(now + 1, plan.epochs)
+    this, both = (HeldPoints.left_until(last, plan.chunks, members) for last in (now, then))
+    return [replace(pace, left=this[pace.key], left_next=both[pace.key]) for pace in paces]
 
 
 def _about(plan: DataPlan, move: Move) -> Reason:

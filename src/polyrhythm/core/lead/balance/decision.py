@@ -5,7 +5,7 @@ measured speeds, and larger than a chunk. So nothing moves between equal machine
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from polyrhythm.core.lead.balance.pairs import (
@@ -36,6 +36,10 @@ _PASS = "balance-pass"
 _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More chunks would
 change its passes so much that the chunks would have to come back."""
+_LEAST_GAIN = 0.5
+"""By how many rounds a chunk that moves to finish the pass in time must shorten the time for which
+visits differ by two. Without such a limit, chunks moved back and forth between equally fast
+workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """A difference must be larger than this many standard errors. The first number is for a move of
 many points, the second for a move of one or two chunks between workers that are known to differ."""
@@ -135,10 +139,12 @@ def _by_finish(
     return _decided(moves, worst)
 
 
-def speeds_differ(paces: Sequence[Pace]) -> bool:
-    """Whether it is certain that the fastest worker is faster than the slowest one."""
+def speeds_differ(paces: Sequence[Pace], before: bool = False) -> bool:
+    """Whether the fastest worker is faster than the slowest one. The difference must be certain,
+    unless the speeds were known to differ `before`: a few rounds with few points make the error of a
+    speed large for some time, although the speed has not changed."""
     fast, slow = min(paces, key=_seconds), max(paces, key=_seconds)
-    certain = _CERTAIN * math.hypot(slow.error, fast.error)
+    certain = 0.0 if before else _CERTAIN * math.hypot(slow.error, fast.error)
     return slow.seconds - fast.seconds > max(ALIKE * slow.seconds, certain)
 
 
@@ -146,24 +152,70 @@ def _seconds(pace: Pace) -> float:
     return pace.seconds
 
 
-def finish_pass(paces: Sequence[Pace], chunk: float, round_s: float) -> Balance:
-    """Let all workers finish the present pass at the same time, so that none begins the next one long
-    before the others. `left` of a pace is the number of its visits in this pass. Workers are not
-    grouped, because workers that are alike may have reached different parts of the pass."""
-    alone = [merged([pace]) for pace in paces]
-    ranked = sorted(alone, key=lambda each: (-each.finish_s, each.keys))
+def finish_pass(
+    paces: Sequence[Pace],
+    chunk: float,
+    round_s: float,
+    may_give: Callable[[Key, Key], bool] = lambda source, target: True,
+) -> Balance:
+    """Let all workers finish the present pass and the next one at about the same time, so that no
+    chunk has two visits more than another. `left` of a pace is the number of its visits in this
+    pass, `left_next` in this pass and the next one. `may_give` says whether chunks of one worker may
+    move to another. Workers are not grouped, because workers that are alike may have reached
+    different parts of the pass."""
+    ranked = sorted(paces, key=lambda pace: (-pace.finish_s, pace.key))
     worst = ranked[0].finish_s - ranked[-1].finish_s
     moves = []
-    for slow, fast in pair(ranked) if ranked[0].finish_s > _MOVE_ROUNDS * round_s else ():
-        apart_s = slow.finish_s - fast.finish_s
-        noise = math.hypot(slow.left * slow.error, fast.left * fast.error)
-        points = visits_by_finish(slow, fast)
-        # A slow worker should rather finish early: the others visit several chunks while it visits
-        # its last one.
-        points += chunk / 2 * max(0.0, 1 - fast.seconds / slow.seconds)
-        if points >= chunk / 2 and apart_s > max(chunk * fast.seconds, _LIKELY * noise):
-            moves.append(_move(_PASS, slow, fast, min(points, _MOST_CHUNKS * chunk), apart_s))
+    for slow, fast in (
+        _pairs(ranked, may_give) if ranked[0].finish_s > _MOVE_ROUNDS * round_s else ()
+    ):
+        count = _chunks_for_pass(slow, fast, chunk, round_s)
+        if count:
+            ends = merged([slow]), merged([fast])
+            moves.append(_move(_PASS, *ends, count * chunk, slow.finish_s - fast.finish_s))
     return _decided(moves, worst)
+
+
+def _pairs(
+    ranked: Sequence[Pace], may_give: Callable[[Key, Key], bool]
+) -> Iterator[tuple[Pace, Pace]]:
+    """Pair the worker that finishes last with the one that finishes first, and so on. If its chunks
+    may not move there, the next one takes its place."""
+    paired: set[Key] = set()
+    for at, slow in enumerate(ranked):
+        for fast in reversed(ranked[at + 1 :] if slow.key not in paired else ()):
+            if fast.key not in paired and may_give(slow.key, fast.key):
+                paired |= {slow.key, fast.key}
+                yield slow, fast
+                break
+
+
+def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> int:
+    """How many chunks that are due in this pass the worker that finishes later should give to the
+    other one.
+
+    *If a worker begins the next pass before another one has finished this pass, visits differ by two
+    from when its first chunk is visited until the other one has finished. The time for which they do,
+    at the end of this pass and of the next one, is what a move can shorten. A chunk that moves must
+    shorten it by at least half a round. The end of the next pass counts too because a chunk that
+    moves for the sake of this pass makes the target slower in the next one; otherwise it would often
+    have to come back.*"""
+    apart_s, next_s = slow.finish_s - fast.finish_s, slow.finish_next_s - fast.finish_next_s
+    noise = math.hypot(*(each.finish_s * each.error / each.seconds for each in (slow, fast)))
+    if apart_s <= max(chunk * fast.seconds, _LIKELY * noise):
+        return 0
+    slow_s, fast_s = chunk * slow.seconds, chunk * fast.seconds
+
+    def uneven_s(apart_s: float) -> float:
+        """For how long visits differ by two, if `slow` finishes so much later than `fast`."""
+        return max(0.0, apart_s - fast_s, -apart_s - slow_s)
+
+    def cost_s(count: int) -> float:
+        moved_s = count * (slow_s + fast_s)
+        uneven = uneven_s(apart_s - moved_s) + uneven_s(next_s - 2 * moved_s)
+        return uneven + count * _LEAST_GAIN * round_s
+
+    return min(range(_MOST_CHUNKS + 1), key=cost_s)
 
 
 def _move(code: str, slow: SuperWorker, fast: SuperWorker, points: float, seconds: float) -> Move:

@@ -31,6 +31,18 @@ class Pace:
     passes: float
     left: float | None = None
     walk_s: float = 0.0
+    left_next: float = 0.0
+    """See `decision.finish_pass`."""
+
+    @property
+    def finish_s(self) -> float:
+        """How long its remaining visits take, if no points move."""
+        return (self.left or 0.0) * self.seconds
+
+    @property
+    def finish_next_s(self) -> float:
+        """How long its visits in this pass and the next one take, if no points move."""
+        return self.left_next * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
