@@ -101,20 +101,21 @@ def _messages(tree: ast.Module, name: str, docstrings: set[int]) -> Iterator[Tex
 
 
 def _comments(source: str, name: str) -> Iterator[Text]:
-    """The comments of a file. Comments on consecutive lines are one text."""
+    """The comments of a file. Lines of comments that follow each other are one text. A comment
+    behind code is a text of its own."""
     lines: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or _DIRECTIVE.match(token.string):
             continue
-        row = token.start[0]
-        if lines and row != last + 1:
+        row, behind_code = token.start[0], bool(token.line[: token.start[1]].strip())
+        if lines and (row != last + 1 or behind_code):
             yield Text("comment", f"{name}:{first}", _plain(" ".join(lines)))
             lines = []
         if not lines:
             first = row
         lines.append(token.string.lstrip("# "))
-        last = row
+        last = -1 if behind_code else row
     if lines:
         yield Text("comment", f"{name}:{first}", _plain(" ".join(lines)))
 

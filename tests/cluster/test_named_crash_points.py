@@ -15,11 +15,11 @@ OTHERS = 3
 """The number of servers besides the lead's. With fewer, one server would die five times within
 seconds, and the engine would not restart it."""
 BOTH = (
-    "took Contribution",  # the contribution was added and not acknowledged
-    "sent Copy",  # a replica may have made the step, and the primary has not made it
-    "took Copy",  # a replica has made the step and not acknowledged it
+    "took Contribution",  # the contribution was added, but not acknowledged yet
+    "sent Copy",  # a replica may have made the step, but the primary has not
+    "took Copy",  # a replica has made the step, but has not acknowledged it yet
     "sent Copied",
-    "took Copied",  # every replica has made the step, and the worker does not know it
+    "took Copied",  # every replica has made the step, but the worker does not know it
     "sent Arrived",
     # the server dies in the middle of publishing, which acknowledges contributions under asp
     "sent Parameters",

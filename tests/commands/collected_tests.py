@@ -1,6 +1,6 @@
 """Tests that one process has collected, and that forked test processes run without collecting again.
 
-The collected process (`forked_tests.py`) does what a test process of xdist does, up to the end of the
+The collecting process (`forked_tests.py`) does what a test process of xdist does, up to the end of the
 collection. A test process that is forked from it takes over the configuration of pytest, the session
 and the tests. It makes anew what belongs to one process: the capture of output, the folder for
 temporary files and the file for reports of crashes. Then it tells xdist the same as if it had
@@ -18,7 +18,7 @@ from _pytest import config as configuration
 from _pytest.main import Session
 
 COLLECTED = "collected"
-"""The worker id of the collected process, which runs no tests itself."""
+"""The worker id of the collecting process, which runs no tests itself."""
 _OF_ONE_PROCESS = ("tmpdir", "faulthandler")
 """The plugins that are configured again in every test process."""
 

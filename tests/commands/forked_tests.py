@@ -1,12 +1,12 @@
 """Test processes that are forked from one process that has collected all tests.
 
 A test process of xdist needs 17 s of processor time to import and to collect all tests. Here one
-process, the collected process, does this. Every test process is forked from it, and takes over the
+process, the collecting process, does this. Every test process is forked from it, and takes over the
 collected tests (`collected_tests.py`).
 
-This file is also the program of the collected process. Its arguments are the descriptor of a socket, the
-number of test processes, and then the arguments of pytest. A message on the socket brings the two pipes
-of a new test process.
+This file is also the program of the collecting process. Its arguments are the descriptor of a socket,
+the number of test processes, and then the arguments of pytest. A message on the socket brings the two
+pipes of a new test process.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _PIPES = 2
 
 
 class CollectedProcess:
-    """The collected process, as the process that starts test processes sees it."""
+    """The collecting process, as the process that starts test processes sees it."""
 
     def __init__(self, arguments: Sequence[str], processes: int) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -48,7 +48,7 @@ class CollectedProcess:
         return int(told)
 
     def close(self) -> None:
-        """Wait until the collected process and its test processes have ended."""
+        """Wait until the collecting process and its test processes have ended."""
         self._requests.close()
         self._process.wait()
 

@@ -6,7 +6,8 @@ from tools.sample_texts import sample, texts_of
 
 SOURCE = '''"""What this module is good for."""
 
-LIMIT = 3
+LIMIT = 3  # the peer refuses more
+LEAST = 1  # otherwise nothing is sent
 """How many of them there may be."""
 
 
@@ -39,14 +40,16 @@ def test_every_kind_of_text_is_found_with_its_line(tmp_path: Path) -> None:
     found = {(text.kind, text.place, text.words) for text in texts_of(repository(tmp_path))}
     assert found == {
         ("docstring", "src/module.py:1", "What this module is good for."),
-        ("docstring", "src/module.py:4", "How many of them there may be."),
-        ("docstring", "src/module.py:8", "Send it to the peer at once."),
+        ("docstring", "src/module.py:5", "How many of them there may be."),
+        ("comment", "src/module.py:3", "the peer refuses more"),
+        ("comment", "src/module.py:4", "otherwise nothing is sent"),
+        ("docstring", "src/module.py:9", "Send it to the peer at once."),
         (
             "comment",
-            "src/module.py:9",
+            "src/module.py:10",
             "The peer may have closed the link, and then there is nothing to send.",
         ),
-        ("message", "src/module.py:11", "{} has no link to send over"),
+        ("message", "src/module.py:12", "{} has no link to send over"),
         ("documentation", "docs/page.md:3", "One sentence stands here."),
         ("documentation", "docs/page.md:3", "Another one follows it."),
         ("documentation", "README.md:1", "This project sends things to peers."),

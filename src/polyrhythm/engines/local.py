@@ -175,7 +175,7 @@ class LocalJob:
             return
         if self._starting:
             self._run.interrupted = self._run.interrupted or signal.SIGINT
-            raise _EndAtOnce  # processes that are still starting cannot end in order
+            raise _EndAtOnce  # processes that are still starting cannot leave the job as others do
         if wanted is Wanted.STOP_NOW:
             self._stopping.stop()
         elif not self._stopping.waits_for_workers:
@@ -380,7 +380,7 @@ class LocalJob:
                 # no process runs yet: `run` looks at `interrupted` when the fork server has started
                 return
             if self._starting:
-                raise _EndAtOnce  # processes that are still starting cannot end in order
+                raise _EndAtOnce  # processes that are still starting cannot leave the job as others do
             self._stopping.stop_in_order()
 
         before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -34,7 +34,7 @@ class SharedVisits(Visits):
         self._drawn = 0
         """The number of the lease from which the next batch is drawn."""
         self._open = _Batches()
-        """The batches of the last step, or of the next one. Another step with them may follow."""
+        """The newest batches. The user's loop may make another step with them."""
         self._closed = _Batches()
         """Batches with which all steps have been made, but which no contribution has reported
         yet."""

@@ -167,8 +167,8 @@ SENTENCES = {
     " the job has {total:point} left",
     "data-partly-lost": "{name} is gone: {kept} of its points, which it has shared, stay with other"
     " workers; {points} are lost, and no pass includes them any more: the job has {total:point} left",
-    "data-lost-later": "{points:point} of {name}, which is gone, are lost with the workers that held"
-    " them: the job has {total:point} left",
+    "data-lost-later": "{points:point} of {name} are lost: {name} is gone, and the workers that had"
+    " received them are gone too: the job has {total:point} left",
     "data-returned": "{points:point} of {name} go back to it, because the workers that held them are"
     " gone",
     "data-replaced": "{name} is back with a new data set of {points:point} (before: {before}); no pass"

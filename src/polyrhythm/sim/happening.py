@@ -33,7 +33,9 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         if self.what == "cut":
             if self.server is None or (self.worker is None) == (self.peer is None):
-                raise ValueError("cut needs a server, and a worker or a peer that it is linked to")
+                raise ValueError(
+                    "cut needs both ends of a link: a server, and either a worker or a peer"
+                )
         elif self.what == "end":
             if self.worker is not None or self.server is not None:
                 raise ValueError("end stops the whole job: give no worker and no server")

@@ -156,7 +156,7 @@ def test_the_best_interval_is_found_whatever_the_trend_of_training(
     training.until(interval, "interval-chosen")
     # The estimate holds for the middle of the trial: after 4.5 of its 9 parts of 0.8 s.
     seen_b = b + trend * (sum(WARM_UP_MS) / 1000 + 4.5 * 0.8)
-    best = max(0.05, peak(a, seen_b, 0.02))  # a stage quarters the interval at most
+    best = max(0.05, peak(a, seen_b, 0.02))  # a stage divides the interval by at most 4
     assert interval.next().interval_ns / 1e9 == pytest.approx(best, rel=1e-6)
 
 

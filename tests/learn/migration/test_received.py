@@ -84,7 +84,7 @@ def test_chunks_that_no_lease_needs_are_dropped_unless_they_came_later() -> None
 def fetcher(
     received: ReceivedPoints, *, columns: bool, arrays: Sequence[Column] | None = None
 ) -> Fetcher:
-    """A data set with the worker's own points 0 to 9, whose values are their numbers. Other points
+    """A data set with the worker's own points 0 to 9. The value of a point is its number. Other points
     cannot be read."""
 
     def native(indices: Indices) -> Any:

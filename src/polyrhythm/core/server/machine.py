@@ -31,7 +31,7 @@ class ServerMachine:
         self._failover = Failover(self.state, self.mode)
         self._admission = PeerAdmission(server, job.workers)
         self._collects: list[m.Collect] = []
-        """Requests of the lead for parameters that cannot be answered yet."""
+        """Requests of the lead for parameters. This server cannot answer these requests yet."""
         self._ended = False
         self._waiting_fold: m.Fold | None = None
         """A fold that was ordered while the slices of a cut are being copied."""

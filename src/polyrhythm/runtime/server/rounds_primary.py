@@ -101,8 +101,8 @@ class RoundsPrimary(Primary):
         """A slice was not folded: copy it to the new version. Contributions are still added to its
         present aggregate, because replicas may still read the other aggregate."""
         held = part.held
-        # with plain addition, the aggregate is in the slot to which the parameters are copied: move
-        # it
+        # With plain addition, the aggregate is in the slot to which the parameters are copied. So the
+        # aggregate moves to another slot first.
         if self.grows:
             before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
             if held.weight:
