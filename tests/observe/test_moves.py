@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.names import worker_name
+from polyrhythm.observe import moves as words
 from polyrhythm.observe.moves import passes_in_words
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import result, summary_text
@@ -48,7 +50,7 @@ def test_status_has_the_passes_of_every_worker_and_the_last_move() -> None:
     passes, moves = passes_in_words(state)
     assert passes == "passes: worker-0 3.2, worker-1 3.0 and worker-2 2.5"
     assert moves.startswith(
-        "48 points (10 chunks) moved to faster workers; the last time after 3.5 s: 8 points (5"
+        "48 points (10 chunks) moved between workers; the last time after 3.5 s: 8 points (5"
         " chunks) move from worker-2 to worker-0 and worker-1: worker-2 would fall behind"
     )
 
@@ -82,7 +84,7 @@ def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None
     assert found["lost_points"] == {"worker-1": 70}
     text = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"), None)
     assert "worker-0: 0 points/s, 0 contributions, 3.0 passes" in text
-    assert "  40 points (5 chunks) moved to faster workers" in text
+    assert "  40 points (5 chunks) moved between workers" in text
     assert "  the 70 points of worker-1 are lost: no pass includes them" in text
 
 
@@ -112,3 +114,12 @@ def test_the_summary_says_how_chunks_move_if_any_have_moved() -> None:
     words = "--migrate auto means lease: every worker can read the whole data set"
     assert words in passes_in_words(fold([*JOINED, chosen, MOVE]))
     assert words not in passes_in_words(fold([*JOINED, chosen]))
+
+
+def test_a_move_that_ends_early_does_not_say_where_the_points_are() -> None:
+    """The worker that had them may be the one that left."""
+    left = {**kept(3, 24), "reason": "move-member-left", "fields": {"workers": [2], "targets": [0]}}
+    assert words.kept(left, worker_name) == (
+        "24 points (3 chunks) do not move from w2 to w0 after all: w2 or w0 left before the"
+        " move was complete"
+    )

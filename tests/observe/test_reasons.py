@@ -129,6 +129,32 @@ def test_the_limit_on_a_silence_is_derived_in_words() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("gain", "promised", "chosen", "over"),
+    [
+        (0.25, 0.5, "should fall by 0.25 per second", "falls by 0.25 per second instead of 0.5"),
+        (
+            -0.361,
+            0.5,
+            "should rise by 0.361 per second, and faster with other intervals",
+            "rises by 0.361 per second instead of falling by 0.5",
+        ),
+        (
+            -2.0,
+            -1.0,
+            "should rise by 2 per second, and faster with other intervals",
+            "rises by 2 per second instead of 1",
+        ),
+    ],
+)
+def test_an_objective_that_rises_is_not_said_to_fall(
+    gain: float, promised: float, chosen: str, over: str
+) -> None:
+    fields = {"interval_ms": 20.0, "before_ms": 10.0, "gain": gain, "promised": promised}
+    assert in_words(Reason("interval-chosen", fields)).endswith(f": the objective {chosen}")
+    assert f"the objective {over}: the" in in_words(Reason("interval-stage-over", fields))
+
+
 def test_why_a_worker_left() -> None:
     assert parting(Reason("link-ended", {"detail": "w1 closed the link"})) == "its link ended"
     assert parting(DONE) == "it was done"

@@ -30,14 +30,14 @@ def passes_in_words(state: RunState) -> list[str]:
 
 
 def moves_in_words(state: RunState) -> list[str]:
-    """Lines about the points that moved from slow workers to fast ones and why, and about those that
-    are lost."""
+    """Lines about the points that moved from worker to worker and why, and about those that are
+    lost."""
     rows = []
     if state.moves:
         total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
         at_s = float(state.moves[-1].get("at_s", 0.0))
         last, _ = begun(state.moves[-1], state.name_of)
-        rows.append(f"{total} moved to faster workers; the last time after {at_s:.1f} s: {last}")
+        rows.append(f"{total} moved between workers; the last time after {at_s:.1f} s: {last}")
         if state.migration is not None:
             rows.append(in_words(state.migration, state.name_of))
     for name, points in state.lost_points.items():
@@ -66,7 +66,10 @@ def moved(line: dict[str, Any], name_of: Callable[[int], str]) -> str:
 
 
 def kept(line: dict[str, Any], name_of: Callable[[int], str]) -> str:
-    """Points stay with their worker, although a move had begun."""
+    """A move that had begun is not completed. The worker that had the points may be gone."""
     points = counted(line.get("points", 0), "point")
-    stay = f"{points} ({counted(line.get('chunks', 0), 'chunk')}) stay with"
-    return f"{stay} {name_of(line['worker'])}: {in_words(reason_of(line), name_of)}"
+    ends = f"from {name_of(line['worker'])} to {name_of(line['target'])}"
+    why = in_words(reason_of(line), name_of)
+    return (
+        f"{points} ({counted(line.get('chunks', 0), 'chunk')}) do not move {ends} after all: {why}"
+    )

@@ -83,6 +83,10 @@ class _Shown(dict[str, Any]):
             return f" of {by}" if by else ""
         if key == "bound":
             return "at least" if self._fields["at_least"] else "at most"
+        if key == "fall":
+            return _fall(self._fields["gain"])
+        if key == "falls":
+            return _falls(self._fields["gain"], self._fields["promised"])
         if key == "measured":
             return measure(self._fields["value"])
         if key == "plan":
@@ -97,6 +101,22 @@ class _Shown(dict[str, Any]):
         if key == "goal":
             return _filled(GOALS, str(value), self._fields, self._name_of)
         return value
+
+
+def _fall(gain: float) -> str:
+    """What the objective should do from now on. A negative gain is a rise."""
+    if gain < 0:
+        return f"rise by {-gain:.3g} per second, and faster with other intervals"
+    return f"fall by {gain:.3g} per second"
+
+
+def _falls(gain: float, promised: float) -> str:
+    """What the objective does, and what it should do."""
+    wanted = f"{abs(promised):.3g}"
+    if gain >= 0:
+        return f"falls by {gain:.3g} per second instead of {wanted}"
+    other = "" if promised < 0 else "falling by "
+    return f"rises by {-gain:.3g} per second instead of {other}{wanted}"
 
 
 class _Count(int):

@@ -75,9 +75,9 @@ SENTENCES = {
     " has the length at which the search begins",
     "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
     "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
-    " objective should fall by {gain:.3g} per second",
-    "interval-stage-over": "the objective falls by {gain:.3g} per second instead of"
-    " {promised:.3g}: the interval is measured anew around {interval_ms:.1f} ms",
+    " objective should {fall}",
+    "interval-stage-over": "the objective {falls}: the interval is measured anew around"
+    " {interval_ms:.1f} ms",
     "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes"
     " {phi_ms:.1f} ms",
     "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes"
