@@ -14,6 +14,7 @@ JOINED = [
     {"at_s": 0.0, "what": "joined", "worker": number, "name": f"worker-{number}", "epoch": 1}
     for number in range(3)
 ]
+ENDED = {"at_s": 9.0, "what": "ended", "reason": "done", "fields": {}}
 MOVE = {
     "at_s": 3.0,
     "what": "chunks",
@@ -50,7 +51,7 @@ def test_status_has_the_passes_of_every_worker_and_the_last_move() -> None:
     passes, moves = passes_in_words(state)
     assert passes == "passes: worker-0 3.2, worker-1 3.0 and worker-2 2.5"
     assert moves.startswith(
-        "48 points (10 chunks) moved between workers; the last time after 3.5 s: 8 points (5"
+        "48 points (10 chunks) began to move between workers; the last time after 3.5 s: 8 points (5"
         " chunks) move from worker-2 to worker-0 and worker-1: worker-2 would fall behind"
     )
 
@@ -70,14 +71,20 @@ def test_moves_that_were_all_interrupted_are_not_told() -> None:
 def test_the_last_move_is_the_last_one_that_was_not_interrupted() -> None:
     later = {**MOVE, "at_s": 5.0, "moved": 4, "points": 32}
     (moves,) = passes_in_words(fold([*JOINED, MOVE, later, kept(1, 8)]))
-    assert "64 points (8 chunks) moved" in moves and "after 5.0 s: 24 points (3 chunks)" in moves
+    assert (
+        "64 points (8 chunks) began to move" in moves
+        and "after 5.0 s: 24 points (3 chunks)" in moves
+    )
     (moves,) = passes_in_words(fold([*JOINED, MOVE, later, kept(6, 48)]))
-    assert "24 points (3 chunks) moved" in moves and "after 3.0 s: 24 points (3 chunks)" in moves
+    assert (
+        "24 points (3 chunks) began to move" in moves
+        and "after 3.0 s: 24 points (3 chunks)" in moves
+    )
 
 
 def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None:
     lost = data_set("data-lost", name="worker-1", points=70, total=140)
-    found = result(fold([*JOINED, MOVE, rounds(w0=3.0), lost]), JobSpec(job="x"))
+    found = result(fold([*JOINED, MOVE, rounds(w0=3.0), lost, ENDED]), JobSpec(job="x"))
     assert (found["moved_points"], found["moved_chunks"]) == (40, 5)
     assert found["last_move"]["reason"] == "balance-passes"
     assert found["per_worker"]["worker-0"]["passes"] == 3.0
@@ -85,6 +92,7 @@ def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None
     text = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"), None)
     assert "worker-0: 0 points/s, 0 contributions, 3.0 passes" in text
     assert "  40 points (5 chunks) moved between workers" in text
+    assert "  9 rounds" in text
     assert "  the 70 points of worker-1 are lost: no pass includes them" in text
 
 
@@ -123,3 +131,10 @@ def test_a_move_that_ends_early_does_not_say_where_the_points_are() -> None:
         "24 points (3 chunks) do not move from w2 to w0 after all: w2 or w0 left before the"
         " move was complete"
     )
+
+
+def test_a_job_that_was_killed_does_not_say_that_its_last_moves_are_complete() -> None:
+    found = result(fold([*JOINED, MOVE]), JobSpec(job="x"))
+    text = summary_text({**found, "job": "x"}, Path("runs/x"), None)
+    assert "x: did not end by itself\n  at least 0 rounds" in text
+    assert "  40 points (5 chunks) began to move between workers" in text

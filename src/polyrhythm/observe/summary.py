@@ -178,9 +178,11 @@ def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
 
 def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = None) -> str:
     """The summary as text. The last sentence is advice, if there is any."""
+    # the processes of a job that did not end by itself have not reported their last rounds
+    known = "" if result["ended"] else "at least "
     rows = [
         f"{result['job']}: {result['ended'] or 'did not end by itself'}",
-        f"  {result['rounds']} rounds, {result['contributions']} contributions,"
+        f"  {known}{result['rounds']} rounds, {result['contributions']} contributions,"
         f" {result['points']} points in {result['seconds']:.2f} s"
         f" ({result['points_per_s']:.0f} points/s) over {result['link']} links",
     ]

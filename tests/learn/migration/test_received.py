@@ -189,6 +189,20 @@ def test_received_columns_of_another_type_are_served_too() -> None:
     assert fetch(np.array([51, 2]), [6, 7])[0].tolist() == [51.5, 2.0]
 
 
+@pytest.mark.parametrize("indices", [[51, 50], [51, 2, 50], [1, 51, 2, 50] * 5])
+def test_received_points_come_to_the_device_of_the_own_ones(indices: list[int]) -> None:
+    """The own points are on torch's device without memory, which every machine has."""
+    received, own = ReceivedPoints(), (torch.zeros(10, device="meta"), torch.zeros(10, 3))
+    packed = pack_columns((torch.tensor([50.5, 51.5]), torch.ones(2, 3)))
+    received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
+    fetch = Fetcher(received, rows_of(own), lambda index: None, list, 10, columns=True)
+    fetch.take([(7, np.array([50, 51]))])
+    there, here = fetch(np.array(indices))
+    assert (there.device.type, there.shape) == ("meta", (len(indices),))
+    assert here.device.type == "cpu"
+    assert here[:, 0].tolist() == [float(index >= 50) for index in indices]
+
+
 def test_received_bfloat16_is_not_read_as_the_integers_that_carry_it() -> None:
     received, own = ReceivedPoints(), torch.arange(10, dtype=torch.int16)
     packed = pack_columns((torch.tensor([1.0, 2.5], dtype=torch.bfloat16),))

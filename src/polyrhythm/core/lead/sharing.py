@@ -349,6 +349,8 @@ class Sharing:
 
     def ended_moves(self, *, last: bool = False) -> list[EndedMoves]:
         """The moves that have ended since the last call. `last`: the job is over."""
+        if self._plan is not None and self._migration is None:
+            self._plan.handed.clear()
         if self._plan is None or self._balancing is None:
             return []
         return self._balancing.ended(self._plan, self._members, last=last)

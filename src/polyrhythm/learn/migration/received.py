@@ -160,6 +160,7 @@ class Fetcher:
         worker's own data set."""
         self._position = np.empty(0, np.int64)
         """Per point of a received chunk, its position in that chunk; per own point, its number."""
+        self._own_devices: list[torch.device] | None = None
         self._arrays = arrays
         self._tables: dict[int, Sequence[Column]] | None = None
         """Per chunk of `_chunk`, the arrays that contain its points, if the arrays of all chunks
@@ -271,19 +272,46 @@ class Fetcher:
     ) -> tuple[torch.Tensor, ...]:
         """The columns of these points, of which some belong to received chunks. A batch usually has
         the points of one chunk after those of another; `edges` says where each chunk begins."""
+        joined = self._joined if self._devices() is None else self._joined_there
         if len(edges) > _MOST_EDGES:
             order = np.argsort(chunks, kind="stable")
-            back = np.argsort(order, kind="stable")
+            back = torch.from_numpy(np.argsort(order, kind="stable"))
             indices, chunks = indices[order], chunks[order]
-            specs, columns = self._joined(indices, chunks, _edges(chunks))
-            return _tensors(specs, [np.take(column, back, 0) for column in columns])
-        return _tensors(*self._joined(indices, chunks, edges))
+            columns = joined(indices, chunks, _edges(chunks))
+            return tuple(column[back.to(column.device)] for column in columns)
+        return joined(indices, chunks, edges)
+
+    def _devices(self) -> Sequence[torch.device] | None:
+        """The devices of the columns of this worker's own data set, if it is not in main memory. They
+        are seen when an own point is read."""
+        if self._own_devices is None:
+            own = self._native(np.zeros(1, np.int64)) if self._own else ()
+            self._own_devices = [tensor.device for tensor in own]
+        found = self._own_devices
+        return None if all(device.type == "cpu" for device in found) else found
+
+    def _joined_there(
+        self, indices: Indices, chunks: Indices, edges: Sequence[int]
+    ) -> tuple[torch.Tensor, ...]:
+        """The columns of these points, on the devices of the own ones."""
+        parts: list[Sequence[torch.Tensor]] = []
+        devices = self._devices() or ()
+        for first, last in pairwise(edges):
+            points, chunk = indices[first:last], int(chunks[first])
+            if chunk < 0:
+                parts.append(self._native(points))
+                continue
+            part, _ = self._received.at(chunk, 0)
+            at = self._position[points]
+            rows = _tensors(part.specs, [np.take(column, at, 0) for column in part.columns])
+            parts.append([row.to(device) for row, device in zip(rows, devices, strict=True)])
+        return tuple(torch.cat(list(columns)) for columns in zip(*parts, strict=True))
 
     def _joined(
         self, indices: Indices, chunks: Indices, edges: Sequence[int]
-    ) -> tuple[tuple[ColumnSpec, ...], list[Column]]:
-        """The columns of these points. The points of a chunk are neighbours, and begin at an
-        edge."""
+    ) -> tuple[torch.Tensor, ...]:
+        """The columns of these points, in main memory. The points of a chunk are neighbours, and
+        begin at an edge."""
         specs: tuple[ColumnSpec, ...] = ()
         parts: list[Sequence[Column]] = []
         for first, last in pairwise(edges):
@@ -295,8 +323,8 @@ class Fetcher:
             specs, at = part.specs, self._position[points]
             parts.append([np.take(column, at, 0) for column in part.columns])
         if len(parts) == 1:
-            return specs, list(parts[0])
-        return specs, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+            return _tensors(specs, parts[0])
+        return _tensors(specs, [np.concatenate(columns) for columns in zip(*parts, strict=True)])
 
 
 def _edges(chunks: Indices) -> list[int]:
