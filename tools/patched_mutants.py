@@ -11,6 +11,7 @@ next.
 """
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -48,11 +49,11 @@ def try_patched(
     if not known:
         return
     read, write = os.pipe()
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as temporary:
         pid = os.fork()
         if pid == 0:
             os.close(read)
-            _become_session(known, timeout_s, output.fileno(), write)
+            _become_session(known, timeout_s, temporary, output.fileno(), write)
         os.close(write)
         with open(read) as lines:
             for line in lines:
@@ -64,10 +65,12 @@ def try_patched(
 def _become_session(
     known: dict[str, tuple[list[Patch], Sequence[str]]],
     timeout_s: float,
+    temporary: str,
     output: int,
     results: int,
 ) -> None:
-    """Run the session in a forked child, and exit. This function never returns."""
+    """Run the session in a forked child, and exit. This function never returns. `temporary`: the
+    folder for temporary files."""
     try:
         begin_child(output)
         import pytest
@@ -75,8 +78,9 @@ def _become_session(
         tests = sorted({test for _, named in known.values() for test in named})
         # Capture by pytest would hide the output of the forked processes. Other forms of a traceback
         # show the source, and pytest looks for it in all modules: this takes 0.1 s per mutant.
-        arguments = [*pytest_arguments(timeout_s, plain=True), "-s", "--tb", "native", *tests]
-        pytest.main(arguments, plugins=[_Session(known, results)])
+        arguments = [*pytest_arguments(timeout_s, plain=True), "-s", "--tb", "native"]
+        arguments += ["--basetemp", temporary]
+        pytest.main([*arguments, *tests], plugins=[_Session(known, results)])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -91,6 +95,9 @@ class _Session:
         self._results = results
 
     def pytest_runtestloop(self, session: Any) -> bool:
+        # otherwise every forked process would do this again
+        session.config._tmp_path_factory.getbasetemp()
+        importlib.import_module("polyrhythm.engines.processes")
         gc.collect()
         gc.freeze()
         use_huge_pages()

@@ -191,22 +191,37 @@ def apply_patch(patch: Patch) -> None:
 def find(code: str, package: Path) -> Statement:
     """The statement with this definition."""
     layer, _, name = code.partition(":")
-    found = _statements(package / layer).get(name, [])
+    found = [
+        statement
+        for path in _defining(package / layer, name.partition(".")[0])
+        for statement in _statements(path).get(name, ())
+    ]
     if len(found) != 1:
         raise Outdated(f"{code} is defined {len(found)} times, not once")
     return found[0]
 
 
+def _defining(layer: Path, name: str) -> list[Path]:
+    """The files of a layer in which a line begins with a definition of this name, or looks like it.
+    The other files need not be parsed."""
+    lines = [f"\n{word}{name}" for word in ("class ", "def ", "")]
+    return [path for path, text in _texts(layer) if any(line in text for line in lines)]
+
+
 @functools.cache
-def _statements(layer: Path) -> dict[str, list[Statement]]:
-    """The statements of each definition in a layer, by its name."""
+def _texts(layer: Path) -> list[tuple[Path, str]]:
+    return [(path, "\n" + path.read_text()) for path in sorted(layer.rglob("*.py"))]
+
+
+@functools.cache
+def _statements(path: Path) -> dict[str, list[Statement]]:
+    """The statements of each definition in a file, by its name."""
     statements: dict[str, list[Statement]] = {}
-    for path in sorted(layer.rglob("*.py")):
-        for node in _parse(path).body:
-            first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
-            for name in _names(node):
-                statement = Statement(path, first, node.end_lineno or first)
-                statements.setdefault(name, []).append(statement)
+    for node in _parse(path).body:
+        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
+        for name in _names(node):
+            statement = Statement(path, first, node.end_lineno or first)
+            statements.setdefault(name, []).append(statement)
     return statements
 
 
@@ -252,20 +267,20 @@ def _replace(definition: _Definition, change: Change) -> int:
     old, new = ast.parse(change.old).body, ast.parse(change.new).body
     match old, new:
         case [ast.Expr(value=expression)], [ast.Expr(value=instead)]:
-            replacing = _Expressions(ast.dump(expression), instead)
+            replacing = _Expressions(expression, instead)
             replacing.visit(definition)
             return replacing.found
     return sum(_replace_run(body, old, new) for body in _bodies(definition))
 
 
 class _Expressions(ast.NodeTransformer):
-    def __init__(self, old: str, new: ast.expr) -> None:
-        self._old = old
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._type, self._old = type(old), ast.dump(old)
         self._new = new
         self.found = 0
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and ast.dump(node) == self._old:
+        if type(node) is self._type and ast.dump(node) == self._old:
             self.found += 1
             return self._new
         return self.generic_visit(node)
