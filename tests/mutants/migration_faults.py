@@ -76,10 +76,26 @@ MIGRATION: tuple[Mutant, ...] = (
     mutant(
         "active-copy-is-dropped",
         "A copy that is about to become active is dropped.",
-        "core:Migration._keep_copy",
-        "plan.chunks[index].heir != holder",
+        "core:InactiveCopies.moved",
+        "plan.chunks[index].heir != source",
         "True",
         f"{_MOVES}::test_a_copy_that_becomes_active_again_is_not_dropped",
+    ),
+    mutant(
+        "old-points-are-sent-on",
+        "Points are sent on although their owner is back with other points, and shares nothing.",
+        "core:PrivatePlan.enrol",
+        "each.shares and each.name != name",
+        "each.shares",
+        f"{_SHARED}::test_old_points_are_not_sent_on_if_their_owner_does_not_share_its_new_points",
+    ),
+    mutant(
+        "copies-outlive-permission",
+        "A worker keeps a copy of points that their owner does not share any more.",
+        "core:InactiveCopies.moved",
+        "not may_return or plan.reads(source, chunk)",
+        "plan.reads(source, chunk)",
+        f"{_SHARED}::test_members_drop_copies_of_points_that_are_not_shared_any_more",
     ),
     mutant(
         "private-chunk-leaves-without-permission",

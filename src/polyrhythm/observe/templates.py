@@ -119,7 +119,7 @@ SENTENCES = {
     "migrate-unlike": "--migrate auto means full from now on: the data set of {names} differs from that"
     " of the first worker, so not every worker can read the whole data set",
     "move-not-shared": "{workers} was started without --share-data, so no points leave it",
-    "move-withdrawn": "{targets} does not share its points any more, so they go back to it",
+    "move-withdrawn": "{targets} does not share its points any more",
     "move-visited": "the points were being visited when they should have moved",
     "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "--target names {target}, which no worker has reported yet; workers have"

@@ -6,7 +6,7 @@ import pytest
 from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE
-from polyrhythm.core.lead.migration import Migration
+from polyrhythm.core.lead.migration import WINDOW_CHUNKS, Migration
 from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.sync.migration import migration_of, sharing_fault
 from polyrhythm.core.sync.registry import traits_of
@@ -32,6 +32,8 @@ class Job:
         self.plan.enrol(name, holder, points, 1, shares=shares)
         self.migration.begin(self.plan, 3)
         self.migration.listening(holder, name, Address("h", holder[0], "", ""))
+        if not shares:
+            self.migration.withdraw(self.plan, self.plan.withdrawn(holder), holder)
         self.check()
 
     def check(self) -> None:
@@ -227,6 +229,70 @@ def test_a_worker_that_is_back_with_other_points_does_not_get_its_old_chunks() -
     assert (news.code, news.fields) == ("data-replaced-partly", expected)
     recorded = {chunk.holder for chunk in job.plan.recorded({})}
     assert recorded == {"a", "b", "c"} and len(job.plan.recorded({})) == 16 + 50 + 16
+
+
+def replace_unshared(job: Job) -> None:
+    """Worker B comes back with other points, and shares nothing."""
+    job.release(B)
+    job.enrol(B_AGAIN, 50)
+
+
+def test_old_points_are_not_sent_on_if_their_owner_does_not_share_its_new_points() -> None:
+    job = Job(A, B)
+    first = min(job.held(B))
+    job.move(first, B, A)
+    replace_unshared(job)
+    assert not job.move(first, A, C) and first in job.held(A)
+    assert kept(job) == ["move-not-shared"]
+
+
+def test_moves_of_old_points_end_if_their_owner_does_not_share_its_new_points() -> None:
+    """Some of the points are on their way, and others wait until these have arrived."""
+    job = Job(A, B)
+    chunks = sorted(job.held(B))[: WINDOW_CHUNKS + 2]
+    for chunk in chunks:
+        job.move(chunk, B, A)
+    job.migration.ended(job.plan)
+    job.migration.queue([(chunk, A, C) for chunk in chunks])
+    job.migration.slide(job.plan)
+    assert len(job.migration.lease(job.plan, A).sends) == WINDOW_CHUNKS
+    before = job.plan.lease(A).number
+    replace_unshared(job)
+    assert job.plan.lease(A).number > before
+    assert not job.migration.lease(job.plan, A).sends and set(chunks) <= job.held(A)
+    assert kept(job) == ["move-withdrawn"] and not job.migration.busy
+
+
+def test_a_move_to_a_copy_ends_if_the_owner_of_the_points_does_not_share_them_any_more() -> None:
+    job = Job(A, B)
+    first = min(job.held(B))
+    job.move(first, B, A)
+    job.move(first, A, C)
+    job.migration.ended(job.plan)
+    job.migration.queue([(first, C, A)])
+    job.migration.slide(job.plan)
+    assert first in job.plan.moving and not job.migration.lease(job.plan, C).sends
+    replace_unshared(job)
+    assert first in job.held(C) and not job.migration.copies[A]
+    assert kept(job) == ["move-withdrawn"]
+
+
+def test_members_drop_copies_of_points_that_are_not_shared_any_more() -> None:
+    job = Job(A, B)
+    first, second = sorted(job.held(B))[:2]
+    for chunk in (first, second):
+        job.move(chunk, B, A)
+    job.move(first, A, C)
+    assert list(job.migration.copies[A]) == [first]
+    before = job.plan.lease(A).number
+    job.release(B)
+    job.enrol(B_AGAIN)
+    assert job.plan.lease(A).number > before
+    assert not job.migration.copies[A], "of a chunk that another member holds"
+    job.plan.confirm(A, job.plan.lease(A).number)
+    job.migration.settle(job.plan)
+    assert second in job.held(B_AGAIN) and not job.migration.lease(job.plan, A).copies
+    job.check()
 
 
 @pytest.mark.parametrize("owner_first", [False, True])

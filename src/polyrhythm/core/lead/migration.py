@@ -6,8 +6,7 @@ the target has reported all points. Until then the chunk belongs to its holder, 
 the target dies, leaves or cannot take the points. Only a few chunks of a worker are in flight at a
 time; the others wait, and are visited meanwhile.*
 
-A worker keeps an inactive copy of the points of a chunk that it gave away (FSP §4.3, virtual
-migration), so that the chunk can come back without being sent. The lead bounds these copies.
+A worker keeps an inactive copy of the points of a chunk that it gave away (`copies.py`).
 """
 
 from collections import deque
@@ -18,6 +17,7 @@ import msgspec
 
 from polyrhythm.core.lead.adoptions import Adoptions
 from polyrhythm.core.lead.chunks import Gift, Holder
+from polyrhythm.core.lead.copies import InactiveCopies
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.ended_moves import JOB_ENDS, EndedCounts, EndedMoves, member_left, pair
 from polyrhythm.core.machine import Reason
@@ -47,7 +47,7 @@ class Migration:
         holder subtracts it, and after that the new holder adds it. No copies are kept, because the
         memory of the points must always be sent."""
         self._rows = rows
-        self._copies_nbytes = copies_nbytes
+        self._copies = InactiveCopies(copies_nbytes)
         self._blocking = blocking
         self._queue: deque[Gift] = deque()
         """The chunks that are to move and are not in flight yet."""
@@ -60,11 +60,6 @@ class Migration:
         """The chunks in `_free` that go back to an owner which does not share them any more. The
         journal has no line that such a move has begun, so it gets none if the move is given up."""
         self._numbers = 0
-        self._copies: dict[Holder, dict[int, None]] = {}
-        """Per member, the chunks of which it has an inactive copy, the oldest one first."""
-        self._share_points = 0
-        self._point_nbytes = 0.0
-        """The mean size of a point; 0 until a delivery has arrived."""
         self._barred: set[tuple[Holder, Holder]] = set()
         """Pairs of a source and a target between which no points can travel."""
         self._listening: dict[Holder, tuple[str, Address]] = {}
@@ -77,7 +72,7 @@ class Migration:
     @property
     def copies(self) -> Mapping[Holder, Collection[int]]:
         """Per member, the chunks of which it has an inactive copy."""
-        return self._copies
+        return self._copies.held
 
     @property
     def stops(self) -> bool:
@@ -97,7 +92,7 @@ class Migration:
 
     def begin(self, plan: DataPlan, members: int) -> None:
         """The data plan exists now. `members`: the number of members for which it was made."""
-        self._share_points = -(-plan.points // max(1, members))
+        self._copies.begin(plan.points, members)
 
     def listening(self, holder: Holder, name: str, address: Address) -> None:
         """The member receives points at this address."""
@@ -113,7 +108,7 @@ class Migration:
 
     def _there(self, plan: DataPlan, holder: Holder, chunk: int) -> bool:
         """Whether the member has the points of this chunk already, so that they need not be sent."""
-        return chunk in self._copies.get(holder, ()) or plan.reads(holder, chunk)
+        return self._copies.has(holder, chunk) or plan.reads(holder, chunk)
 
     # -- moves ---------------------------------------------------------------------------------
 
@@ -164,7 +159,7 @@ class Migration:
         delivery = self._flying.get(chunk)
         if delivery is None or delivery.number != number or delivery.target != sender:
             return set()
-        self._point_nbytes = nbytes / max(1, plan.chunks[chunk].points)
+        self._copies.point_nbytes = nbytes / max(1, plan.chunks[chunk].points)
         return plan.delivered(chunk, number, again=self._rows)
 
     def failed(
@@ -194,11 +189,11 @@ class Migration:
         begin the next ones. Returns the members whose leases changed."""
         before = self._involved()
         for index, source, target in plan.handed:
-            self._copies.get(target, {}).pop(index, None)
+            self._copies.activate(target, index)
             if self._rows:
                 self.adoptions.moved(index, target)
             elif source in self._listening:  # a source that has left keeps no copy
-                self._keep_copy(plan, source, index)
+                self._copies.moved(plan, index, source, target)
         plan.handed.clear()
         for index, delivery in list(self._flying.items()):
             chunk = plan.chunks[index]
@@ -255,13 +250,24 @@ class Migration:
         return plan.take_back(chunks) | (plan.renumber(before) if self._blocking else set())
 
     def withdraw(self, plan: DataPlan, chunks: Collection[int], owner: Holder) -> set[Holder]:
-        """The owner of these chunks does not share them any more: end their moves, and let the chunks
-        go back to the owner. Returns the members whose leases changed."""
+        """This member does not share its points. `chunks`: those of its chunks that others hold. End
+        the moves of its points, also of earlier data sets, let the chunks go back to it, and let
+        others drop their copies. Returns the members whose leases changed."""
         reason = Reason("move-withdrawn", {"targets": [owner[0]]})
-        for index, source, target in [gift for gift in self._queue if gift[0] in chunks]:
-            self._queue.remove((index, source, target))
-            self._count(plan, source, target, index, reason)
-        changed = self._cancel(plan, [each for each in chunks if each in self._flying], reason)
+
+        def ends(index: int, source: Holder, target: Holder) -> bool:
+            return index in chunks or not plan.may_move(index, source, target, sent=False)
+
+        for gift in [gift for gift in self._queue if ends(*gift)]:
+            self._queue.remove(gift)
+            self._count(plan, gift[1], gift[2], gift[0], reason)
+        flying = [(each.chunk, each.source, each.target) for each in self._flying.values()]
+        changed = self._cancel(plan, [each[0] for each in flying if ends(*each)], reason)
+        free = [each for each, ends_of in self._free.items() if ends(each, *ends_of)]
+        free = [each for each in free if each not in chunks]
+        for index in free:
+            self._count(plan, *self._free.pop(index), index, reason)
+        changed |= plan.take_back(free) | plan.renumber(self._copies.withdraw(plan, owner))
         for index in chunks:
             if (ended := self._free.pop(index, None)) is None or ended[1] != owner:
                 if ended is not None:
@@ -279,43 +285,20 @@ class Migration:
                 self._count(plan, source, target, index, member_left(source, target))
         self._queue = deque(gift for gift in self._queue if not left & set(gift[1:]))
         for member in left:
-            self._copies.pop(member, None)
+            self._copies.forget(member)
             self._full.discard(member)
             self._listening.pop(member, None)
         self._barred = {pair for pair in self._barred if not left & set(pair)}
         self.adoptions.forget(left)
 
     def shared(self, plan: DataPlan) -> None:
-        """The chunks were shared anew. If a member now holds a chunk of which it had an inactive
-        copy, the copy is active again."""
-        for holder, copies in self._copies.items():
-            for index in [index for index in copies if plan.chunks[index].holder == holder]:
-                del copies[index]
-
-    # -- inactive copies -----------------------------------------------------------------------
+        """The chunks were shared anew."""
+        self._copies.shared(plan)
 
     @property
     def most_points(self) -> int:
         """The most points of the inactive copies of one member."""
-        if self._copies_nbytes is None or not self._point_nbytes:
-            return self._share_points
-        return int(self._copies_nbytes / self._point_nbytes)
-
-    def _keep_copy(self, plan: DataPlan, holder: Holder, chunk: int) -> None:
-        """The member has given the chunk away: it keeps a copy, and the oldest copies are dropped if
-        there are too many. A copy that becomes active again is not dropped."""
-        if plan.reads(holder, chunk):
-            return
-        copies = self._copies.setdefault(holder, {})
-        copies.pop(chunk, None)
-        copies[chunk] = None
-        points = sum(plan.chunks[index].points for index in copies)
-        for index in list(copies):
-            if points <= self.most_points:
-                break
-            if plan.chunks[index].heir != holder:
-                del copies[index]
-                points -= plan.chunks[index].points
+        return self._copies.most_points
 
     # -- leases and reports --------------------------------------------------------------------
 
@@ -330,7 +313,7 @@ class Migration:
                 name, address = self._listening[delivery.target]
                 points = (delivery.chunk, *plan.numbered(holder, delivery.chunk))
                 sends.append(ChunkSend(delivery.number, *points, *delivery.target, name, address))
-        chunks, copies = lease.chunks, tuple(self._copies.get(holder, ()))
+        chunks, copies = lease.chunks, self._copies.of(holder)
         if not self._rows:
             # The holder keeps a chunk that moves without its points, because the chunk may still
             # come back to it.
@@ -386,6 +369,4 @@ class Migration:
             chunk = plan.chunks[index]
             if chunk.delivery and (chunk.holder, chunk.heir) != (delivery.source, delivery.target):
                 raise InvariantBroken(f"chunk {index} is not moving as its delivery says")
-        for holder, copies in self._copies.items():
-            if any(plan.chunks[index].holder == holder for index in copies):
-                raise InvariantBroken("a chunk is leased to the member that has an inactive copy")
+        self._copies.check(plan)

@@ -104,6 +104,9 @@ class PrivatePlan(DataPlan):
             self._mine.pop(found.holder, None)
         found.worker, found.holder, found.shares = holder[0], holder, shares
         found.fingerprint = fingerprint or found.fingerprint
+        if not shares:  # data sets that this one has replaced are not shared any more either
+            for each in self._set_of:
+                each.shares = each.shares and each.name != name
         self._mine[holder] = found
         if self._lend(found, self.passes):
             self._number({holder})

@@ -194,7 +194,8 @@ class Sharing:
             migration.begin(plan, len(plan.data_sets))
             if message.listens is not None:
                 migration.listening(member.key, member.name, message.listens)
-            if withdrawn := plan.withdrawn(member.key):
+            if not message.shares:
+                withdrawn = plan.withdrawn(member.key)
                 self._changed |= migration.withdraw(plan, withdrawn, member.key)
         return self._sent(self._lease(member.key))
 
