@@ -93,7 +93,7 @@ class NotFinite(PolyrhythmError):
         """The number of the worker's step, counted from 1; 0 if it is not known."""
 
     def at(self, worker: str, step: int) -> "NotFinite":
-        """The same error with the worker and the number of its step."""
+        """The same error, with the name of the worker and the number of its step in the text."""
         error = NotFinite(f"{worker}, step {step}: {self}", what=self.what, tensor=self.tensor)
         error.step = step
         return error
@@ -104,7 +104,7 @@ class ModelChanged(UsageError):
     that the servers cannot learn of."""
 
     def at(self, worker: str, step: int) -> "ModelChanged":
-        """The same error with the worker and the number of its step."""
+        """The same error, with the name of the worker and the number of its step in the text."""
         return ModelChanged(f"{worker}, step {step}: {self}")
 
 

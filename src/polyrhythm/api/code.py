@@ -19,7 +19,7 @@ class Remote(Protocol):
     """Another thread of this process that watches the job and may stop it."""
 
     def listening(self, address: str, run_dir: Path) -> None:
-        """Called when the lead listens at this address. The files of the run are in this folder."""
+        """Called when the lead listens, with its address and with the folder of the run."""
 
     def wanted(self) -> Wanted:
         """Whether to stop the job."""

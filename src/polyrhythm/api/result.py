@@ -96,7 +96,7 @@ class Result:
                 self.summary.get("not_saved") or self.summary.get("ended") or "it has not ended"
             )
             raise StoreError(f"run {self.run.name} has no {path.name}: {reason}")
-        from safetensors.torch import load_file  # imports torch, which takes seconds
+        from safetensors.torch import load_file  # this imports torch, which takes seconds
 
         return load_file(path)
 

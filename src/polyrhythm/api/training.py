@@ -278,7 +278,7 @@ def train(
     list.
 
     Of rounds, epochs, targets and seconds, the first that is reached ends the job. Ctrl-C stops the
-    job in order, and the result has `stopped`. A second Ctrl-C ends it at once and raises
+    job in an orderly way, and the result has `stopped`. A second Ctrl-C ends it at once and raises
     KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong options, and
     JobFailed, with the result so far, if the job does not reach its goal.
     """

@@ -38,9 +38,9 @@ def stop(
 ) -> None:
     """End a running job, from this or another machine.
 
-    The job ends in order: every worker leaves its training loop with the final parameters and runs
-    the code after the loop. Then `polyrhythm train` ends with status 0. This command waits for that
-    and shows what it waits for. The journal names the user who asked.
+    The job ends in an orderly way: every worker leaves its training loop with the final parameters
+    and runs the code after the loop. Then `polyrhythm train` ends with status 0. This command waits
+    for that and shows what it waits for. The journal names the user who asked.
 
     Examples:
 

@@ -69,9 +69,9 @@ def train(
     the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
     the job. While it runs, use polyrhythm status, why and story in another terminal.
 
-    Ctrl-C or SIGTERM stops the job in order: every worker leaves its training loop with the final
-    parameters, and the command waits until the code after the loop has run. Then it ends with status
-    130 or 143. A second Ctrl-C ends it at once.
+    Ctrl-C or SIGTERM stops the job in an orderly way: every worker leaves its training loop with
+    the final parameters, and the command waits until the code after the loop has run. Then it ends
+    with status 130 or 143. A second Ctrl-C ends it at once.
     """
     if show_config:
         print_config(ctx, as_json=json_)

@@ -35,14 +35,14 @@ class ServerHelloReceived(Event, frozen=True):
 
 
 class OperatorHelloReceived(Event, frozen=True):
-    """The hello of an operator came over `link`, which is named as an operator's link."""
+    """The hello of an operator came over `link`, which has the name of an operator's link."""
 
     link: str
     hello: OperatorHello
 
 
 class OperatorRequested(Event, frozen=True):
-    """A request came over `link`, which is named as an operator's link."""
+    """A request came over `link`, which has the name of an operator's link."""
 
     link: str
     request: OperatorRequest
@@ -72,8 +72,8 @@ class LeadHeard(Event, frozen=True):
 
 
 class StopAsked(Event, frozen=True):
-    """A signal or the engine asks the job to end. `at_once`: immediately; otherwise in order, so
-    that every worker leaves its loop with the final parameters. `failed`: why the job has failed;
+    """A signal or the engine asks the job to end. `at_once`: end the job immediately; otherwise
+    every worker first leaves its loop with the final parameters. `failed`: why the job has failed;
     empty if a user asked for the end."""
 
     at_once: bool = False

@@ -20,6 +20,6 @@ def most_nbytes(spec: ModelSpec) -> int:
 
 
 def parts_of(nbytes: int) -> Iterator[tuple[int, int]]:
-    """The begin and the end of each part of a state."""
+    """Where each part of a state begins and ends."""
     for first in range(0, nbytes, PART_NBYTES):
         yield first, min(nbytes, first + PART_NBYTES)

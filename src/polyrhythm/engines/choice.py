@@ -17,7 +17,7 @@ def choose_engine(name: str = LOCAL) -> Engine:
     process, for debugging."""
     check_engine(name)
     if name == INLINE:
-        from polyrhythm.engines.inline import InlineEngine  # imports torch, which takes seconds
+        from polyrhythm.engines.inline import InlineEngine  # this imports torch: it takes seconds
 
         return InlineEngine()
     from polyrhythm.engines.local import LocalEngine

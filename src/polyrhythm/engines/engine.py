@@ -41,7 +41,7 @@ class EngineRun:
 
 
 class Wanted(Enum):
-    """What a command wants of its running job."""
+    """What a command wants its running job to do."""
 
     GO_ON = "go on"
     STOP = "stop in order"

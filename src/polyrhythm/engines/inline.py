@@ -251,8 +251,8 @@ def _all_failed(run: InlineRun) -> str:
 
 @contextlib.contextmanager
 def _signals(run: InlineRun) -> Iterator[None]:
-    """Note the first Ctrl-C or SIGTERM, after which the job ends in order. A second one raises
-    KeyboardInterrupt. Python handles signals in its main thread only."""
+    """Note the first Ctrl-C or SIGTERM, after which the job ends in an orderly way. A second one
+    raises KeyboardInterrupt. Python handles signals in its main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

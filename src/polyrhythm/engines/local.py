@@ -143,7 +143,7 @@ class LocalJob:
         self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
         for request in self._workers:
             self._start(request)
-        # from now on a signal ends the job in order, because workers may be training
+        # from now on a signal ends the job in an orderly way, because workers may be training
         self._starting = False
 
     # -- supervising ---------------------------------------------------------------------------
@@ -305,8 +305,8 @@ class LocalJob:
         self._stopping.pursue()
 
     def _say_stopping(self) -> None:
-        """Say once that the job stops in order. The signal handler does not say it, because it may
-        run in the middle of another line of output."""
+        """Say once that the job stops in an orderly way. The signal handler does not say it,
+        because it may run in the middle of another line of output."""
         by = self._members.stopping_for()
         if by is not None:
             self._stopping.lead_stops()
@@ -362,9 +362,9 @@ class LocalJob:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handle signals: Ctrl-C or SIGTERM ends the job in order, and a second one ends it at
-        once. Python handles signals in its main thread only: a job that another thread runs ends by
-        'polyrhythm stop'."""
+        """Handle signals: Ctrl-C or SIGTERM ends the job in an orderly way, and a second one ends
+        it at once. Python handles signals in its main thread only: a job that another thread runs
+        ends by 'polyrhythm stop'."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -22,8 +22,8 @@ from polyrhythm.observe.output import older_log
 _LINE_BUFFERED = 1
 """The value of `_IOLBF` in the C library."""
 _replacing = threading.Lock()
-"""This lock is held while a log is replaced. `end` takes it for good, so that no log is replaced
-after it."""
+"""This lock is held while a log is replaced. `end` takes the lock and never releases it, so that no
+log is replaced afterwards."""
 
 
 def send_to(log: Path) -> None:

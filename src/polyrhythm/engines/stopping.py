@@ -27,7 +27,8 @@ class ProcessStop:
         self._before_end = False
         """Whether the job is stopped before it reached a goal."""
         self.waits_for_workers = False
-        """Whether the job is stopped in order: the lead ends it when the last worker has left."""
+        """Whether the job is stopped in an orderly way: the lead ends it when the last worker has
+        left."""
         self.saving = False
         """Whether the lead has reported that it is saving the model. It ends the job when the model
         is saved."""

@@ -1,4 +1,4 @@
-"""Runs a worker in this process: the worker trains, and then leaves in order.
+"""Runs a worker in this process: the worker trains, and then leaves the job in an orderly way.
 
 After SIGTERM the worker contributes the steps that it has taken, returns its chunks, and runs the
 rest of `main` after its training loop. After a second SIGTERM it leaves at once. A separate thread
@@ -76,7 +76,7 @@ class Presence:
 
     @property
     def status(self) -> int:
-        """The exit status of the process when it leaves in order."""
+        """The exit status of the process when it leaves without an error."""
         return 128 + self.signal if self.own_command and self.signal else 0
 
 

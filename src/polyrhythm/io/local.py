@@ -89,7 +89,7 @@ class ReferenceCarrier:
         return self.sock.sendmsg(buffers, (), wait)
 
     def outlast(self, seconds: float) -> None:
-        pass  # a link within a host needs no limit: its ends cannot be cut off from each other
+        pass  # nothing to set: no network failure can separate the two ends of a link within a host
 
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message

@@ -80,7 +80,7 @@ class Exchange:
     ) -> None:
         """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
         for before in self._models.take_scaled():
-            # with one model, the points of a step that a GradScaler left out count with this one
+            # with one model, the points of a step that a GradScaler left out count with this step
             if self._several and not self._loop.stopped:
                 self._skip(before, SCALER_SKIPPED)
         if self._loop.stopped:
@@ -386,8 +386,8 @@ class Exchange:
         self._maker.version_came()
 
     def resume_pace(self) -> None:
-        """The worker computes again. If its steps are made longer (staging), the next one counts
-        from this time."""
+        """The worker computes again. If its steps are made longer (staging), the length of the next
+        step is measured from this time."""
         if self._pacer is not None:
             self._pacer.resume(self._node.timesheet.resumed_ns)
 

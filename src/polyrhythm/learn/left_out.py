@@ -82,7 +82,7 @@ class LeftOut:
 
 
 def not_made() -> NotFinite:
-    """The training loop has made no step."""
+    """The error for a training loop that has made no step."""
     return NotFinite(NO_STEP, what=NOT_MADE)
 
 

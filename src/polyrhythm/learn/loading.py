@@ -254,8 +254,8 @@ def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
 
 
 class _Whole(Dataset[Any]):
-    """Tensors that are indexed together. The loader gets whole batches from it, and collates
-    nothing."""
+    """A data set of tensors that are indexed together. It gives whole batches to the loader, which
+    collates nothing."""
 
     def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
         self._tensors = tensors
@@ -265,7 +265,7 @@ class _Whole(Dataset[Any]):
         return tuple(tensor[index] for tensor in self._tensors)
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
-        # made in the process that uses it, because a function cannot be sent to a process
+        # the function is made in the process that calls it, because it cannot be sent to a process
         if self._rows is None:
             self._rows = rows_of(self._tensors)
         return self._rows(np.asarray(indices, np.int64))

@@ -59,7 +59,7 @@ class Models:
         self._models: list[_Model] = []
         self.visits = Visits()
         self.exchange: Exchange | None = None
-        """None until the worker has joined the job with its models."""
+        """The exchange of the worker; None until the worker has joined the job with its models."""
 
     def attach(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str

@@ -48,7 +48,7 @@ class Reporter:
 
     @property
     def exchange(self) -> Exchange | None:
-        """None until the worker has joined the job with its models."""
+        """The exchange of the worker; None until the worker has joined the job with its models."""
         return self._models.exchange
 
     def log_to(self, writer: AnyWriter) -> None:

@@ -79,8 +79,8 @@ class Worker:
 
     @property
     def inside(self) -> tuple[WorkerNode, JobSpec, Pacer | None]:
-        """The parts that `learn/pointwise` needs, because it exchanges statistics instead of a
-        model."""
+        """The parts of this worker that `learn/pointwise` uses, because it exchanges statistics
+        instead of a model."""
         return self._node, self._job, self._pacer
 
     @property
@@ -121,7 +121,7 @@ class Worker:
 
     @property
     def _exchange(self) -> Exchange | None:
-        """None until the worker has joined the job with its models."""
+        """The exchange of the worker; None until the worker has joined the job with its models."""
         return self._models.exchange
 
     @property

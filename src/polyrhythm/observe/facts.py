@@ -75,7 +75,7 @@ class RunFacts:
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     saving: bool = False
-    """The job is over, and its model is being written."""
+    """Whether the job is over and its model is being written."""
     model: str | None = None
     """The path of the trained model, once it is saved."""
     best: dict[str, Any] | None = None

@@ -9,7 +9,8 @@ from polyrhythm.core.addresses import is_loopback
 
 UNKNOWN = "HOST:PORT"
 ANY_FILE = "FILE.py"
-"""Stands for a file with the code of a worker, if the job itself has none."""
+"""The word for a file with the code of a worker, in commands to join a job that has no code of its
+own."""
 
 
 @dataclass(frozen=True, slots=True)

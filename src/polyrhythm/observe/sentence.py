@@ -13,8 +13,8 @@ class Sentence:
     """The workers that the sentence is about; None: all workers."""
     routine: bool = False
     own: bool = False
-    """Whether the story of the run leaves this sentence out: only the story of its worker has
-    it."""
+    """Whether the story of the run leaves this sentence out, so that it appears only in the story
+    of one worker."""
     shown: bool = False
     """Whether the command that runs the job has already shown the sentence."""
     urgent: bool = False

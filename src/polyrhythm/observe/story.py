@@ -283,7 +283,7 @@ class Teller:
         return [replace(said, shown=True)]
 
     def _numbers(self, line: dict[str, Any]) -> list[int]:
-        """The number of the worker that a line names. The list is empty if the line names a
+        """A list with the number of the worker that a line names; empty if the line names a
         server."""
         workers = self.state.workers.values()
         return [worker.worker for worker in workers if worker.name == line["name"]]

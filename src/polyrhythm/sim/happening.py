@@ -10,8 +10,8 @@ from polyrhythm.sim.quantities import Duration, check_factor
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fault of a worker or server, or another event at a given time. `cut` breaks the link
-    between a server and another process. `end` stops the job in order, as Ctrl-C or `polyrhythm
-    stop` does."""
+    between a server and another process. `end` stops the job in an orderly way, as Ctrl-C or
+    `polyrhythm stop` does."""
 
     at: Duration
     what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]

@@ -28,7 +28,7 @@ class Size(int):
 
 
 class Rate(int):
-    """In bytes per second."""
+    """A rate in bytes per second."""
 
     @classmethod
     def parse(cls, text: object) -> "Rate":

@@ -218,7 +218,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             )
 
     def cast(self) -> list[WorkerSpec]:
-        """All workers, in order. A worker without a name gets a name from its number."""
+        """All workers, in the order of the file. A worker without a name gets a name from its
+        number."""
         found: list[WorkerSpec] = []
         for group in self.workers:
             for index in range(group.count):

@@ -44,4 +44,4 @@ def export_checkpoint(
                 file.write(slice_, flat.view(torch.uint8).numpy().data)
         file.commit()
     finally:
-        file.discard()  # removes an unfinished file, and does nothing after `commit`
+        file.discard()  # this removes an unfinished file, and does nothing after `commit`

@@ -86,7 +86,8 @@ def keep(
     yield
     for there, before in saved:
         there.copy_(before)
-    # these parameters had no state before this step, which may have put weight decay into it
+    # these parameters had no state before this step, and the step may have put weight decay into
+    # the state
     for parameter in fresh:
         if any(group.get("weight_decay") for group in optimizer.param_groups):
             for tensor in _state(optimizer, parameter):

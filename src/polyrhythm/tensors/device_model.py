@@ -265,7 +265,8 @@ class DeviceModel(FlatModel):
         parts = [(space, first, end, self._outgoing[space]) for space, first, end in self._dense]
         for space, first, end, outgoing in parts:
             targets[space][first:end].copy_(outgoing[first:end], non_blocking=True)
-        # The host orders the check after the copy, so it does this while the device is copying.
+        # The copy is ordered before the check, so that the host prepares the check while the device
+        # copies.
         if model is None:
             return [largest_of(outgoing[first:end]) for _, first, end, outgoing in parts]
         return magnitudes([view for view in views if view.numel()])
@@ -300,8 +301,8 @@ class DeviceModel(FlatModel):
             flat, base = self._flat[index], self._base[index]
             pieces, scratch = [], torch.empty_like(flat[: next(chunks_of(flat))[1]])
             for begin, end in chunks_of(flat):
-                # `scratch` can be used again at once: the device works in order, and has copied the
-                # last piece before.
+                # `scratch` can be overwritten at once: the device copies the last piece before it
+                # computes this one.
                 change = torch.sub(flat[begin:end], base[begin:end], out=scratch[: end - begin])
                 self._download(targets[index][begin:end], change)
                 pieces.append(largest_of(change))

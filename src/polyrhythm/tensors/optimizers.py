@@ -118,7 +118,7 @@ def check_optimizer(spec: OptimizerSpec) -> None:
             parameter.grad = torch.zeros(1)
         # torch checks some options only in `step`
         build_optimizer(spec, groups, fused=False).step()
-    except Exception as error:  # what torch raises for wrong options has many types
+    except Exception as error:  # torch raises errors of many types for wrong options
         raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
 
 

@@ -7,7 +7,7 @@ value of the block, divided by 127. What quantising leaves out of a contribution
 good.
 
 *A tensor without a gradient (-0.0 in every element, `tensors/absent.py`) keeps this meaning: all of
-its integers are -128, which no number has.* Its residual waits for the next gradient.
+its integers are -128, which stands for no number.* Its residual waits for the next gradient.
 """
 
 import math

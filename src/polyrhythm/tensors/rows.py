@@ -20,7 +20,8 @@ from polyrhythm.tensors.held import Held
 
 INDEX = torch.int64
 ABSENT = -1
-"""Stands for the number of rows in a contribution whose worker had no gradient for the tensor."""
+"""The value in place of the number of rows, in a contribution whose worker had no gradient for the
+tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def fill_unsent(held: Held) -> None:
     tensor. This is for optimizers of torch that treat a row which a sparse gradient does not
     contain as a row with the gradient 0."""
     if held.present:
-        held.aggregate.add_(0.0)  # turns -0.0 into 0.0, and changes no other number
+        held.aggregate.add_(0.0)  # this turns -0.0 into 0.0, and changes no other number
         held.present = False
 
 

@@ -243,8 +243,8 @@ class Contributions:
 
     def torn(self, round_: int) -> bool:
         """Kind statistics: whether the version of this round may contain a contribution in some
-        slices and not in others. This happens if the fold named the contribution, then a server that
-        had it died, and then its worker died before it could send the contribution again."""
+        slices and not in others. This happens if the fold named the contribution, then a server
+        that had it died, and then the worker died before it could send the contribution again."""
         return self._torn == round_
 
     def folded(self, round_: int) -> None:

@@ -143,7 +143,7 @@ class Cuts:
         return None
 
     def computed(self, compute_ns: int) -> None:
-        """A worker has contributed. `compute_ns`: how long it has computed the contribution."""
+        """A worker has contributed. `compute_ns`: how long it took to compute the contribution."""
         self._longest_ns = max(self._longest_ns, compute_ns)
 
     def _due(self, now_ns: int) -> bool:

@@ -285,10 +285,10 @@ class DataPlan:
     def release(
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
     ) -> set[Holder]:
-        """These members were removed, and none of their contributions can arrive any more. Their
-        chunks go to the heirs of the chunks, if these have the points. Chunks that were moving to the
-        removed members stay with their present holders. `copies`: per member, the chunks of which it
-        has a copy; used with private data only. Returns the members whose leases grew."""
+        """These members were removed, and none of their contributions can arrive any more. Each of
+        their chunks goes to its heir, if the heir has the points. Chunks that were moving to the
+        removed members stay with their present holders. `copies`: per member, the chunks of which
+        it has a copy; used with private data only. Returns the members whose leases grew."""
         leavers = set(gone)
         self.lose(leavers)
         changed: set[Holder] = set()

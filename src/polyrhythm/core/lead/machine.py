@@ -59,7 +59,7 @@ class LeadMachine:
         self._timed = [part for part, used in rare if used]
         """The parts with a deadline (`wake_ns`) that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # attributes of objects are found faster than of classes
+        self._handlers = self._HANDLERS  # an object's attribute is read faster than its class's
 
     # -- the machine ---------------------------------------------------------------------------
 

@@ -60,7 +60,8 @@ class Mode(Protocol):
     # -- a stop on request ---------------------------------------------------------------------
 
     def stop(self, now_ns: int) -> None:
-        """End the job in order: the contributions that workers have computed still count."""
+        """End the job in an orderly way: the contributions that workers have computed still
+        count."""
 
     def stop_waiting(self, now_ns: int) -> None:
         """The time for which a requested stop waits for the open round is over: fold that round

@@ -113,8 +113,9 @@ class PrivatePlan(DataPlan):
 
     @staticmethod
     def _other(found: _DataSet, holder: Holder, fingerprint: str) -> bool:
-        """Whether a member that comes back certainly has another data set than before. A member that
-        has not left may change the values of its points."""
+        """Whether a member that comes back certainly has another data set than before. A member
+        that has not left is allowed to change the values of its points, so its data set counts as
+        the same."""
         if found.holder == holder or not fingerprint:
             return False
         return found.fingerprint not in ("", fingerprint)
@@ -215,11 +216,11 @@ class PrivatePlan(DataPlan):
     def release(
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
     ) -> set[Holder]:
-        """These members were removed, and none of their contributions can arrive any more. The chunks
-        that they held go to their heirs, if these have the points, or else to their owners. A chunk
-        whose owner is gone too goes to a member with a copy of its points. `copies`: per member, the
-        chunks of which it has a copy. All other chunks are excluded from the passes. Returns the
-        members whose leases grew."""
+        """These members were removed, and none of their contributions can arrive any more. Each
+        chunk that they held goes to its heir, if the heir has the points, or else to its owner. A
+        chunk whose owner is gone too goes to a member with a copy of its points. `copies`: per
+        member, the chunks of which it has a copy. All other chunks are excluded from the passes.
+        Returns the members whose leases grew."""
         leavers = set(gone)
         self._floor = passes = self.passes
         held = [(index, holder) for holder in leavers for index in self._held.get(holder, ())]
@@ -299,8 +300,8 @@ class PrivatePlan(DataPlan):
         return lease if mine is None else msgspec.structs.replace(lease, points=mine.points)
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint, each with its owner: only the owners have their points when a
-        job resumes."""
+        """The chunks for a checkpoint, each with its owner: when a job resumes, only the owner of a
+        chunk has its points."""
         return tuple(
             msgspec.structs.replace(chunk, holder=found.name)
             for chunk, found in zip(super().recorded(names), self._set_of, strict=True)

@@ -1,9 +1,10 @@
 """Requests to the lead that do not come from members: a signal or an operator requests a stop, or
 an operator requests a checkpoint or the job's code.
 
-*A stop ends the job in order. It ends the job at once if the request says so, if round 1 has not
-opened, or if no member is left. If the engine asks for the end because the job cannot go on, the job
-has failed, whether or not round 1 has opened.*
+*A stop ends the job in an orderly way: every worker leaves its loop with the final parameters. It
+ends the job at once if the request says so, if round 1 has not opened, or if no member is left. If
+the engine asks for the end because the job cannot go on, the job has failed, whether or not round 1
+has opened.*
 """
 
 from collections.abc import Callable

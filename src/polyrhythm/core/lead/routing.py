@@ -145,7 +145,8 @@ class RoutingTable:
         return True
 
     def resume(self, epoch: int) -> None:
-        """The job resumes from a checkpoint that was made in this routing epoch: continue with it."""
+        """The job resumes from a checkpoint that was made in this routing epoch: count routing
+        epochs from there."""
         self.epoch = epoch
 
     def place(self, spec: ModelSpec) -> None:

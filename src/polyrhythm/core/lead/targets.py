@@ -91,8 +91,8 @@ class Targets:
         return self._say() if waits else None
 
     def hopeless(self, passes: int | None) -> Reason | None:
-        """Why the job can never reach its goal, after this many passes (None: passes are not
-        counted); None if it can."""
+        """Why the job can never reach its goal; None if it can. `passes`: how many passes are over;
+        None if passes are not counted."""
         missing = self._missing
         if not missing or not self._alone or len(missing) < len(self._metrics()):
             return None

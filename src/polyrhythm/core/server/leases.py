@@ -39,8 +39,8 @@ class Versions:
         """Leases that began before slices moved, or that a later lease did not end. Per reader and
         version: the slots, oldest first."""
         self._behind: set[int] = set()
-        """Readers that have contributed before they had copied a version that they were sent. It may
-        still be on its way to them."""
+        """Readers that have contributed before they had copied a version that they were sent. That
+        version may still be on its way to them."""
         self._readers: Counter[int] = Counter()
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
@@ -97,9 +97,9 @@ class Versions:
         self.version = version
 
     def lease(self, reader: int) -> bool:
-        """Lease the current version to `reader`. This ends its leases of earlier versions, unless it is
-        behind: a reader that has asked or contributed does not need them any more. Returns False if
-        the reader was sent this version before."""
+        """Lease the current version to `reader`. A reader that has asked or contributed does not
+        need earlier versions any more, so its leases of them end, unless the reader is in
+        `_behind`. Returns False if the reader was sent this version before."""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:

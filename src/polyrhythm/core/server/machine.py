@@ -39,7 +39,7 @@ class ServerMachine:
         self._lead = LeadWatch()
         """Watches the heartbeats of the lead. A server in the lead's own process does not use it,
         because the two live and stop together."""
-        # an attribute of the object is found faster than one of the class
+        # an object's attribute is read faster than its class's
         self._handlers = self._HANDLERS
 
     # -- the machine ---------------------------------------------------------------------------

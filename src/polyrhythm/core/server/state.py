@@ -34,7 +34,7 @@ class ServerState:
         """The number of the cut whose slices are being copied, or 0. Folds and changes of routes
         wait until the copy is complete, and the fold then comes first."""
         self.since_ns = 0
-        """Since when the server waits for what it waits for now."""
+        """When the server began to wait for what it waits for now."""
         self.out: list[Effect] = []
 
     def is_member(self, worker: int, incarnation: int) -> bool:

@@ -88,7 +88,7 @@ class Departure:
 
     def _end_loop(self, reason: Reason, now_ns: int) -> None:
         """The job ended while this worker was not a member. It cannot read the final version, but
-        its loop ends in order, with the parameters that the worker has."""
+        its loop ends without an error, with the parameters that the worker has."""
         state = self._state
         state.job_over = True
         state.over_because = reason

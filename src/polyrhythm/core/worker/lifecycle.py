@@ -47,8 +47,9 @@ _LETTERS = {
     "L": Phase.LEAVING,
     "E": Phase.ENDED,
 }
-# Per event and phase, the phases that may follow, by their letters ("T" is PARTING); the worker may
-# also stay in its phase. "=": it always stays. "-": the event is ignored.
+# For each event and each phase: the letters of the phases that may follow ("T" is PARTING). The
+# worker may also stay in its phase. "=": the worker always stays in its phase. "-": the event is
+# ignored.
 _ROWS: dict[type, str] = {
     # the phases are:  JOINING ADMITTED PLACING WAITING RESTING COMPUTING PARTING LEAVING
     ev.Tick:          "E       JTE      JTE     JTE     JTE     JTE       JE      E",

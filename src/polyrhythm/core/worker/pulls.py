@@ -94,7 +94,8 @@ class Pulls:
         self.resumed = NOTHING
         """The version with which the user's code last went on."""
         self.must_pull = False
-        """The next version will not be pushed to this worker, so the worker must pull it."""
+        """Whether the worker must pull the next version, because that version will not be pushed to
+        it."""
         self.stop = False
         """Whether the job ends: the version that is read next is the final one."""
         self.terms = m.Release()

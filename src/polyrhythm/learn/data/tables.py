@@ -1,8 +1,9 @@
 """Tables of numbers in files, as sources of points: `.npy`, CSV and Parquet.
 
-A file is divided into *row groups*: the row groups of Parquet, or ranges of whole lines of similar
-size of a CSV file. *A worker parses only the row groups that contain points of its chunks*, and keeps
-the last ones. A CSV file is also searched for line ends once, which is much faster than parsing it.
+A file is divided into *row groups*: the row groups of Parquet, or ranges of a CSV file that have
+similar sizes and contain whole lines. *A worker parses only the row groups that contain points of
+its chunks*, and keeps the last ones. A CSV file is also searched for line ends once, which is much
+faster than parsing it.
 
 pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
 """
@@ -355,7 +356,7 @@ def _end_of(data: Any) -> int:
 
 
 def _ranges(data: Any, begin: int, end: int) -> list[tuple[int, int]]:
-    """Ranges of whole lines of similar size."""
+    """Ranges of similar size that contain whole lines."""
     count = max(1, round((end - begin) / RANGE_NBYTES))
     edges = [begin]
     for number in range(1, count):

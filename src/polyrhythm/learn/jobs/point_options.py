@@ -17,7 +17,8 @@ _CHOICES = {
 }
 DATA = "data"
 LAST = -1
-"""The column of the label of a job that learns labels, unless another one is named."""
+"""The last column: it is the label in a job that learns labels, unless the user names another
+column."""
 
 
 def check_point_options(

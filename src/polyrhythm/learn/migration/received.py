@@ -100,7 +100,8 @@ class ReceivedPoints:
             return arrived.nbytes
 
     def keep(self, chunks: Collection[int], delivery: int) -> None:
-        """Drop all chunks except these. Chunks of deliveries with a higher number stay."""
+        """Drop all chunks except these. Chunks that come with later deliveries than number
+        `delivery` stay too."""
         with self._lock:
             for chunk, arrived in list(self._chunks.items()):
                 if chunk not in chunks and arrived.number <= delivery:
@@ -128,7 +129,8 @@ class ReceivedPoints:
         return self._chunks[chunk].sample(position)
 
     def rows(self, chunk: int, first: int, last: int) -> Packed:
-        """The points [first, last) of a chunk, or only the first of them that are in one part."""
+        """The points [first, last) of a chunk. If they are in several parts, only those in the
+        first of these parts."""
         part, row = self.at(chunk, first)
         end = row + last - first
         return Packed(part.structure, part.specs, tuple(column[row:end] for column in part.columns))

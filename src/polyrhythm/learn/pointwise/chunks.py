@@ -128,8 +128,8 @@ class LeasedChunk:
         return total
 
     def _advance(self, first: int, last: int, generation: int, change: Array) -> None:
-        """Give these blocks the generation under way, and add this to the counts. Halted blocks have
-        nothing to visit, so they advance too."""
+        """Give these blocks the generation under way, and add the difference to the counts in
+        `change`. Halted blocks have nothing to visit, so they advance too."""
         before = self._generations[first:last]
         lengths = np.full(last - first, self._block)
         lengths[-1] = self._length_of(last - 1)

@@ -41,9 +41,9 @@ class MStep:
         *,
         rounds: bool = True,
     ) -> None:
-        """`first`: the first parameters. `points`: how many the source has. `resumed`: the number
-        of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`: whether
-        all workers read the same versions."""
+        """`first`: the first parameters. `points`: how many points the source has. `resumed`: the
+        number of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`:
+        whether all workers read the same versions."""
         self._rounds = rounds
         self._between = 1 if rounds else 2
         """How many generations are between two checks. Without rounds, visits of the next generation
@@ -70,7 +70,7 @@ class MStep:
         self.corrected = 0
         """How often the parameters of this worker differed from those of the others."""
         self._generations = 0
-        """How many generations of visits the sum contains of every point (`chunks.py`)."""
+        """How many generations of visits to every point are in the sum (`chunks.py`)."""
         self._checked: tuple[int, Arrays, float | None] = (0, self.parameter, None)
         """The last check of the end: the generations, the parameters, and the objective."""
         sizes = COUNTS + self._statistics.size

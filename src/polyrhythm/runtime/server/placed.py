@@ -29,7 +29,7 @@ class PlacedSlices:
         """`tell` sends a message to another server. `put` hands an event to this server's machine.
         `shared`: other processes of this host can read the memory of the slices."""
         self.store: SliceStore | None = None
-        """None until the lead has placed slices on this server."""
+        """The slice store; None until the lead has placed slices on this server."""
         self._server = server
         self._job = job
         self._peers = peers

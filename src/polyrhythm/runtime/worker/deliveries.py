@@ -76,7 +76,7 @@ class _Peer:
 
     def __init__(self) -> None:
         self.link: Link | None = None
-        """None until the link is up."""
+        """The link to the worker; None until it is up."""
         self.ended = False
         self.waiting_nbytes = 0
         self.point_nbytes: float | None = None
@@ -219,7 +219,8 @@ class PointsCarrier:
         return None
 
     def _send_points(self, outgoing: _Outgoing, link: Link) -> m.ChunkSend | m.ChunkPart:
-        """Send the next part of a chunk, and return it. If that fails, return `outgoing.send`."""
+        """Send the next part of a chunk, and return the part. If that fails, return the order to
+        send the chunk."""
         send, peer = outgoing.send, outgoing.peer
         points = self.units(send)
         count = part_points(points - outgoing.offset, peer.point_nbytes)

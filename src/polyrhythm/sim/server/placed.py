@@ -30,7 +30,7 @@ class SimPlacedSlices:
         """`tell` sends a message with a payload of this many bytes to another server. `put` hands
         an event to this server's machine."""
         self.store: SimSliceStore | None = None
-        """None until the lead has placed slices on this server."""
+        """The slice store; None until the lead has placed slices on this server."""
         self._server = server
         self._job = job
         self._checker = checker

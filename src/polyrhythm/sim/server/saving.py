@@ -1,4 +1,5 @@
-"""Writes the model in virtual time: one disk, which writes slices in order at a constant rate.
+"""Writes the model in virtual time: one disk, which writes one slice after the other at a constant
+rate.
 
 This file mirrors `runtime/server/saving.py`, with sizes in place of bytes.
 """

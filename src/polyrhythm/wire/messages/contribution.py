@@ -1,4 +1,5 @@
-"""Messages of one contribution: pushed to the servers, folded, released, and pulled back."""
+"""Messages about one contribution: the worker pushes it, the servers fold it, the lead releases the
+worker, and the worker pulls the new version."""
 
 from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Rate
 from polyrhythm.wire.messages.reasons import Reason

@@ -154,7 +154,8 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     multiplies it by the n-th root of the momentum factor."""
 
     def alike(self, other: "SliceStep") -> bool:
-        """Whether one call of the optimizer can make both steps, if their rates are equal too."""
+        """Whether one call of the optimizer can make this step and `other`, if their rates are
+        equal too."""
         same = self.weight == other.weight and self.scale == other.scale
         return same and self.per_round == other.per_round
 

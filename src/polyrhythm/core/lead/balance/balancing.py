@@ -27,8 +27,8 @@ from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.machine import Reason
 
 _EVERY = 2
-"""How many folds lie between two decisions about the end of a pass. A pass may have only a few
-rounds."""
+"""How many folds lie between two decisions about the end of a pass. The number is small, because a
+pass may have only a few rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Balancing:
         """The moves that have begun and have not ended, and in which only leases move: no points
         are sent."""
         self._over = False
-        """Whether the job is over, so that the journal has all moves."""
+        """Whether the job is over. The journal then has all moves."""
 
     def deliver(self, migration: Migration) -> None:
         """From now on, let `migration` deliver the points of chunks that move."""
@@ -186,7 +186,8 @@ class Balancing:
 
 
 def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]) -> list[Pace]:
-    """The paces with their visits in the present pass and in the next one, if there is one."""
+    """The paces, with the number of visits that each worker has left in the present pass, and in
+    the present and the next pass together (if a next pass follows)."""
     now = plan.passes + 1
     then = now + 1 if plan.epochs is None else min(now + 1, plan.epochs)
     this, both = (HeldPoints.left_until(last, plan.chunks, members) for last in (now, then))

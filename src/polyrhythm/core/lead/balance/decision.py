@@ -37,9 +37,9 @@ _MOST_CHUNKS = 2
 """The most chunks that a worker gives away at once to finish the pass in time. More chunks would
 change its passes so much that the chunks would have to come back."""
 _LEAST_GAIN = 0.5
-"""By how many rounds a chunk that moves to finish the pass in time must shorten the time for which
-visits differ by two. Without such a limit, chunks moved back and forth between equally fast
-workers."""
+"""A chunk that moves to finish the pass in time shortens the time for which visits differ by two.
+It moves only if that time becomes shorter by at least this many rounds. Without such a limit,
+chunks moved back and forth between equally fast workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """A difference must be larger than this many standard errors. The first number is for a move of
 many points, the second for a move of one or two chunks between workers that are known to differ."""
@@ -179,8 +179,8 @@ def finish_pass(
 def _pairs(
     ranked: Sequence[Pace], may_give: Callable[[Key, Key], bool]
 ) -> Iterator[tuple[Pace, Pace]]:
-    """Pair the worker that finishes last with the one that finishes first, and so on. If its chunks
-    may not move there, the next one takes its place."""
+    """Pair the worker that finishes last with the one that finishes first, and so on. If chunks may
+    not move between the two, the slow worker is paired with the next worker that finishes early."""
     paired: set[Key] = set()
     for at, slow in enumerate(ranked):
         for fast in reversed(ranked[at + 1 :] if slow.key not in paired else ()):
@@ -194,12 +194,12 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
     """How many chunks that are due in this pass the worker that finishes later should give to the
     other one.
 
-    *If a worker begins the next pass before another one has finished this pass, visits differ by two
-    from when its first chunk is visited until the other one has finished. The time for which they do,
-    at the end of this pass and of the next one, is what a move can shorten. A chunk that moves must
-    shorten it by at least half a round. The end of the next pass counts too because a chunk that
-    moves for the sake of this pass makes the target slower in the next one; otherwise it would often
-    have to come back.*"""
+    *If a worker begins the next pass before another one has finished this pass, visits differ by
+    two from when its first chunk is visited until the other one has finished. A move can shorten
+    the time for which visits differ by two, at the end of this pass and of the next one. A chunk
+    that moves must shorten this time by at least half a round. The end of the next pass counts too
+    because a chunk that moves for the sake of this pass makes the target slower in the next one;
+    otherwise it would often have to come back.*"""
     apart_s, next_s = slow.finish_s - fast.finish_s, slow.finish_next_s - fast.finish_next_s
     noise = math.hypot(*(each.finish_s * each.error / each.seconds for each in (slow, fast)))
     if apart_s <= max(chunk * fast.seconds, _LIKELY * noise):
@@ -207,7 +207,8 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
     slow_s, fast_s = chunk * slow.seconds, chunk * fast.seconds
 
     def uneven_s(apart_s: float) -> float:
-        """For how long visits differ by two, if `slow` finishes so much later than `fast`."""
+        """For how long visits differ by two, if `slow` finishes `apart_s` seconds later than
+        `fast`."""
         return max(0.0, apart_s - fast_s, -apart_s - slow_s)
 
     def cost_s(count: int) -> float:

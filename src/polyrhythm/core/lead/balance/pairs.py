@@ -36,12 +36,13 @@ class Pace:
 
     @property
     def finish_s(self) -> float:
-        """How long its remaining visits take, if no points move."""
+        """How long the remaining visits of the worker take, if no points move."""
         return (self.left or 0.0) * self.seconds
 
     @property
     def finish_next_s(self) -> float:
-        """How long its visits in this pass and the next one take, if no points move."""
+        """How long the visits of the worker in this pass and the next one take, if no points
+        move."""
         return self.left_next * self.seconds
 
 
