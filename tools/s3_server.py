@@ -24,7 +24,7 @@ _LISTENERS = ("master", "volume", "filer", "s3", "admin")
 _START_S = 60
 _ATTEMPTS = 5
 _GRPC = 10_000
-"""Every port of the server has a companion port for gRPC, whose number is higher by this."""
+"""Every port of the server has a companion port for gRPC, whose number is higher by this amount."""
 
 
 def binary() -> str | None:

@@ -99,7 +99,8 @@ def told(run: Run) -> str:
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """The median. A run without a value counts as infinitely long; None: most have no value."""
+    """The median. A run without a value counts as infinitely long. Returns None if most runs have
+    no value."""
     ordered = sorted(float("inf") if value is None else value for value in values)
     found = statistics.median_high(ordered) if ordered else float("inf")
     return None if found == float("inf") else found

@@ -9,9 +9,9 @@ the same number of training points. No run may be worse than the mean of plain t
 the tolerance of the script (`benchmarks/examples/catalogue.py`).
 
 Each result is written to `--results` as soon as it is known. If the command is stopped and started
-again, it makes only the missing runs; a script that has changed, or flags that have changed, make a
-run missing. `--known` makes no run and shows the known results. `--anew` makes all runs again. With
-`--only`, the table also has the other scripts whose results are known. `--docs` writes the table to
+again, it makes only the missing runs. A run whose script or flags have changed counts as missing.
+`--known` makes no run and shows the known results. `--anew` makes all runs again. With `--only`,
+the table also has the other scripts whose results are known. `--docs` writes the table to
 docs/examples.md. With `--check` the exit status is 1 if a run is too bad.
 """
 

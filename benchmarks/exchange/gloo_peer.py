@@ -14,8 +14,8 @@ because the all-reduce runs on gloo's own threads.
 An in-place SUM multiplies the tensor by W in each round, so float32 would overflow after many
 rounds. Therefore the rounds are divided into stretches that are short enough. Before each stretch
 the tensor is filled again and a barrier aligns the processes. After it every process checks every
-element. Both are not timed. The time of a stretch is from the start of the first process to the end
-of the last process.
+element. Neither the filling nor the check is timed. The time of a stretch is from the start of the
+first process to the end of the last process.
 """
 
 import argparse

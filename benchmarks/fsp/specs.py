@@ -32,7 +32,8 @@ class Spec:
     problem: str
     policy: str
     slow: tuple[tuple[int, float], ...] = ()
-    """The stalled workers, each with the factor by which it needs longer for a point."""
+    """The stalled workers. The factor of each says how many times as long as usual it needs for a
+    point."""
     rep: int = 0
     """The number of the start. It decides the first parameters, the order of the points and the target,
     and is the same for all policies."""

@@ -6,7 +6,7 @@ The model is VGG-11, the data set CIFAR-10. BSP trains for `--seconds`. The lowe
 reaches is the target, and FSP trains until it reaches the same objective. The objective is the loss on
 a fixed sample of the training images, which the GPU worker evaluates now and then under either policy.
 Each repetition has a seed of its own, and medians are reported. With `--check` the exit status is 1
-unless FSP is at least 1.4 times sooner.
+unless FSP reaches the target at least 1.4 times as fast as BSP.
 
 A trial on a machine without a GPU: `--devices cpu --model small --images 600 --seconds 6 --workers 2
 --flags "--min-step 4ms --slow 1=50x"`.
@@ -40,7 +40,7 @@ def lowest(curve: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 def compared(pairs: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The medians over all repetitions, and how many times sooner FSP is."""
+    """The medians over all repetitions, and the ratio of BSP's time to FSP's."""
     slow = runs.middle([pair["bsp_s"] for pair in pairs])
     fast = runs.middle([pair["fsp_s"] for pair in pairs])
     return {

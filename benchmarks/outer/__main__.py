@@ -1,5 +1,5 @@
-"""Compares local training with an outer optimizer with synchronous training: the final accuracy at an
-equal number of training points, and the bytes that workers exchange.
+"""Compares synchronous training with local training that uses an outer optimizer: the final
+accuracy at an equal number of training points, and the bytes that workers exchange.
 
     python -m benchmarks.outer [--job fashion-mnist-lenet] [--workers 2] [--local-steps 50]
                                [--epochs N] [--seeds 1] [--json FILE] [--check]
@@ -9,7 +9,8 @@ optimizer between two exchanges; their servers add the average of the changes, o
 outer optimizer with it. The outer optimizer has the values that DiLoCo's authors recommend, and the
 workers' optimizer is the job's own: nothing is tuned to the test set. With `--check`, the exit
 status is 1 if the accuracy with the outer optimizer is more than 1 percentage point below that of
-`bsp`, or if it needs more than 1.2 times the share of the bytes that the local steps save.
+`bsp`, or if it exchanges more than 1.2 times the bytes of `bsp` divided by the number of local
+steps.
 """
 
 import argparse

@@ -5,8 +5,8 @@ CIFAR-10, with 3 and 6 workers whose steps take times in the ratio 1:2:3.
 
 All workers share one GPU. Staging makes a step of the fastest workers take `--min-step`, and the steps
 of the others two and three times as long. The learning rate and the batch size are the same for all
-policies. Medians are reported. With `--check` the exit status is 1 unless PSP is first, and reaches the
-target in at most 80% of BSP's time.
+policies. Medians are reported. With `--check` the exit status is 1 unless PSP is the fastest
+policy, and reaches the target in at most 80% of BSP's time.
 
 `--devices cpu --model small --images 600 --target 0.15 --limit 10` is a trial without a GPU.
 """
@@ -29,14 +29,14 @@ SHARE = 0.8
 METRIC = "accuracy"
 _FACTORS = (1, 2, 3)
 _MIN_STEP_MS = {3: 20.0, 6: 30.0}
-"""The step of the fastest workers by their number. Six workers share the GPU, so their steps take
-longer."""
+"""The duration of a step of the fastest workers, by the number of workers. Six workers share the
+GPU, so their steps take longer."""
 
 Runs = dict[str, dict[str, list[Run]]]
 
 
 def factors_of(clients: int) -> list[int]:
-    """Per worker, how many times as long as the fastest worker's its steps take."""
+    """For each worker, the duration of its steps as a multiple of that of the fastest worker."""
     each = clients // len(_FACTORS)
     return [factor for factor in _FACTORS for _ in range(each)]
 

@@ -34,7 +34,7 @@ from tools.s3_server import BUCKET, binary, running
 
 SLICE_NBYTES = 2 * 1024 * 1024
 ALLOWED = {"folder": 2.0, "s3": 1.5}
-"""By which factor a checkpoint may take longer than the bare bytes."""
+"""How many times as long as the bare bytes a checkpoint may take."""
 
 
 class Subject:

@@ -3,7 +3,8 @@ hit them.
 
 A fault is a generator that ends when the job has recovered from it, so several faults can be under
 way at once. Each step of the generator observes the job; none sleeps. A worker writes its process
-number to `NAME.pid`, and the contributions that it sent and that were acknowledged to `NAME.book`.
+number to the file `NAME.pid`. In the file `NAME.book` it records which contributions it has sent,
+and which of them were acknowledged.
 """
 
 import os

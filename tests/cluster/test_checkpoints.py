@@ -36,7 +36,7 @@ STEPS = (
     "s0 deletes manifest",
     "s0 deleted manifest",
 )
-"""The steps of writing a checkpoint before or after which a server is killed."""
+"""The steps of writing a checkpoint. A server is killed before or after one of them."""
 
 
 def counts(folder: Path) -> list[tuple[Record, list[torch.Tensor]]]:

@@ -57,7 +57,7 @@ def pretended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def devices_of(command: Command) -> dict[str, list[str]]:
-    """Per worker, the device of every time that it joined."""
+    """For each worker, the device that it had each time it joined."""
     found: dict[str, list[str]] = {}
     for line in command.journal("joined") + command.journal("rejoined"):
         found.setdefault(line["name"], []).append(line["device"])

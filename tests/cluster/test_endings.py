@@ -51,7 +51,7 @@ def test_a_signal_ends_every_process(
 
 
 def test_a_signal_during_the_start_ends_every_process(tmp_path: Path, long_job: Path) -> None:
-    """The signal comes when the fork server runs and no server has been started."""
+    """The signal comes when the fork server runs, but no server has been started yet."""
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
         wait_until(lambda: len(command.pids()) >= 2, "the fork server was started")
         os.kill(command.process.pid, signal.SIGINT)

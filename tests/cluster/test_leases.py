@@ -21,7 +21,7 @@ being filled."""
 
 def versions_of(server: int) -> int:
     """Return how many versions a server has memory for. The server may write to the segments of its
-    versions, and not to the workers' push buffers."""
+    versions, but not to the workers' push buffers."""
     found = 0
     for line in Path(f"/proc/{server}/maps").read_text().splitlines():
         span, rights, *_ = line.split()

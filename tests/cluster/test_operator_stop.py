@@ -116,7 +116,7 @@ def test_two_signals_end_a_job_that_an_operator_stops(tmp_path: Path) -> None:
 
 
 def test_a_lead_that_dies_while_the_job_stops_is_named_by_both_commands(tmp_path: Path) -> None:
-    """The lead dies when the workers have the final parameters and still run the code after their
+    """The lead dies when the workers have the final parameters, but still run the code after their
     loops."""
     with start(tmp_path, "bsp", "--set", "gate=1") as command:
         await_training(command)

@@ -90,8 +90,8 @@ pytestmark = pytest.mark.usefixtures("one_process")
 
 @pytest.fixture(scope="module")
 def one_process() -> None:
-    """Keeps the tests of this file in one test process (tests/order.py), because some of them share a
-    job, and in the order of the file."""
+    """Keeps the tests of this file in one test process and in the order of the file
+    (tests/order.py), because some of them share a job."""
 
 
 @pytest.fixture(scope="module")

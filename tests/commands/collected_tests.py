@@ -98,7 +98,8 @@ class CollectedTests:
         gc.enable()
 
     def _for_new_plugins(self, hook: str) -> Any:
-        """This hook of the plugins that were registered after the collection: those of xdist."""
+        """Return a caller of this hook for the plugins that were registered after the collection,
+        which are those of xdist."""
         return self._config.pluginmanager.subset_hook_caller(hook, self._plugins)
 
 

@@ -3,8 +3,8 @@ Python itself, such as torchrun or Jupyter.
 
     python tests/commands/forked_python.py SCRIPT ARGUMENTS
 
-This process has not imported torch. It waits for the forked process, and has its exit status. If it is
-killed, the warm server kills the forked process.
+This process has not imported torch. It waits for the forked process, and ends with the exit status
+of that process. If it is killed, the warm server kills the forked process.
 """
 
 import os

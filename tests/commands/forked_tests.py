@@ -54,7 +54,7 @@ class CollectedProcess:
 
 
 class ForkedPopen:
-    """Those parts of `subprocess.Popen` for a test process that execnet uses."""
+    """A forked test process, with those parts of `subprocess.Popen` that execnet uses."""
 
     def __init__(self, collected: CollectedProcess) -> None:
         source, stdin = os.pipe()

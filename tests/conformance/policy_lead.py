@@ -301,7 +301,7 @@ class ModelLead:
                 self._release_all(leave=False)
 
     def _release_all(self, *, leave: bool) -> None:
-        """Check that every waiting worker is released if all others contribute, or with `leave` if
+        """Check that every waiting worker is released if all others contribute. With `leave`: if
         all others leave."""
         self.released = set()
         owed = self._in(State.WAITING, State.JOINING)

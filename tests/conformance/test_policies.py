@@ -299,28 +299,29 @@ class GivesNoReason(Wrapped):
 
 
 class PlansWithoutSayingSo(Wrapped):
-    """The policy plans steps, and does not declare this trait."""
+    """The policy plans steps, but does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(steps=3)
 
 
 class TimesWithoutSayingSo(Wrapped):
-    """The rounds of the policy end by time, and it does not declare this trait."""
+    """The rounds of the policy end by time, but it does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(interval_ns=10**6)
 
 
 class GathersWithoutSayingSo(Wrapped):
-    """The policy tells workers how many points to gather, and does not declare this trait."""
+    """The policy tells workers how many points to gather, but does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(points=32)
 
 
 class PausesWithoutSayingSo(Wrapped):
-    """The policy calls for all contributions when a worker asks, and does not declare this trait."""
+    """The policy calls for all contributions when a worker asks, but does not declare this
+    trait."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         pause = isinstance(event, sync.Asked)

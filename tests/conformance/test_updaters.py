@@ -27,8 +27,8 @@ OPTIONS = {
 @dataclass
 class Case:
     """An updater, and a reference to compare it with. `reference` gets the initial parameters, and
-    returns a function from the contributions with their weights, and the rates, to the new
-    parameters."""
+    returns a function that computes the new parameters from the contributions, their weights and
+    the rates."""
 
     name: str
     make: Callable[[list[Held]], Updater]

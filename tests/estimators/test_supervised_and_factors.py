@@ -1,4 +1,4 @@
-"""LogisticRegression and NMF beside scikit-learn's, and their bad input."""
+"""LogisticRegression and NMF are compared with scikit-learn's, and refuse bad input."""
 
 from typing import Any
 

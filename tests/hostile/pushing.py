@@ -10,7 +10,7 @@ from tests.hostile.inputs import Inputs
 from tests.hostile.nodes import Site
 
 _numbers = itertools.count()
-"""Numbers for the names of peers. Every peer has another name, because a peer whose link has just
+"""Numbers for the names of peers. Every peer gets a new name, because a peer whose link has just
 ended may still be a member."""
 
 

@@ -1,5 +1,5 @@
-"""Kind local with an outer optimizer equals a plain DiLoCo loop in one process, and so do the
-weights of `--weights`."""
+"""A job of kind local with an outer optimizer gives the same model as a plain DiLoCo loop in one
+process, with both settings of `--weights`."""
 
 import functools
 import math

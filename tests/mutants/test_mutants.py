@@ -35,7 +35,7 @@ def test_a_mutant_fits_the_code_that_it_names(one: Mutant) -> None:
         statement = find(change.code, PACKAGE)
         source = sources[statement.path]
         assert ast.parse(source)
-        # if the trees were equal, the text would be equal too; so the statement has changed
+        # the old text of the statement is gone, so the mutant has changed the statement
         assert f"\n{ast.unparse(statement.parse())}\n" not in f"\n{source}\n"
 
 

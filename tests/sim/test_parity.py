@@ -36,7 +36,8 @@ from tests.sim.staged_run import Run
 POINTS, BATCH, TIMER_S = 600, 10, 8.0
 OUTPUTS = 8000
 """The model is so large that workers do not read ahead under asp. Otherwise a step could begin
-while the lead counts the contribution before, and timing would decide which lease the step uses."""
+while the lead still counts the previous contribution, and timing would decide which lease the step
+uses."""
 PATIENCE_S = 30.0
 JOB = f"""
 [job]

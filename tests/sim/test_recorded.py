@@ -56,7 +56,7 @@ def usage(run: Run) -> float:
         ("bsp", "asp", 0.05),
         ("bsp", "psp", 0.05),
         ("bsp", "fsp", 0.05),
-        # the tolerance is larger: under ssp a worker also waits for the lead's release, and not
+        # the tolerance is larger, because a worker waits for the lead's release under ssp, but not
         # under asp
         ("ssp:3", "asp", 0.07),
         ("asp", "bsp", 0.05),

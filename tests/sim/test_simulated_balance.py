@@ -53,9 +53,10 @@ class Visits:
         self._subtracts = subtracts
         self.begun_again = 0
         self.in_vain: set[int] = set()
-        """The chunks with visits that do not count, and that have not begun their last pass again."""
+        """The chunks that have visits which do not count, but have not yet begun their last pass
+        again."""
         self._forgotten: set[int] = set()
-        """The chunks that have begun their last pass again, and have not been visited since."""
+        """The chunks that have begun their last pass again, but have not been visited since."""
         self._at: list[tuple[int, int]] = []
         """The positions in all chunks when the plan was last watched."""
         self.visited: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

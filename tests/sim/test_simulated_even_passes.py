@@ -43,9 +43,9 @@ def job(kind: str, slow: float, migrate: str) -> str:
 def test_no_chunk_has_two_visits_more_than_another(
     kind: str, slow: float, migrate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before decisions regarded the end of the next pass, 15 to 20 chunks moved with kind local after
-    the balance had settled. With kind statistics none did, and visits differed by two or more at 65%
-    to 92% of the folds."""
+    """Before decisions took the end of the next pass into account, 15 to 20 chunks moved with kind
+    local after the balance had settled. With kind statistics none did, and visits differed by two
+    or more at 65% to 92% of the folds."""
     apart: list[tuple[float, int]] = []
     balance = Sharing.balance
 
@@ -61,7 +61,7 @@ def test_no_chunk_has_two_visits_more_than_another(
     from_s = apart[0][0] + SETTLED_S
     settled = [visits for at_s, visits in apart if at_s > from_s]
     assert len(settled) > 200 and max(settled) <= 2
-    # With kind local, a pass has 12 rounds: at most one of them.
+    # With kind local, a pass has 12 rounds, and visits may differ by two after at most one of them.
     share = 0.02 if kind == "statistics" else 1 / 12
     assert sum(visits > 1 for visits in settled) <= share * len(settled)
     late = [line["moved"] for line in run.lines("chunks") if line["at_s"] > from_s]

@@ -80,8 +80,9 @@ def test_the_loss_of_slices_meanwhile_ends_the_job(sync: str) -> None:
 
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[Any]]]:
-    """The lead's orders for saving a model. Each server has a list of the slices that it must send,
-    in order, and "disk" the names of the effects that make the file or end the job."""
+    """The lead's orders for saving a model. The key of a server leads to the slices that it must
+    send, in order. The key "disk" leads to the names of the effects that make the file or end the
+    job."""
     orders: dict[str, list[Any]] = defaultdict(list)
     handle = LeadMachine.handle
 

@@ -1,9 +1,9 @@
 """Counts in the model how often every point was visited. A visit counts when its contribution is
 folded.
 
-Every worker also writes the points that its loop got to a file. `--set loaders=2` loads batches
-with two processes, and `--set local=1` is needed with kind local. `--set context=spawn` gives a
-`DataLoader` to `worker.batches`, whose processes are started in this way.
+Every worker also records in a file which points its loop got. `--set loaders=2` loads batches with
+two processes, and `--set local=1` is needed with kind local. With `--set context=spawn`,
+`worker.batches` gets a `DataLoader` whose processes are started by the method `spawn`.
 """
 
 import os

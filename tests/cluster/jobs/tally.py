@@ -2,10 +2,10 @@
 it has added.
 
 A visit of a point adds the square of the number of the last M-step. *In every version every point
-must be in the sum at most once, with a square.* A difference that is added twice, or lost, gives
-another number. The two statistics of a point are far apart, in slices of different servers, so a
-version that is torn between servers shows too. A worker that sees a fault writes it to a file and
-ends with an error.
+must be in the sum at most once, and the number that it has added must be a square.* A difference
+that is added twice, or lost, gives another number. The two statistics of a point are far apart, in
+slices of different servers, so a version that is torn between servers shows too. A worker that sees
+a fault writes it to a file and ends with an error.
 
 `--set drift=1`: the M-step of every worker but worker-0 is wrong. `--set slow=S`: each step takes S
 seconds longer. `--set stop=N`: the algorithm ends when the number is N. `--set die=N`: worker-1 kills

@@ -11,7 +11,7 @@ _UNTIL_GO_S = 0.3
 """The duration of a step until the file `go` exists."""
 _STEPS_UNTIL_GO = 100
 """A worker that has made more steps than this waits for the file. Three workers have 363 steps in
-three passes, so that the job has not reached its goal then."""
+three passes, so the job has not reached its goal while they wait."""
 
 
 def main(worker):

@@ -59,7 +59,7 @@ def test_the_objective_is_weighted_and_may_be_missing() -> None:
 
 
 def test_with_whole_objectives_the_last_one_counts() -> None:
-    """Each objective is one of all points, so a mean over rounds would include objectives of
+    """Each objective is computed over all points, so a mean over rounds would include objectives of
     earlier parameters."""
     tally = Accounting(whole_objectives=True)
     tally.count(Trailer(worker=0, weight=3.0, objective=9.0), 3)

@@ -220,7 +220,7 @@ def test_a_cut_that_waits_too_long_for_a_worker_is_given_up() -> None:
 
 @pytest.mark.parametrize("first", ["looks", "reads"])
 def test_the_time_of_a_pause_does_not_count_for_a_cut_that_waits(first: str) -> None:
-    """`first`: whether the lead looks at the clock or reads a message first after the pause."""
+    """`first`: what the lead does first after the pause: look at the clock, or read a message."""
     lead = stage("5s", sync="asp", heartbeat_s=0.5)
     lead.tick(5.1)
     effects = lead.sleep(60.0) if first == "looks" else []

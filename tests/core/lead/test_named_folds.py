@@ -12,7 +12,7 @@ def stage(**job: Any) -> Stage:
 
 
 def rows(effects: list[Effect]) -> list[dict[int, int]]:
-    """The rows of each order to fold, as the last sequence by worker."""
+    """For each order to fold, the rows that it names: per worker, the last sequence number."""
     folds = sent(effects, m.Fold, "s0")
     assert folds == sent(effects, m.Fold, "s1"), "every server gets the same order"
     return [{row.worker: row.sequence for row in fold.rows} for fold in folds]

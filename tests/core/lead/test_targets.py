@@ -155,7 +155,8 @@ def test_a_job_without_a_loss_cannot_reach_a_target_of_the_objective() -> None:
 
 
 def trained(sync: str) -> tuple[Stage, list[Any]]:
-    """A job whose only target no worker reports, until it ends or 30 rounds are over."""
+    """Run 30 rounds of a job whose only target is a metric that no worker reports. Returns the
+    effects of the lead."""
     stage = Stage(workers=1, sync=sync, targets=(parse_target("val_los=0.1"),)).begin()
     found: list[Any] = []
     for round_ in range(1, 31):

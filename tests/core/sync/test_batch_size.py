@@ -1,4 +1,4 @@
-"""BSPV doubles the batch while the objective falls faster per second."""
+"""BSPV doubles the batch as long as each doubling makes the objective fall faster per second."""
 
 from collections.abc import Callable
 

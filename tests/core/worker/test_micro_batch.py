@@ -1,5 +1,5 @@
 """Micro-batches take a few milliseconds, the last one ends with the interval, and the fixed cost of
-each (its start) is a small part of it."""
+each (its start) is a small part of its time."""
 
 import random
 

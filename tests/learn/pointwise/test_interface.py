@@ -1,4 +1,5 @@
-"""The point-wise interface: statistics and parameters as flat buffers, and the two ways of memory."""
+"""The point-wise interface: statistics and parameters as flat buffers, and algorithms with and
+without memory."""
 
 from collections.abc import Mapping
 

@@ -136,7 +136,8 @@ def test_a_worker_that_joined_again_carries_no_residual_over() -> None:
 
 
 def test_a_worker_that_trains_through_keeps_what_was_left_out_in_its_parameters() -> None:
-    """Under psp the local change less the sent one stays in the parameters (`FlatModel.rebase`)."""
+    """Under psp the difference between the local change and the sent one stays in the parameters
+    (`FlatModel.rebase`)."""
     sender = Sender("psp", s0=Link(by_reference=False), s1=Link(by_reference=False))
     buffer, _ = sender.contribute(1)
     sender.push(buffer, 0, 0)

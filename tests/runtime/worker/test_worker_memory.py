@@ -56,8 +56,8 @@ def test_two_push_buffers_are_used_in_turn_while_all_is_acknowledged() -> None:
 
 
 def test_a_version_is_cut_by_what_its_server_says_it_holds() -> None:
-    """By the routes that the worker knows, the server holds both slices. Routes have changed since,
-    and the server's message says that it holds only slice 1."""
+    """According to the routes that the worker knows, the server holds both slices. Routes have
+    changed since, and the server's message says that it holds only slice 1."""
     told: list[object] = []
     tensor = torch.zeros(2 * LENGTH)
     model, layout = model_of(tensor)

@@ -20,7 +20,8 @@ def decided(*paces: Pace) -> Balance:
 
 
 def late(pace: Pace, visits: float, visits_next: float | None = None) -> Pace:
-    """The worker has so many visits more left in this pass, and by the end of the next one."""
+    """The same worker with `visits` more visits to make in this pass, and `visits_next` more by the
+    end of the next pass."""
     more = visits if visits_next is None else visits_next
     assert pace.left is not None
     return replace(pace, left=pace.left + visits, left_next=pace.left_next + more)
@@ -46,7 +47,8 @@ def test_a_worker_that_has_finished_takes_visits_of_a_slower_and_of_an_equal_one
 
 def test_a_slow_worker_may_finish_early_by_a_chunk_of_its_own() -> None:
     """It needs 0.4 s for a chunk. Until it has visited one in the next pass, no visits differ by
-    two. But if it finishes a bit later than the fast worker, that worker visits several chunks."""
+    two. But while the slow worker is a little late, the fast worker already visits several chunks
+    of the next pass."""
     assert not decided(FAST, late(SLOW, 250 - 500 - 99)).moves
     (move,) = decided(FAST, late(SLOW, 250 - 500 - 199)).moves
     assert (move.sources, move.points) == ((FAST.key,), CHUNK)

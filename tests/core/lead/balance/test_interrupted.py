@@ -35,7 +35,7 @@ class Job:
         self.plan.confirm(SLOW, self.plan.lease(SLOW).number)
 
     def share(self, *members: Holder) -> None:
-        """The members have changed to these, and every server knows it. The chunks are shared
+        """The members have changed to these, and every server knows it. The chunks are distributed
         anew."""
         self.plan.release(set(self.members) - set(members))
         self.members = list(members)

@@ -20,7 +20,8 @@ def workers(first: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def random_pair(rng: random.Random) -> tuple[SuperWorker, SuperWorker, float]:
-    """A slow and a fast super-worker. The slow one is behind at the end of the time."""
+    """A slow and a fast super-worker. The slow one is predicted to be behind after the returned
+    time."""
     while True:
         one = SuperWorker(workers(0, rng.randint(1, 8)), rng.randint(20, 500), 0, 0, 0, 0)
         slow = SuperWorker(one.keys, one.points, rng.uniform(1, 20), 0, rng.uniform(0, 3), 0)
