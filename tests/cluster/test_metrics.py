@@ -108,7 +108,7 @@ def test_a_job_with_replicas_is_resumed_on_one_server(tmp_path: Path) -> None:
     flags = ("--rounds", 12, "--servers", 1, "--json")
     done = run("resume", "run", *flags, cwd=tmp_path, timeout_s=90, spares=1)
     assert done.returncode == 0, done.stderr
-    assert "--replicas is 0 now, and was 1: there are fewer other servers" in done.stderr
+    assert "--replicas is 0 now, not 1: there are fewer other servers" in done.stderr
     assert json.loads(done.stdout)["servers"] == 1
 
 
@@ -117,7 +117,7 @@ def test_a_job_with_replicas_is_resumed_on_one_server(tmp_path: Path) -> None:
     [
         (
             ("--servers", 1, "--replicas", 1),
-            "--replicas is 1: a slice has copies on other servers, so with --servers 1 there can be",
+            "--replicas is 1: a slice has copies on other servers, and --servers is 1; give 0",
         ),
         (("--target", "val_loss"), "--target 'val_loss' is not understood: give NAME=VALUE"),
         (("--target", "f1=x"), "--target 'f1=x' is not understood: 'x' is not a number"),

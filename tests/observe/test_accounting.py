@@ -95,7 +95,7 @@ def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
     assert result["arrival_spread_ms"] == 2.5
     assert summarise(opened(0, 1))["arrival_spread_ms"] is None
     text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"))
-    assert "from a round's first arrival to its last: 2.5 ms (median)" in text
+    assert "from the first contribution of a round to its last: 2.5 ms (median)" in text
 
 
 def test_the_way_is_the_median_over_rounds() -> None:

@@ -24,7 +24,10 @@ def test_a_round_that_waits_for_one() -> None:
     assert said[5].startswith("rule: bsp folds a round when every member")
     policies = [sentence for sentence in said[6:] if "--sync" in sentence]
     assert policies
-    assert all("compare the seconds to the same objective" in sentence for sentence in policies)
+    assert all(
+        "compare how many seconds it takes to reach the same objective" in sentence
+        for sentence in policies
+    )
     assert not any("asp" in sentence for sentence in policies), "no policy for its speed alone"
 
 

@@ -75,10 +75,10 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     if spec.respawn and spec.on_error == "end":
         raise UsageError("--respawn restarts a worker that fails, so it goes with --on-error go-on")
     if not 0 <= spec.replicas < spec.servers:
-        most = f"give 0 to {spec.servers - 1}" if spec.servers > 1 else "there can be none"
+        most = f"give 0 to {spec.servers - 1}" if spec.servers > 1 else "give 0"
         raise UsageError(
-            f"--replicas is {spec.replicas}: a slice has copies on other servers, so with"
-            f" --servers {spec.servers} {most}"
+            f"--replicas is {spec.replicas}: a slice has copies on other servers, and --servers is"
+            f" {spec.servers}; {most}"
         )
     if spec.in_place:
         _check_in_place(spec, link)

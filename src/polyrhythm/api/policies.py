@@ -44,9 +44,9 @@ Migrate = Annotated[
 GlobalBatch = Annotated[
     int | None,
     typer.Option(
-        help="bsp: the number of points in each round, divided among the workers that are there. So it"
-        " stays the same when workers join and leave. A share that is larger than the batch size of the"
-        " loop is visited in several batches."
+        help="bsp: the number of points in each round, divided among the workers that are there. So"
+        " this number stays the same when workers join and leave. A share that is larger than the"
+        " batch size of the loop is visited in several batches."
     ),
 ]
 DataPrivate = Annotated[

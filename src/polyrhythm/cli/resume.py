@@ -128,7 +128,7 @@ def resume(
     )
     if replicas is None and spec.replicas >= spec.servers > 0:
         left = spec.servers - 1
-        _say(f"--replicas is {left} now, and was {spec.replicas}: there are fewer other servers")
+        _say(f"--replicas is {left} now, not {spec.replicas}: there are fewer other servers")
         spec = msgspec.structs.replace(spec, replicas=left)
     _check_goal(spec, read_record(opened, found, Record).passes)
     job = spec.path or spec.name
@@ -136,8 +136,9 @@ def resume(
         defaults: dict[str, Any] = {}
     elif not spec.path and ":" in spec.name:
         raise UsageError(
-            f"{job} is a function that was passed to polyrhythm.train, and not a file: only the jobs"
-            " of files can be resumed; to use the model, give its file to polyrhythm.train as init"
+            f"{job} is a function that was passed to polyrhythm.train, and not a file: only a job"
+            " whose code is a file can be resumed; to use the model, give its file to"
+            " polyrhythm.train as init"
         )
     else:
         check_job(job)

@@ -50,8 +50,8 @@ def worker(
         typer.Option(
             "--share-data",
             help="In a job with --data-private: points of this worker's data set may be sent to other"
-            " workers of the job, so that they are visited as often as those of fast workers. Without"
-            " it they never leave this process.",
+            " workers of the job, so that these points are visited as often as those of fast workers."
+            " Without it they never leave this process.",
         ),
     ] = False,
     min_step: Annotated[

@@ -159,7 +159,7 @@ class ConnectedWorker(Worker):
         # a second error must not hide the exception that ended the program
         except Exception as failure:
             detail = f"{type(failure).__name__}: {failure}".partition("\n")[0]
-            print(f"polyrhythm: could not leave the job in order: {detail}", file=sys.stderr)
+            print(f"polyrhythm: could not leave the job as usual: {detail}", file=sys.stderr)
         self._hook_before(kind, error, traceback)
 
 

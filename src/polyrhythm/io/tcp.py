@@ -44,7 +44,7 @@ class ByteCarrier:
         return self.sock.recv_into(target, len(target), wait)
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
-        assert not descriptors, "descriptors do not travel between hosts"
+        assert not descriptors, "a file descriptor cannot be sent to another host"
         return self.sock.sendmsg(buffers, (), wait)
 
     def wrap(self, payload: Sequence[Sendable]) -> Wrapped:

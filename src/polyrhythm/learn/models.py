@@ -103,8 +103,8 @@ class Models:
         flat = self._node.attach(spec, tensors)
         if exact := self._node.exact_to:
             self._say(
-                f"--push {job.push}: pushes to {listed(exact)} stay exact, because links within a host"
-                " carry no bytes; --link tcp makes them travel as bytes"
+                f"--push {job.push}: pushes to {listed(exact)} stay exact, because processes of one host"
+                " share memory; with --link tcp they are sent as int8 too"
             )
         if self._pacer is not None:
             self._pacer.begin()

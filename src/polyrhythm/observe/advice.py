@@ -29,7 +29,7 @@ _STRAGGLER = 0.1
 """A worker is named only if the others waited for it for at least this share of the last
 seconds."""
 _EXCHANGE = 0.5
-COMPARE = "and compare the seconds to the same objective"
+COMPARE = "and compare how many seconds it takes to reach the same objective"
 
 
 def advise(state: RunState, job: JobSpec) -> str | None:
@@ -47,7 +47,7 @@ def advise(state: RunState, job: JobSpec) -> str | None:
     if waited_for is not None and waited_for[1] >= _WAITED_FOR and _waits(job):
         name, share = waited_for
         tried = f"try {_less_waiting(job)}, {COMPARE}"
-        return f"{name} was waited for {percent(share)} of the time: {tried}"
+        return f"the others waited {percent(share)} of the time for {name}: {tried}"
     exchange = _exchange(state)
     if exchange >= _EXCHANGE:
         tried = f"try {_less_exchange(state, job)}, {COMPARE}"

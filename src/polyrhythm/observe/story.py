@@ -151,7 +151,7 @@ class Teller:
 
     def _cannot_be_done_without(self, line: dict[str, Any]) -> list[Sentence]:
         (said,) = self._silent(line)
-        waits = "it holds slices without another copy, so the job waits for it"
+        waits = "no other server has copies of its slices, so the job waits for it"
         return [self._say(f"{said.text}; {waits}", ())]
 
     def _server_left(self, line: dict[str, Any]) -> list[Sentence]:

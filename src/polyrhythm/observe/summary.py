@@ -198,7 +198,9 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     if (usage := result["resource_usage"]["overall"]) is not None:
         rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
     if (spread_ms := result["arrival_spread_ms"]) is not None:
-        rows.append(f"  from a round's first arrival to its last: {spread_ms:.1f} ms (median)")
+        rows.append(
+            f"  from the first contribution of a round to its last: {spread_ms:.1f} ms (median)"
+        )
     rows += _worker_rows(result["per_worker"])
     rows += [f"  {row}" for row in result.get("moves", ())]
     rows += [

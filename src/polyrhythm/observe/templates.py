@@ -59,8 +59,8 @@ SENTENCES = {
     "points-visited": "{resting} of {members:worker} have visited all of their points: the steps of"
     " the others are scaled by {share:.2f}",
     "already-in": "the contribution still counts in round {round}",
-    "first-members": "no member is left in round {round}: it ends, and the next one begins with the"
-    " workers that joined",
+    "first-members": "no member is left in round {round}: the round ends, and the next one begins"
+    " with the workers that have joined",
     "going": "no worker is held back",
     "turn": "the view changes: {members:member} from now on",
     "restart": "all {members:member} have stopped: clocks restart",
@@ -187,12 +187,12 @@ SENTENCES = {
     "unknown-model": "{name} sent a step of model {model}, which the job does not have",
     "weight": "{name}'s contribution weighs {weight}: it must be a positive number, and at least"
     " {least}",
-    "not-a-server": "s{by}: the hello does not have the number of another server",
-    "not-a-worker": "s{by}: the hello does not have the number and the incarnation of an admitted"
-    " worker",
+    "not-a-server": "s{by}: the hello of a server must have the number of another server",
+    "not-a-worker": "s{by}: the hello of a worker must have the number and the incarnation of an"
+    " admitted worker",
     "dials-itself": "s{by}: this server opens the link to s{server} itself",
-    "too-many-servers-wait": "s{by}: too many servers wait to be named by the lead",
-    "too-many-workers-wait": "s{by}: too many workers wait to be named by the lead",
+    "too-many-servers-wait": "s{by}: too many servers wait until the lead announces them",
+    "too-many-workers-wait": "s{by}: too many workers wait until the lead announces them",
     "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
     "not-an-operator": "only an operator may ask for that",
     "asked-already": "{name} has sent a request already; each link carries one",
@@ -207,8 +207,8 @@ SENTENCES = {
     "cut-server-lost": "s{server} was lost before it had written its part",
     "cut-unwritten": "{detail}",
     "cut-taken": "{detail}",
-    "keeper-lost": "{name} was lost before it had sent the state of worker.keep; the next cut asks"
-    " another worker",
+    "keeper-lost": "{name} was lost before it had sent the state of worker.keep; the next"
+    " checkpoint asks another worker",
     "keeper-late": "{name} did not send the state in time",
     "no-keeper": "no worker that called worker.keep is a member",
     "state-refused": "{detail}",
@@ -233,8 +233,8 @@ SENTENCES = {
     "not-saved": "the trained model could not be saved: {cause}",
     "not-written": "{detail}",
     "moved": "slices have moved to other servers meanwhile; saving is tried again",
-    "no-progress": "no part of it was written for a minute; {servers} {servers:was|were} asked for"
-    " parameters",
+    "no-progress": "no part of the model was written for a minute; {servers} {servers:was|were}"
+    " asked for parameters",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
     " {mb:.1f} MB: the job cannot go on",
     "server-died": "server s{server} died ({cause}); without replicas its slices are lost",
@@ -250,7 +250,7 @@ SENTENCES = {
     " {names}; correct --target, or call worker.evaluate with that name",
     "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
     "worker-failed": "{name} left: {cause}; with --on-error end, this ends the job",
-    "only-worker-failed": "the job ends with its only worker, {name}",
+    "only-worker-failed": "the job ends, because its only worker, {name}, has failed",
     "nan-end": "the job ends (--on-nan end): {detail}",
     "all-skipped": "the last {contributions:contribution} of all workers were left out, because they"
     " were not finite: the model has likely diverged; begin again with a lower learning rate",

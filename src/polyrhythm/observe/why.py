@@ -21,7 +21,7 @@ RULES = {
     "joining": "a worker begins when the lead has admitted it",
     "placing": "training begins when every server has allocated its slices",
     "seeding": "training begins from the parameters of the first worker",
-    "gathering": "round 1 opens with --workers members, or after --start-timeout with those present",
+    "gathering": "round 1 opens when --workers members are present, or after --start-timeout with fewer",
     "no-workers": "a job of 'polyrhythm serve' waits for workers until it is stopped",
     "round": "bsp folds a round when every member has contributed or abstained, or when the timer"
     " fires",
@@ -38,7 +38,7 @@ RULES = {
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
     "failover": "replicas of a dead server's slices become primaries;"
     " workers continue when every server follows the new routes",
-    "resending": "workers send again what a dead server had added and not folded; then the round is"
+    "resending": "workers send again what a dead server had added but not folded; then the round is"
     " folded",
     "collecting": "every primary sends its parameters to the lead's process, which writes the model",
     "saving": "a job ends when its model is on the disk",

@@ -71,8 +71,8 @@ def read_rows(slice_: Slice, data: memoryview, count: int, wire: torch.dtype) ->
     first, last = int(indices[0]), int(indices[-1])
     if first < 0 or last >= slice_.rows or not bool((indices[1:] > indices[:-1]).all()):
         raise LinkError(
-            f"the peer sent rows of slice {slice_.id} whose numbers are not ascending numbers from 0"
-            f" to {slice_.rows - 1}"
+            f"the peer sent rows of slice {slice_.id}, but the numbers of the rows do not ascend or are"
+            f" not all between 0 and {slice_.rows - 1}"
         )
     return Rows(indices, tensor_over(data[end:], wire).view(count, slice_.width))
 

@@ -183,7 +183,7 @@ def test_the_lead_gives_up_after_a_minute_without_progress() -> None:
     effects = stage.tick(2)
     assert of(effects, fx.DiscardModel)
     (end,) = of(effects, fx.End)
-    assert end.failed and "no part of it was written for a minute" in in_words(end.reason)
+    assert end.failed and "no part of the model was written for a minute" in in_words(end.reason)
 
 
 def test_workers_that_come_while_the_model_is_saved_are_refused() -> None:

@@ -188,7 +188,8 @@ def test_bsp_folds_for_workers_that_join_after_all_members_left() -> None:
     assert decision.fold and decision.release == {1}
     assert (
         in_words(decision.reason)
-        == "no member is left in round 1: it ends, and the next one begins with the workers that joined"
+        == "no member is left in round 1: the round ends, and the next one begins with"
+        " the workers that have joined"
     )
 
 

@@ -323,7 +323,7 @@ class PrivatePlan(DataPlan):
                 raise InvariantBroken("a chunk has an heir, but is not moving")
             if (chunk.holder is not None) != (index in self._passes):
                 raise InvariantBroken(
-                    "a chunk counts without a holder, or has a holder and does not count"
+                    "a chunk without a holder counts, or a chunk with a holder does not count"
                 )
             if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
                 raise InvariantBroken("a chunk moves, but its holder was not asked to give it up")

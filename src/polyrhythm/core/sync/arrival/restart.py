@@ -56,5 +56,9 @@ def _build(job: JobSpec) -> OnArrival:
 
 
 SSP_RESTART = PolicyEntry(
-    "ssp-restart", "all workers wait when one is S steps ahead", GATED, _build, argument="S"
+    "ssp-restart",
+    "all workers wait when one is S steps ahead of the slowest",
+    GATED,
+    _build,
+    argument="S",
 )

@@ -72,7 +72,9 @@ def _build_asp(job: JobSpec) -> OnArrival:
     return OnArrival(Staleness(None), ASP.traits)
 
 
-SSP = PolicyEntry("ssp", "at most S steps ahead of the slowest", GATED, _build_ssp, argument="S")
+SSP = PolicyEntry(
+    "ssp", "a worker is at most S steps ahead of the slowest", GATED, _build_ssp, argument="S"
+)
 ASP = PolicyEntry(
     "asp",
     "no worker waits for another",
