@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks import readme
+from benchmarks.fsp.costs import cost_lines
 from benchmarks.fsp.pictures import Axes, Points, draw
 from benchmarks.fsp.problems import PROBLEMS
 from benchmarks.fsp.results import Ratio, Result, Results, Slow, on_machine
@@ -49,6 +50,7 @@ def write(results: list[Result], document: Path = DOCS) -> None:
         "waits": (waits, part_of("runtime")),
         "migration": (migration, moves),
         "passes": (passes, part_of("passes")),
+        "cost": (cost, part_of("cost")),
         "bandwidth": (bandwidth, part_of("bandwidth")),
         "coordination": (coordination, lambda spec: spec.policy == "fspv, central"),
         "convergence": (curves, part_of("convergence")),
@@ -231,14 +233,16 @@ def passes(found: Results, pictures: Path) -> str:
                     for value in (
                         *(_visits(name) for name in ("least", "most", "late_least", "late_most")),
                         lambda run: float(run["moved_points"]),
-                        cpu_us(0),
-                        cpu_us(3),
                     )
                 ]
                 setting = f"{slow[0][1]:g}x" if slow else "equal"
                 lines.append([problem, setting, _called(policy), *(_number(v, 0) for v in values)])
     head = ["", "slow", "", "least visits", "most", "least, second half", "most, second half"]
-    return rows([*head, "points moved", "us per point, worker 0", "worker 3"], lines)
+    return rows([*head, "points moved"], lines)
+
+
+def cost(found: Results, pictures: Path) -> str:
+    return rows(["", "slow", "", "fast workers", "slow worker"], cost_lines(found))
 
 
 def bandwidth(found: Results, pictures: Path) -> str:

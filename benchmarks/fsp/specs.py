@@ -19,6 +19,10 @@ POLICIES = {
     "fspv, lease": "--sync fsp --interval auto --migrate lease",
     "fspv, full": "--sync fsp --interval auto --migrate full",
     "fspv, blocking": "--sync fsp --interval auto --migrate blocking",
+    **{
+        f"60 ms, {way}": f"--sync fsp --interval 60ms --migrate {way}"
+        for way in ("off", "lease", "full")
+    },
     "asp": "--sync asp",
 }
 """The policies by the names of the FSP paper, with their flags. `asp 32` makes 32 contributions per

@@ -18,6 +18,9 @@ LINKS = ("40mbit", "20mbit")
 MIGRATED = ("kmeans", "kmeans-sorted", "lr-sorted")
 PASSED = ("kmeans", "lr")
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
+COST = ("60 ms, off", "60 ms, lease", "60 ms, full")
+"""With a fixed interval. The shorter an interval is, the more processor time a point costs, and
+`--interval auto` finds another one in each run."""
 
 
 def runtime() -> list[Spec]:
@@ -59,13 +62,22 @@ def migration() -> list[Spec]:
 
 
 def passes() -> list[Spec]:
-    """Fig. 12 and Table 2: the passes of points, and the processor time per point, in runs of a fixed
-    length, with and without a slow worker."""
+    """Fig. 12: the passes of points in runs of a fixed length, with and without a slow worker."""
     return [
         Spec(problem, policy, slow, hold_s=HELD_S)
         for slow in (SLOW_4X, SLOW_8X, EQUAL)
         for problem in PASSED
         for policy in WAYS
+    ]
+
+
+def cost() -> list[Spec]:
+    """Table 2: the processor time per point with migration and without."""
+    return [
+        Spec(problem, policy, slow, hold_s=HELD_S)
+        for slow in (SLOW_4X, SLOW_8X, EQUAL)
+        for problem in PASSED
+        for policy in COST
     ]
 
 
@@ -101,6 +113,7 @@ STUDIES: dict[str, Callable[[], list[Spec]]] = {
         interval,
         migration,
         passes,
+        cost,
         bandwidth,
         stragglers,
         coordination,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.fsp.costs import cost_lines
 from benchmarks.fsp.page import DOCS, write
 from benchmarks.fsp.pool import Pool, expected_s, read_results
 from benchmarks.fsp.problems import PROBLEMS, target_of
@@ -284,11 +285,29 @@ def test_the_page_has_every_figure(tmp_path: Path) -> None:
     assert named == {path.name for path in (document.parent / "pictures").iterdir()}
 
 
+def test_the_cost_of_migration_is_a_mean_over_the_starts() -> None:
+    def run(policy: str, start: int, fast_us: float, slow_us: float) -> dict[str, Any]:
+        workers = [
+            {"cpu_s": 1e-6 * us * points, "points": points}
+            for us, points in ((fast_us, 100), (fast_us, 300), (fast_us, 200), (slow_us, 50))
+        ]
+        spec = Spec("lr", policy, SLOW_4X, rep=start, hold_s=20.0)
+        return result_of(spec, None, workers=workers)
+
+    found = Results(
+        [
+            *(run("60 ms, off", start, us, 100.0) for start, us in enumerate((10.0, 20.0, 30.0))),
+            *(run("60 ms, full", start, us, 102.0) for start, us in enumerate((10.2, 20.4))),
+        ]
+    )
+    assert cost_lines(found) == [["lr", "4x", "full", "+2.0% (± 0.0%)", "+2.0% (± 0.0%)"]]
+
+
 def test_a_page_without_results_says_so(tmp_path: Path) -> None:
     document = tmp_path / "fsp.md"
     document.write_text(DOCS.read_text())
     write([], document)
-    assert document.read_text().count("Not measured yet.") == 10
+    assert document.read_text().count("Not measured yet.") == 11
 
 
 def test_runs_of_different_machines_are_not_mixed(tmp_path: Path) -> None:

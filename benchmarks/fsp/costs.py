@@ -1,0 +1,57 @@
+"""The processor time that migration costs: the table `cost` of docs/fsp.md."""
+
+import math
+import statistics
+
+from benchmarks.fsp.results import Ratio, Result, Results, Slow
+from benchmarks.fsp.studies import COST, EQUAL, PASSED, SLOW_4X, SLOW_8X
+
+OFF = COST[0]
+_SLOW_WORKER = 3
+
+
+def cost_lines(found: Results) -> list[list[str]]:
+    """Per problem, slow worker and setting of `--migrate`: how much more processor time the fast workers
+    and the slow one need for a point than with `off`."""
+    lines = []
+    for slow in (EQUAL, SLOW_4X, SLOW_8X):
+        for problem in PASSED:
+            for policy in COST[1:]:
+                fast, source = (
+                    cost(found, problem, policy, slow, source=source) for source in (False, True)
+                )
+                if fast is not None and source is not None:
+                    setting = f"{slow[0][1]:g}x" if slow else "equal"
+                    way = policy.rpartition(" ")[2]
+                    lines.append([problem, setting, way, _told(fast), _told(source)])
+    return lines
+
+
+def cost(found: Results, problem: str, policy: str, slow: Slow, *, source: bool) -> Ratio | None:
+    """The processor time per point beside `off`, as the geometric mean over the starts. `source`: of the
+    slow worker, which gives points away; otherwise of the other workers together."""
+    runs, base = (
+        {run["spec"]["rep"]: run for run in found.of(problem, name, slow, held=True)}
+        for name in (policy, OFF)
+    )
+    logs = [
+        math.log(point_s(runs[start], source=source) / point_s(base[start], source=source))
+        for start in sorted(runs.keys() & base.keys())
+    ]
+    if not logs:
+        return None
+    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+    return Ratio(math.exp(statistics.fmean(logs)), error)
+
+
+def point_s(run: Result, *, source: bool) -> float:
+    """The processor time per visited point."""
+    workers = [
+        worker for number, worker in enumerate(run["workers"]) if (number == _SLOW_WORKER) == source
+    ]
+    visited = sum(worker.get("points", 0) for worker in workers)
+    return float(sum(worker.get("cpu_s", 0.0) for worker in workers)) / max(1, visited)
+
+
+def _told(ratio: Ratio) -> str:
+    return f"{ratio.mean - 1:+.1%} (± {ratio.mean * ratio.error:.1%})"
