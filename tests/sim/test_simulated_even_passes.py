@@ -37,9 +37,10 @@ def job(kind: str, slow: float, migrate: str) -> str:
     """
 
 
-@pytest.mark.parametrize("migrate", ["full", "lease"])
+@pytest.mark.parametrize(
+    ("kind", "migrate"), [("local", "full"), ("local", "lease"), ("statistics", "full")]
+)
 @pytest.mark.parametrize("slow", [4.0, 8.6])
-@pytest.mark.parametrize("kind", ["local", "statistics"])
 def test_no_chunk_has_two_visits_more_than_another(
     kind: str, slow: float, migrate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,8 @@ class Sharing:
         must be delivered after all."""
         self._passes_differ = balances or private or timed
         self._private = private
-        even = migration is None or not migration.stops
+        # with `whole_chunks`, a version lacks points whose lease has moved, until they are visited
+        even = not whole_chunks if migration is None else not migration.stops
         self._balancing = Balancing(migration, even=even) if balances else None
         self._migration = migration if balances else None
         self._min_batch = min_batch
