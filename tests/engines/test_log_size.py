@@ -62,7 +62,7 @@ def test_a_log_is_replaced_only_if_an_earlier_look_found_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine looks at the size of a log twice before it lets the process begin a new one.
-    Between these two looks a reader can read the rest of the log before it."""
+    Between these two looks a reader can read the rest of the previous log."""
     monkeypatch.setattr(logs, "MOST_LOG_NBYTES", 1000)
     monkeypatch.setattr(logs, "_LOOK_EVERY_S", 0.0)
     told: list[object] = []

@@ -1,7 +1,7 @@
 """A job that ends by its passes ends with all contributions that have visited the points of its passes.
 
 A contribution may become complete after a fold was ordered, but before that fold is over. Then it
-is in the next fold, and the job may not end before that.
+is in the next fold, and the job may not end before that next fold is over.
 """
 
 import pytest

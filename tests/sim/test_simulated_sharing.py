@@ -1,9 +1,9 @@
 """Private data, which some workers share. Workers die, come back, and begin or cease to share.
-Every pass visits every point of the workers that are there once, and no point leaves a worker that
+Every pass visits every point of the present workers exactly once, and no point leaves a worker that
 shares nothing.
 
-The tests try 200 seeds, and those that have found a fault of the tests. With POLYRHYTHM_TORTURE=N and
-N > 1 they try 10,000 seeds.
+The tests try 200 seeds, and the seeds that have shown a fault of the tests themselves. With
+POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
 """
 
 import os

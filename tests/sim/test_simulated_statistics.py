@@ -83,7 +83,7 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> Versions:
-    """For each version of the last run, what the points that are in its sum have added to it."""
+    """For each version of the last run, the points in its sum, with what each of them has added."""
     found: Versions = {}
     watched: list[Checker] = []
     folded = Checker.folded

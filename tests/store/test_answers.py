@@ -1,7 +1,7 @@
 """Answers of an object store, valid or invalid, are reported in one line.
 
 A small HTTP server gives the answers, because SeaweedFS cannot: it creates a missing bucket, and
-does not fail on request.
+cannot be told to fail.
 """
 
 import http.server

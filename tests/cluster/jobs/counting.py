@@ -22,7 +22,8 @@ BATCH = 8
 
 
 class Numbers(Dataset[int]):
-    """A data set whose item is the number of the point, and the process that has loaded it."""
+    """A data set in which an item is the number of the point together with the process that has
+    loaded it."""
 
     def __len__(self) -> int:
         return POINTS

@@ -25,7 +25,8 @@ few_configurations = pytest.mark.parametrize(
 
 
 class Company(Stage):
-    """A lead with servers that apply all routes and learn the slices that they are told to."""
+    """A lead with servers that apply all routes, and that learn every slice which the lead tells
+    them to learn."""
 
     def __init__(self, servers: int, slices: int, replicas: int, sync: str = "asp") -> None:
         self.alive = set(range(servers))

@@ -38,7 +38,7 @@ def leased(plan: DataPlan) -> list[int]:
 @pytest.mark.parametrize("end", ["the heir dies", "the chunks are shared anew"])
 def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> None:
     """The worker's last visits are in flight, and the worker may have forgotten the points after
-    them."""
+    these visits."""
     plan = plan_of(2, 5)
     assert plan.share([A, B]) == {A}
     (moved,) = plan.moving

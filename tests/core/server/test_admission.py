@@ -170,7 +170,7 @@ def test_a_worker_that_was_never_admitted_is_refused_at_once(worker: int, incarn
 
 
 def test_workers_that_wait_have_a_limit_of_their_own() -> None:
-    """A server may link even if as many workers wait as are allowed to."""
+    """A server may link even if the largest allowed number of workers is waiting."""
     server = machine()
     for number in range(MOST_WAITING):
         assert server.handle(ev.WorkerCalled(f"link-{number}", number, 9), 0) == []

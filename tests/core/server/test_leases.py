@@ -22,8 +22,8 @@ def test_a_contribution_ends_the_lease_of_its_sender() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_contribution_from_an_earlier_version_ends_no_lease(asked: bool) -> None:
-    """A worker that leaves contributes although a version is still being sent to it. The fold of that
-    contribution is published to this worker too."""
+    """A worker that is leaving still contributes, although a version is being sent to it. The fold
+    of that contribution is published to this worker too."""
     made = readers()
     made.versions.folded(2, 0, 0)
     made.lease(0, asked)

@@ -1,5 +1,5 @@
-"""A server sends its parameters to the lead's process, which saves the model. It sends no slice
-while a fold writes it, and only slices of which it is the primary."""
+"""A server sends its parameters to the lead's process, which saves the model. It sends only slices
+of which it is the primary, and no slice to which a fold is writing."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev

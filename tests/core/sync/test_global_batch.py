@@ -28,7 +28,7 @@ def shares(policy: SyncPolicy, *workers: int) -> list[int]:
 
 def close(policy: SyncPolicy, round_: int, *workers: int, abstain: int | None = None) -> None:
     """All these workers contribute, and the round is folded. The lead releases them before it opens
-    the next one."""
+    the next round."""
     for worker in workers:
         told = (
             MemberAbstained if worker == abstain else lambda each: MemberContributed(each, round_)

@@ -16,7 +16,7 @@ class Clock:
         return self.now_ns
 
     def go_on(self, nanoseconds: int) -> int:
-        """Advance the clock, and return the time before that."""
+        """Advance the clock, and return the time that it showed before."""
         began_ns, self.now_ns = self.now_ns, self.now_ns + nanoseconds
         return began_ns
 
