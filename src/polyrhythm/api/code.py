@@ -69,7 +69,8 @@ def _check_parameters(main: Callable[[Any], None]) -> None:
     try:
         inspect.signature(main).bind(None)
     except ValueError:
-        # Python knows no signature of some functions that are written in C: do not check these
+        # Python does not know the signatures of some functions that are written in C: do not check
+        # these
         return
     except TypeError as error:
         raise UsageError(

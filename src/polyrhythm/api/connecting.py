@@ -68,7 +68,7 @@ def connect(
     if not quiet:
         first = "" if "torch" in sys.modules else "importing torch, then "
         say(f"polyrhythm: {first}connecting to {host}:{port}")
-    # Import this only now, so that the line above appears at once.
+    # This import takes seconds. It comes after the line above, so that the line is printed at once.
     from polyrhythm.engines.connected import connect_worker
 
     names = (name,) if name is not None else names_of(os.environ, socket.gethostname(), os.getpid())

@@ -27,7 +27,8 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
 
 
 def next_run_dir(run_dir: Path) -> Path:
-    """Make another folder for the same job, beside that of a run: `mine-2` after `mine`."""
+    """Make another folder for the same job, beside the folder of its earlier run: `mine-2` beside
+    `mine`."""
     number = 2
     while True:
         path = run_dir.with_name(f"{run_dir.name}-{number}")

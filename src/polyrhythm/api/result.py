@@ -72,7 +72,8 @@ class Result:
     @property
     def metrics(self) -> dict[str, float]:
         """The last value of the objective and of each value that workers reported or evaluated. If
-        several workers reported a value, it is the mean of their last ones."""
+        several workers reported a metric, its value is the mean of the last report of each
+        worker."""
         return last_metrics(self._state)
 
     @property

@@ -373,7 +373,7 @@ def train(
     for line in [] if quiet else without_effect(spec):
         say(f"polyrhythm: {line}")
     say_starting(here, quiet=quiet)
-    # Import this only now, so that the line above appears at once.
+    # This import takes seconds. It comes after the line above, so that the line is printed at once.
     from polyrhythm.api.running import run_job
 
     return run_job(

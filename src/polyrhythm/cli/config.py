@@ -72,7 +72,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         multiple = getattr(param, "multiple", False)
         if multiple and isinstance(value, str):
             ctx.default_map[str(param.name)] = [value]
-        # a flag such as --devices, which takes one text: cuda:0,cpu
+        # a flag such as --devices takes its list as one text, such as cuda:0,cpu
         elif not multiple and isinstance(value, list):
             ctx.default_map[str(param.name)] = ",".join(value)
     return path

@@ -90,7 +90,7 @@ def called(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def run() -> None:
-    """The entry point of the program. The process ends with it."""
+    """The entry point of the program. It ends the process when the command is done."""
     names = called(sys.argv[1:])
     if names == ("simulate",):
         # Garbage collection would visit all objects of the simulation, during the run and when

@@ -156,7 +156,7 @@ def resume(
     fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
     say_starting(here, quiet=quiet or json_)
-    # Import this only now, so that the line above appears at once.
+    # This import takes seconds. It comes after the line above, so that the line is printed at once.
     from polyrhythm.api.running import run_job
 
     run = partial(

@@ -195,7 +195,8 @@ class Publish(Effect, frozen=True):
     view: int
     routing: int = 0
     first: bool = False
-    """Other workers waited for this worker in the last round: send its slices before all others."""
+    """Whether other workers waited for this worker in the last round. If so, it gets its slices
+    before the other workers."""
 
 
 class FreeSlots(Effect, frozen=True):

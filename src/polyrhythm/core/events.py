@@ -98,7 +98,8 @@ class CutCommitted(Event, frozen=True):
     nbytes: int = 0
     fault: str = ""
     taken: bool = False
-    """With `fault`: another job writes to the same store, so this job makes no more checkpoints."""
+    """With `fault`: whether writing failed because another job uses the same store. If so, this job
+    makes no more checkpoints."""
     unpruned: str = ""
     """Why older checkpoints could not be deleted; empty if they were."""
     unkept: str = ""
@@ -192,7 +193,7 @@ class Rerouted(Event, frozen=True):
 
 
 class StepCopied(Event, frozen=True):
-    """These steps of `primary` are in every slice that this server copies from it."""
+    """These steps of `primary` are in every slice that this server copies from `primary`."""
 
     primary: int
     rows: tuple[Row, ...]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class KindTraits:
     steps_on_servers: bool = False
-    """Servers make the optimizer's steps, from gradients."""
+    """Whether servers make the optimizer's steps, from gradients."""
     steps_on_workers: bool = False
-    """Workers make the optimizer's steps, and send how the model has changed."""
+    """Whether workers make the optimizer's steps, and send how the model has changed."""
     keeps_rows: bool = False
-    """Servers keep a row for each worker, and a version is the sum of the rows. A contribution is
-    the change of its worker's row. *It is added when a fold names it, and a row that a fold does not
-    name is deleted, so that every server makes the same version.*"""
+    """Whether servers keep a row for each worker. A version is then the sum of the rows, and a
+    contribution is the change of its worker's row. *It is added when a fold names it, and a row
+    that a fold does not name is deleted, so that every server makes the same version.*"""
 
 
 GRADIENT = KindTraits(steps_on_servers=True)

@@ -23,7 +23,8 @@ OBJECTIVE = "objective"
 """The name of the mean loss of all workers. Users' code does not report the loss, but passes it to
 `step()`."""
 RESERVED = frozenset({OBJECTIVE, "at_s", "round", "passes", "points", "worker"})
-"""Names that no metric may have, because other columns in the history of a run have them."""
+"""Names that no metric may have, because they are the names of other columns in the history of a
+run."""
 MOST_NAMES = 500
 """The most names of metrics in one job."""
 LOWEST, HIGHEST = "lowest", "highest"

@@ -170,7 +170,8 @@ class LocalJob:
         self._look_around()
 
     def _obey(self, wanted: Wanted) -> None:
-        """Stop the job if its user wants that. Signals are handled separately (`_signals`)."""
+        """Stop the job if the command that runs it wants to stop it. Signals are handled separately
+        (`_signals`)."""
         if wanted is Wanted.GO_ON:
             return
         if self._starting:

@@ -81,19 +81,20 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: str | None = None
     failed: str | None = None
     whole_job: bool = False
-    """`failed` says how the whole job ended; this process itself did not fail."""
+    """Whether `failed` says how the whole job ended. If so, this process itself did not fail."""
     orphaned: bool = False
-    """The server ends because the lead is gone, or because the lead has removed it from the job."""
+    """Whether this server ends because the lead is gone, or because the lead has removed this
+    server from the job."""
     lead_lost: bool = False
-    """The process failed because the lead was silent for --lead-timeout."""
+    """Whether the process failed because the lead was silent for longer than --lead-timeout."""
     stop: bool = False
-    """From the engine to the lead's process: end the job. Without `in_order` the job ends at once,
-    because it has failed (`failed` says why) or because the user asked for that."""
+    """From the engine to the lead's process: whether to end the job. Without `in_order` the job
+    ends at once: it has failed (`failed` says why), or the user asked for an immediate end."""
     in_order: bool = False
     saving: bool = False
-    """From the lead's process: the job is over, and the lead is writing the model."""
+    """From the lead's process: whether the job is over and the lead is writing the model."""
     new_log: bool = False
-    """From the engine: the log of this process is large, so begin a new one."""
+    """From the engine: whether this process must begin a new log, because its log is large."""
     note: ReportLine | None = None
     """From a child: a report while it runs. From the engine to the lead's process: a line for the
     journal."""

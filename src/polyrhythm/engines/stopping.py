@@ -79,7 +79,7 @@ class ProcessStop:
         self._processes.tell(lead, Told(stop=True, in_order=True))
 
     def lead_stops(self) -> None:
-        """Note that the lead stops the job because an operator asked for it."""
+        """Note that the lead stops the job because an operator requested a stop."""
         self._before_end = True
         self.waits_for_workers = True
 

@@ -238,7 +238,8 @@ def _processes(
 
 
 def _keep(points: Batch, folder: Path) -> dict[str, Any]:
-    """Where the arrays of the points are. An array that is mapped from a file already stays there."""
+    """Write the arrays of the points to files, and return where they are. An array that is already
+    mapped from a file is not written again."""
     kept: dict[str, Any] = {}
     x = points.x
     arrays = {"y": points.y, "weight": points.weight}

@@ -4,5 +4,5 @@ connects."""
 from polyrhythm.core.addresses import is_loopback as is_loopback
 
 ANY_HOST = ("0.0.0.0", "::")
-"""A server that listens on one of these listens on every address of its machine. A peer cannot
-connect to them."""
+"""A server that listens on one of these addresses listens on every address of its machine. A peer
+cannot connect to these addresses themselves."""

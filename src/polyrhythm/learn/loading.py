@@ -54,7 +54,7 @@ class Loading:
     uncounted: str = ""
     """Why passes are not counted; empty if they are."""
     loader: DataLoader[Any] | None = None
-    """The user's own loader, if passes are not counted because of it."""
+    """The user's own loader, if it is the reason why passes are not counted."""
     further: dict[str, Any] = field(default_factory=dict)
     """Other arguments of the user's own `DataLoader`, which are passed on."""
 

@@ -92,7 +92,8 @@ class Lookahead:
         if self._iterator is None or not self._ahead:
             if self._points.exhausted:
                 return None
-            # make a new iterator only here, because it stops the loading of the one before it
+            # make a new iterator only here, because a new iterator stops the loading of the one
+            # before it
             self._iterator = iter(self._loader)
         batch = next(self._iterator)
         return self._ahead.popleft(), batch

@@ -72,8 +72,8 @@ class Models:
         return attached
 
     def join(self, why: str) -> Exchange:
-        """Join the job with the models, unless that was done before. `why`: the method that needs
-        them."""
+        """Join the job with the models, unless the worker has joined already. `why`: the method
+        that needs the models."""
         if self.exchange is None:
             if not self._models:
                 raise UsageError(f"call worker.attach() before worker.{why}()")
@@ -121,8 +121,8 @@ class Models:
             rows = self._job.updater == "optimizer" and len(self._models) == 1
             return describe(model.module, model.optimizer, self._job.kind, rows=rows)
         except UsageError as error:
-            # The error does not name this worker, because the command prints it once, with the
-            # names of all workers that have it.
+            # The error does not name this worker, because the command prints the error once, with
+            # the names of all workers that have raised it.
             which = f"the model {model.name!r}: " if model.name else ""
             raise UsageError(f"{which}{error}") from None
 

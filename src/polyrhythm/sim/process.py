@@ -35,7 +35,7 @@ class Hosted:
 
 
 class Process:
-    __slots__ = (  # without slots, Python would store more than 30 attributes in a slower way
+    __slots__ = (  # without slots, access to more than 30 attributes would be slower
         "_all",
         "_perform",
         "_queue",

@@ -98,7 +98,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     probe_points: int = 2048
     """The size of the sample on which the objective is measured."""
     read_ahead: bool = False
-    """For asp: a worker begins its next step before the answer to its last contribution has
+    """For asp: whether a worker begins its next step before the answer to its last contribution has
     arrived."""
     min_batch: int = 2
     """The fewest points of a batch."""

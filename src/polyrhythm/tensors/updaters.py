@@ -168,8 +168,8 @@ class Optimizer(Averaging):
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
         self._absences = Absences(() if all_present else (held.slice for held in slices))
-        # the step without torch's hooks for its profiler and compiler, which take longer than a
-        # small step
+        # the function `step` without torch's hooks for its profiler and compiler: these hooks take
+        # longer than a small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = fused

@@ -33,7 +33,7 @@ class Adoptions:
         for chunk, (holder, number) in self._chunks.items():
             if holder == (lease.worker, lease.incarnation):
                 # With `--migrate blocking`, a member that waits for points visits no chunk, so it
-                # adds nothing yet.
+                # adds nothing to the sum yet.
                 first = (number or lease.number) if chunk in active else 0
                 self._chunks[chunk] = (holder, first)
 

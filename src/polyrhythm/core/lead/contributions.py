@@ -78,8 +78,8 @@ class Contributions:
         self._senders: dict[tuple[int, int], _Sender] = {}
         self._keeps = False
         self._complete: dict[_Key, _Partial] = {}
-        """Contributions that are complete and not folded; always empty if `keep_until_folded` was
-        not called."""
+        """Contributions that are complete but not folded yet; always empty if `keep_until_folded`
+        was not called."""
         self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
         """Per server: the epoch in which it became the primary of more slices, and for each member
         the last sequence that the server had at that time."""
@@ -88,7 +88,7 @@ class Contributions:
         that lack it."""
         self._named_before = 0
         """Kind statistics: contributions that become complete now belong to this round or a later
-        one, because all folds of earlier rounds were ordered without naming them."""
+        one, because the orders for all earlier folds did not name these contributions."""
         self._torn = -1
         self._whole_from = 0
         """From this round on, each complete contribution is in the same round on all servers."""
@@ -243,7 +243,7 @@ class Contributions:
 
     def torn(self, round_: int) -> bool:
         """Kind statistics: whether the version of this round may contain a contribution in some
-        slices and not in others. This happens if the fold named the contribution, then a server
+        slices but not in others. This happens if the fold named the contribution, then a server
         that had it died, and then the worker died before it could send the contribution again."""
         return self._torn == round_
 

@@ -46,7 +46,7 @@ class _Cut(msgspec.Struct):
     began_ns: int
     phase: _Phase
     asked: bool = False
-    """Whether an operator asked for this cut and waits for it."""
+    """Whether an operator asked for this cut, and waits for the answer."""
     round: int = 0
     record: Record | None = None
     until_ns: int = 0
@@ -80,7 +80,7 @@ class Cuts:
         self._number = parts.job.checkpoints
         self._cut: _Cut | None = None
         self._asked = False
-        """Whether a cut was requested and has not begun yet."""
+        """Whether a cut was requested but has not begun yet."""
         self._taken = False
         """Whether another job writes to the same store. If so, this job makes no more
         checkpoints."""

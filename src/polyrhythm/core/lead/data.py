@@ -42,8 +42,9 @@ class DataPlan:
         self._seed = seed
         self.epochs = epochs
         self.forgets = False
-        """True with kind statistics: a holder that gives a chunk up forgets what the points of the
-        chunk have added, unless it sends this memory to the next holder together with the points."""
+        """Whether a holder that gives a chunk up forgets what the points of the chunk have added,
+        unless it sends this memory to the next holder together with the points. True with kind
+        statistics."""
         self._numbers: dict[Holder, int] = {}
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         edges = chunk_edges(points, count, least, workers, groups)

@@ -192,7 +192,8 @@ class Stopping:
         """Kind statistics: the goal that was reached, or the stop that was requested. The job ends
         when the parameters were computed from a sum in which no point is missing."""
         self.at_once = False
-        """Kind statistics: the next fold ends the job, even if points are missing from the sum."""
+        """Kind statistics: whether the next fold ends the job even if points are missing from the
+        sum."""
         self.wake_ns: int | None = None
         """When the open round is folded at the latest."""
 

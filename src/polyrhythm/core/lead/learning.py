@@ -47,7 +47,8 @@ class LearningState(StrEnum):
     STALLED = "stalled"
     """The objective does not change and is about as high as its first value."""
     RISING = "rising"
-    """The objective has risen above its value in the best pass, and has not come back."""
+    """The objective has risen above its value in the best pass, and has not fallen back to that
+    value."""
     NOT_FINITE = "not-finite"
 
 
@@ -111,7 +112,7 @@ class Trend:
         self._back = 0
         """The number of passes in a row in which the objective was back at its best."""
         self._bests: list[float] = []
-        """The best value so far, after each of the last passes."""
+        """For each of the last passes, the best value up to the end of that pass."""
 
     def begin(self, first: RunningMean) -> None:
         """Set the objective before training: the mean loss of the first round."""

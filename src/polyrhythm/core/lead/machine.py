@@ -65,7 +65,7 @@ class LeadMachine:
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         effects: list[Effect] = []
-        self._outbox.out = effects  # `begin` does the same, but a call for every event takes time
+        self._outbox.out = effects  # as `begin` does, but without a call for every event
         if not self._ending.over:
             if self._has_store and self._cuts.active:
                 # this event may come before the tick that would detect a pause of this process

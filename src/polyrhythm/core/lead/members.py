@@ -17,18 +17,18 @@ class Member:
     incarnation: int
     since_ns: int
     attached: bool = False
-    """The member has attached a model that is equal to the job's model."""
+    """Whether the member has attached a model that is equal to the job's model."""
     routed: bool = False
-    """The member knows the routes of the slices."""
+    """Whether the member knows the routes of the slices."""
     enrolled: bool = False
-    """The member has enrolled a data set, and gets leases of chunks."""
+    """Whether the member has enrolled a data set, so that it gets leases of chunks."""
     entered: bool = False
-    """The policy counts this worker as a member, and it takes part in folds."""
+    """Whether the policy counts this worker as a member, so that the worker takes part in folds."""
     late: bool = False
-    """The member entered after round 1 was opened."""
+    """Whether the member entered after round 1 was opened."""
     resting: bool = False
-    """The member has abstained, and waits for chunks, for the next round or for the end of the
-    job."""
+    """Whether the member has abstained, and now waits for chunks, for the next round or for the end
+    of the job."""
     confirms: int = 0
     """The lease under which the member abstained. It is confirmed when the member's last contribution
     is complete. 0 if there is no such lease."""

@@ -50,7 +50,7 @@ class Migration:
         self._copies = InactiveCopies(copies_nbytes)
         self._blocking = blocking
         self._queue: deque[Gift] = deque()
-        """The chunks that are to move and are not in flight yet."""
+        """The chunks that are to move but are not in flight yet."""
         self._flying: dict[int, Delivery] = {}
         """Per chunk whose points are on their way, its delivery."""
         self._free: dict[int, tuple[Holder, Holder]] = {}

@@ -252,8 +252,9 @@ class PrivatePlan(DataPlan):
         leavers: Collection[Holder],
         copies: Mapping[Holder, Collection[int]],
     ) -> set[Holder]:
-        """Some chunks have lost both their holder and their owner. Hand each of them to a member with
-        a copy of its points, unless the owner had stopped sharing them. Returns these members."""
+        """Some chunks have lost both their holder and their owner. Hand each of them to a member
+        with a copy of its points, unless the owner had stopped sharing its points. Returns the
+        members that get chunks."""
         found: set[Holder] = set()
         for index, last in sorted(held):
             owner = self._set_of[index]
@@ -287,8 +288,8 @@ class PrivatePlan(DataPlan):
             self._tell("data-returned", found.name, back, self.points)
 
     def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
-        """In a lease, the points of a member's own data set have the numbers that they have there.
-        Points of other data sets get higher numbers, each a different one."""
+        """In a lease, the points of a member's own data set have the numbers that they have in the
+        data set. Points of other data sets get higher numbers, each a different one."""
         chunk, mine = self.chunks[index], self._mine.get(holder)
         if mine is None:
             return chunk.first, chunk.last

@@ -179,8 +179,9 @@ class RoutingTable:
         }
 
     def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
-        """The epoch since which this learner copies all of these slices. It is the current epoch if
-        the learner copied fewer before, because an earlier report does not cover all of them."""
+        """The epoch since which this learner copies all of these slices. If the learner copied
+        fewer slices before, it is the current epoch, because an earlier report does not cover all
+        of the slices."""
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 

@@ -59,7 +59,7 @@ class Sharing:
         self._plan: DataPlan | None = None
         self._members: list[Holder] = []
         self._specs: tuple[MemberSpec, ...] | None = None
-        """The members of the view at the last time when chunks were shared among them."""
+        """The members of the view when chunks were last shared among members."""
         self._record: Record | None = None
         """The record of the checkpoint from which the job resumes; None if there is none, or it has
         no data set."""
@@ -70,7 +70,7 @@ class Sharing:
         """The names of the members that have announced another data set."""
         self._choice: MigrationChoice | None = None
         self._changed: set[Holder] = set()
-        """Members whose leases have changed and have not been sent yet."""
+        """The members whose leases have changed. Their new leases have not been sent yet."""
         self.moving: Collection[int] = ()
         """The chunks that are moving from one member to another."""
 
@@ -99,7 +99,8 @@ class Sharing:
         return self._migration is None or self._migration.settled
 
     def awaits(self) -> bool:
-        """Whether a chunk moves, or has moved and is not known to be in the row of its new holder."""
+        """Whether a chunk is moving, or has moved but may still be missing from the row of its new
+        holder."""
         return bool(self.moving) or (
             self._migration is not None and bool(self._migration.adoptions)
         )

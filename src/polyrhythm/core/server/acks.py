@@ -20,7 +20,7 @@ class Acks:
         self.members: dict[int, int] = {}
         """Per worker that may contribute, its incarnation."""
         self._enlisted: tuple[MemberSpec, ...] = ()
-        """The members as the lead has listed them."""
+        """The members, in the form in which the lead has sent them."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """With rounds: per worker, the last sequence that is not folded yet, and its round."""
         self._acknowledged: dict[int, int] = {}

@@ -36,7 +36,7 @@ class Failover:
         initial contents; 0 if this server has reported that it has these contents."""
         self._built = False
         self._fetches: dict[int, m.Fetch] = {}
-        """Per server, its request for states that cannot be answered yet."""
+        """Per server, the request for states that this server cannot answer yet."""
         self._early = EarlyAcks()
         self._held_back: list[Step] = []
         """Steps that all replicas have confirmed, and that are acknowledged when no slice moves any
@@ -61,7 +61,7 @@ class Failover:
             self._begin_with(place)
             self._enlist()
         else:
-            # the report of `Rerouted` is about the members, so they must be known before
+            # the event `Rerouted` reports on the members, so they must be set first
             self._enlist()
             state.out.append(Reroute(place.routes, place.routing))
         if self.partners:
@@ -115,8 +115,8 @@ class Failover:
             # acknowledges the steps that are in all of its present slices.
             settled = []
             state.epoch.since = place.routing
-            # forget the order of the fold under way: the lead repeats it for slices that are not
-            # folded
+            # forget the lead's order for the fold under way: the lead repeats it for slices that
+            # are not folded
             state.folding = None
             state.leases.move(event.version)
             self._mode.take_over(event, anew=not before)
@@ -191,7 +191,7 @@ class Failover:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        # the slices in the request may be more than the peer copies now; it ignores the others
+        # the request may name more slices than the peer copies now; the peer ignores the others
         if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 

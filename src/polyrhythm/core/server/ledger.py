@@ -156,7 +156,8 @@ class Ledger:
 
     @property
     def torn(self) -> int:
-        """How many contributions are folded into some slices of this server and not into others."""
+        """How many contributions are folded into some slices of this server but not into all of
+        them."""
         return len(self._arrivals)
 
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:

@@ -51,7 +51,7 @@ class WorkerMachine:
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         state, kind = self._state, type(event)
         effects: list[Effect] = []
-        state.outbox.do = effects.append  # `begin` does the same, but a call takes time
+        state.outbox.do = effects.append  # as `begin` does, but without a call for every event
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]

@@ -86,8 +86,8 @@ class WorkerState:
         self.rejoins_because: Reason | None = None
         """Why the last incarnation ended."""
         self.unreached: set[tuple[int, int]] = set()
-        """Servers, with their incarnations, that this worker could not reach. It had to rejoin
-        because of them, and has not reached them since then."""
+        """Servers, with their incarnations, that this worker could not reach. The worker had to
+        rejoin because of these servers, and has not reached them since then."""
         self.evaluates = False
         """Whether this incarnation evaluates the model for all workers."""
         self.asked = False

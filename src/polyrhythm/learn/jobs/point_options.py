@@ -24,8 +24,8 @@ column."""
 def check_point_options(
     job: str, options: Mapping[str, str], known: Sequence[str]
 ) -> dict[str, str]:
-    """Return the options, with the absolute path of the data. Raises an error that says what is wrong
-    with one of them."""
+    """Return the options, with the absolute path of the data. Raises an error that says which
+    option is wrong and why."""
     for name in options:
         if name not in known:
             raise UsageError(

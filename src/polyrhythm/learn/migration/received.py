@@ -1,7 +1,7 @@
 """The points of other workers that this worker has received, and batches that contain such points.
 
-*A receiving thread adds points; the thread of the user's loop drops them and reads them. A chunk is
-read only when all its points are there.*
+*A receiving thread adds points; the thread of the user's loop reads points and drops them. A chunk
+is read only when all its points are there.*
 """
 
 import threading

@@ -183,7 +183,7 @@ class ConnectionAcceptor:
             target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True
         )
         self._poller.remove(link)
-        thread.start()  # this may raise an exception, and `_hear` then refuses the link
+        thread.start()  # this call may raise an exception; `_hear` then refuses the link
         self._forget(number)
 
     def _forget(self, number: int) -> _Caller:

@@ -77,7 +77,7 @@ class Channel:
         because they had not left."""
         self._open = True
         self.heard = True
-        """False once the receiver has closed its end of the link."""
+        """Whether the receiver still reads the link: False once it has closed its end."""
         self._batch: list[Message] | None = None
         """The batch that was sent last, until it arrives."""
         self._deliver_next = self._deliver

@@ -180,7 +180,8 @@ class SimSliceStore:
 
     @property
     def torn(self) -> int:
-        """How many contributions are folded into some slices of this server and not into others."""
+        """How many contributions are folded into some slices of this server but not into all of
+        them."""
         return self._ledger.torn
 
     def nbytes_at(self, slice_: int) -> int:

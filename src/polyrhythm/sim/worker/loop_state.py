@@ -22,7 +22,7 @@ NOT_PROBED = (None, 0, 0)
 
 
 class LoopState:
-    __slots__ = (  # without slots, Python would store more than 30 attributes in a slower way
+    __slots__ = (  # without slots, access to more than 30 attributes would be slower
         "_abandoned_ns",
         "_ahead",
         "_awaiting_ns",
@@ -89,7 +89,7 @@ class LoopState:
     ) -> None:
         """`attach` begins the user's code. `computed` is called with the number of steps taken and
         the time of one step. The loop runs in `process` and hands events to its machine with `put`.
-        `unread`: messages that have arrived and were not read yet."""
+        `unread`: messages that have arrived but were not read yet."""
         self.pace = pace
         self.contributions = 0
         self.push_nbytes = -1

@@ -14,7 +14,7 @@ class Cut(Message, frozen=True, kw_only=True):
 
 class CutTaken(Message, frozen=True, kw_only=True):
     """A server has copied its slices. `torn`: how many contributions were folded into some of its
-    slices and not into others when the copy was made."""
+    slices but not into all of them when the copy was made."""
 
     number: Amount
     torn: Amount = 0

@@ -28,7 +28,8 @@ class Contribution(Message, frozen=True, kw_only=True):
     the slice come first (64 bits each, ascending), then their values. -1: the worker had no
     gradient, and there is no payload. None: the payload is the whole slice."""
     quantised: bool = False
-    """The payload is the whole slice, as integers of 8 bits with scales (`core/push_form.py`)."""
+    """Whether the payload is the whole slice as integers of 8 bits with scales
+    (`core/push_form.py`)."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
@@ -129,8 +130,8 @@ class Release(Message, frozen=True, kw_only=True):
     points: int = 0
     """If positive: contribute after this many points. -1: after all points of this worker."""
     torn: bool = False
-    """Kind statistics: this version may contain a contribution in some slices and not in others, so
-    no parameters are computed from it."""
+    """Kind statistics: whether this version may contain a contribution in some slices but not in
+    others. If so, no parameters are computed from this version."""
 
 
 class Pause(Message, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ PROTOCOL = 2
 EVERY_SLICE = -1
 """A value of `Message.slice`: the message concerns all slices that this server holds."""
 WINDOW = 2
-"""How many contributions of a worker may be in flight, that is, sent and not yet acknowledged."""
+"""How many contributions of a worker may be in flight, that is, sent but not yet acknowledged."""
 
 MOST_COUNT = 2**53
 MOST_NUMBER = 1e100

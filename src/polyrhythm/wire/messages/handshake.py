@@ -74,7 +74,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 
     reason: Reason
     ending: bool = False
-    """The job is ending as planned, and admits no more workers."""
+    """Whether the link ends because the job is ending as planned and admits no more workers."""
 
 
 class SegmentOffered(Message, frozen=True, kw_only=True):

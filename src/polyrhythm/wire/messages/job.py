@@ -53,8 +53,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Without rounds: how often momentum decays. `contribution`: once per contribution. `round`:
     once per P contributions, where P is the number of members."""
     read_ahead: bool = False
-    """asp: a worker begins its next step before it has received the parameters that contain its
-    last contribution."""
+    """asp: whether a worker begins its next step before it has received the parameters that contain
+    its last contribution."""
     heartbeat_s: float = 0.5
     lead_timeout_s: float = 120.0
     """A worker or server ends when it has received nothing from the lead for this long."""
@@ -95,8 +95,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 0
     """How many servers hold a copy of each slice, besides its primary."""
     deterministic: bool = False
-    """bsp: servers add contributions in the order of the workers' names, so that a repetition of
-    the job computes the same bits."""
+    """bsp: whether servers add contributions in the order of the workers' names, so that a
+    repetition of the job computes the same bits."""
     keep_best: str = ""
     """The metric by which the best model is chosen: its name, or `lowest:NAME` or `highest:NAME`.
     The best model is saved beside the last one. Empty: only the last model is saved."""

@@ -36,7 +36,8 @@ class OperatorRequest(Message, frozen=True, kw_only=True):
 
     what: Label
     at_once: bool = False
-    """With `STOP`: do not wait until the workers have left their loops."""
+    """With `STOP`: whether to end the job without waiting until the workers have left their
+    loops."""
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):
@@ -46,6 +47,6 @@ class OperatorAnswer(Message, frozen=True, kw_only=True):
     reason: Reason
     done: bool = False
     failed: bool = False
-    """With `done`: the request was not carried out, or the job failed meanwhile."""
+    """With `done`: whether the request was not carried out, or the job failed meanwhile."""
     source: Annotated[bytes, Meta(max_length=MOST_CODE_NBYTES)] = b""
     """With `CODE`: the contents of the job's file."""

@@ -43,7 +43,8 @@ class Moved:
 
 class Balancing:
     """*The next decision is made only when the last moves are complete, and every member has been
-    measured in a few rounds after them. Decisions about the end of a pass are made more often.*"""
+    measured in a few rounds after these moves. Decisions about the end of a pass are made more
+    often.*"""
 
     def __init__(self, migration: Migration | None = None, *, even: bool = False) -> None:
         """`migration`: delivers the points of chunks that move; None if only leases move. `even`:
@@ -59,8 +60,8 @@ class Balancing:
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
         self._given: list[Gift] = []
-        """The moves that have begun and have not ended, and in which only leases move: no points
-        are sent."""
+        """The moves that have begun but not ended, and that move only leases: no points are
+        sent."""
         self._over = False
         """Whether the job is over. The journal then has all moves."""
 

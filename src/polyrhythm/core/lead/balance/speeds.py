@@ -51,8 +51,8 @@ class Speed:
 
 @dataclass(slots=True)
 class _Rounds:
-    """The measurements of some rounds of a worker that follow each other. All sums are positive,
-    because nothing is ever subtracted from them."""
+    """The measurements of consecutive rounds of a worker. All sums are positive, because nothing is
+    ever subtracted from a sum."""
 
     count: int = 0
     mean: float = 0.0
