@@ -45,7 +45,7 @@ Results = dict[str, list[dict[str, Any]]]
 def run(
     job: str, workers: int, push: str, epochs: int | None, seed: int, runner: Runner = execute
 ) -> dict[str, Any]:
-    """Train a job. Returns its accuracy and its bytes."""
+    """Train a job. Returns its accuracy and the number of bytes that its workers have pushed."""
     flags = ("--link", "tcp", "--push", push)
     limits: dict[str, Any] = {"timeout_s": _LIMIT_S, "runner": runner}
     told = train_seeded(job, workers, *flags, epochs=epochs, seed=seed, **limits)

@@ -1,4 +1,4 @@
-"""`--global-batch` keeps the points of each version constant when a worker dies."""
+"""`--global-batch` keeps the number of points of each version constant when a worker dies."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ FLAGS = ("--global-batch", POINTS, "--min-batch", 1, "--timer", "off")
 
 
 def read_points(folder: Path) -> dict[str, Counter[int]]:
-    """Per worker and version, the points of its batches."""
+    """Per worker and version, how many points the worker's batches have."""
     points: dict[str, Counter[int]] = {}
     for file in folder.glob("*.points"):
         counts = points[file.stem] = Counter()

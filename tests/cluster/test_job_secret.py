@@ -233,8 +233,8 @@ def test_a_peer_without_the_secret_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
 def test_messages_before_the_proof_are_not_used(job: Command, server: int) -> None:
-    """The peer sends a message that would end the job together with its hello, before any proof.
-    The server must ignore this message."""
+    """Together with its hello, and before any proof, the peer sends a message that would end the
+    job. The server must ignore this message."""
     port = job.ports(job.servers()[server])[0]
     with Peer(port) as peer:
         said = with_nonce(hello("worker-0", worker=0, incarnation=1))

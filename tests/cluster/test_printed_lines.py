@@ -1,4 +1,5 @@
-"""What workers print reaches the terminal with the name of the worker, and the worker's log."""
+"""The lines that a worker prints reach the terminal, with the worker's name, and the worker's
+log."""
 
 import json
 import os

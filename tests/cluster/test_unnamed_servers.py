@@ -60,7 +60,7 @@ def hello(server: int, incarnation: int) -> m.ServerHello:
 
 
 def states(server: int, count: int, **fields: object) -> bytes:
-    """Make incomplete slice states: one megabyte each, and each for another slice."""
+    """Make incomplete slice states: one megabyte each, and each for a different slice."""
     pieces: list[bytes | memoryview] = []
     for number in range(count):
         usual = {"dtype": "float32", "shape": (PAYLOAD.nbytes // 4,), "name": f"{number}"}

@@ -188,8 +188,8 @@ def train(worker: Worker, optimizer: str) -> Iterator[int]:
 def test_replicas_equal_their_primaries_after_every_step(
     witness: Witness, sync: str, optimizer: str, outer: str
 ) -> None:
-    """With an outer optimizer, workers make the optimizer's steps, and servers those of the outer
-    optimizer."""
+    """With an outer optimizer, workers make the steps of their own optimizer, and servers those of
+    the outer optimizer."""
     job = JobSpec(
         job="twin",
         sync=sync,

@@ -132,8 +132,8 @@ def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path) -> None:
-    """The fault of "found" shows only in a child process of its test. A test that hangs fails by
-    its own timeout."""
+    """The fault of the mutant "found" shows only in a child process of its test. A test that hangs
+    fails by its own timeout."""
     code, said = hunt(tmp_path, "found", "patched", "missed", "hangs", "dies", "outdated")
     words = {line.split()[1]: line for line in said if line.startswith("[")}
     assert words["found"].endswith("test_hunted.py::test_child")

@@ -74,7 +74,7 @@ def test_a_server_that_leaves_moves_only_its_own_key_range() -> None:
 
 
 def test_a_server_that_joins_takes_only_its_share() -> None:
-    """The same sentence, for additions."""
+    """The same sentence as in the test above, for servers that are added."""
     before = primaries([0, 2, 3])
     after = primaries([0, 1, 2, 3], current=before)
     moved = {slice_ for slice_ in before if before[slice_] != after[slice_]}
