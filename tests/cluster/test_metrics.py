@@ -3,7 +3,9 @@ model."""
 
 import ast
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pandas
 import pytest
 
 import polyrhythm as pr
-from tests.cluster.processes import Command, call
+from tests.cluster.processes import Command, call, wait_until
 from tests.commands.start import run
 
 ROOT = Path(__file__).parents[2]
@@ -94,8 +96,19 @@ def test_the_best_model_is_chosen_by_any_metric(tmp_path: Path) -> None:
     )
 
 
+def stop_after_a_checkpoint(cwd: Path, *flags: object) -> int:
+    """Stop a job when it has a checkpoint. Return the round of the newest checkpoint."""
+    with Command(
+        JOB, *SIZES, "--epochs", 10**6, "--checkpoint-every", "2rounds", *flags, cwd=cwd
+    ) as job:
+        wait_until(lambda: job.journal("checkpoint"), "a checkpoint")
+        os.kill(job.process.pid, signal.SIGINT)
+        assert job.wait() == 130, job.stderr()
+    return int(job.journal("checkpoint")[-1]["round"])
+
+
 def test_a_resumed_job_gets_a_target(tmp_path: Path) -> None:
-    train(tmp_path, "--checkpoint-every", "4rounds", "--rounds", 8)
+    stop_after_a_checkpoint(tmp_path)
     flags = ("--rounds", 10**6, "--target", "f1=0.2", "--json")
     done = run("resume", "run", *flags, cwd=tmp_path, timeout_s=90, spares=1)
     assert done.returncode == 0, done.stderr
@@ -103,9 +116,8 @@ def test_a_resumed_job_gets_a_target(tmp_path: Path) -> None:
 
 
 def test_a_job_with_replicas_is_resumed_on_one_server(tmp_path: Path) -> None:
-    flags = ("--checkpoint-every", "4rounds", "--rounds", 8, "--servers", 2, "--replicas", 1)
-    train(tmp_path, *flags)
-    flags = ("--rounds", 12, "--servers", 1, "--json")
+    round_ = stop_after_a_checkpoint(tmp_path, "--servers", 2, "--replicas", 1)
+    flags = ("--rounds", round_ + 4, "--servers", 1, "--json")
     done = run("resume", "run", *flags, cwd=tmp_path, timeout_s=90, spares=1)
     assert done.returncode == 0, done.stderr
     assert "--replicas is 0 now, not 1: there are fewer other servers" in done.stderr

@@ -6,6 +6,7 @@ leave, one server is lost and comes back, and then another server is lost.
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.learn import twin_job as tj
 
 Lines = list[dict[str, Any]]
 ENDED = object()
+REST_S = 0.02
 
 
 class Gone:
@@ -161,7 +163,8 @@ def restored(since: str, server: int) -> bool:
 
 
 def train(worker: Worker, optimizer: str) -> Iterator[int]:
-    """Train, and yield the number of steps after each step."""
+    """Train, and yield the number of steps after each step. The worker rests after a step, because other
+    threads of the test make what the test waits for."""
     number = int(worker.name.rpartition("-")[2])
     model = tj.build()
     optimizer_ = worker.attach(model, tj.OPTIMIZERS[optimizer](model))
@@ -173,6 +176,7 @@ def train(worker: Worker, optimizer: str) -> Iterator[int]:
         optimizer_.step(points=len(labels))
         scheduler.step()
         step += 1
+        time.sleep(REST_S)
         yield step
 
 
