@@ -201,4 +201,4 @@ class ProgressDisplay:
             self._print(self._waiting.popleft())
 
     def _print(self, text: str) -> None:
-        self._console.print(shown(text), markup=False)
+        self._print_lines(f"{shown(text)}\n")
