@@ -8,7 +8,7 @@ import torch
 from tests.cluster.processes import call
 from tests.cluster.test_resume import JOBS
 
-EPOCHS = 12
+EPOCHS = 6
 
 
 def train(folder: Path, *flags: object) -> list[dict[str, object]]:

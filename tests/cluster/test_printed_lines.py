@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.notebooks import jupyter_environment
 from tests.cluster.processes import Command, call, wait_until
-from tests.commands.start import CLI, start
+from tests.commands.start import start, start_script
 from tests.commands.terminal import Terminal
 
 BEGIN = """
@@ -261,12 +261,26 @@ def test_a_job_goes_on_when_nobody_reads_its_progress(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "run" / "model.safetensors").exists()
 
 
-@pytest.mark.timeout(300)
+WITHOUT_STDERR = """
+import os, sys
+os.close(2)
+sys.stderr = sys.__stderr__ = None  # as in a Python program that is started without stderr
+from polyrhythm.cli.main import run
+sys.exit(run())
+"""
+
+
 def test_a_job_runs_without_stderr(tmp_path: Path) -> None:
+    """The command runs in a script without stderr, as after `polyrhythm train job.py 2>&-`."""
     (tmp_path / "job.py").write_text(BEGIN + "        print('step', step)\n")
-    command = f"exec {CLI} train job.py --workers 1 --servers 1 --rounds 5 --json 2>&-"
-    done = subprocess.run(
-        ["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=240
-    )
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["rounds"] == 5
+    script = tmp_path / "command.py"
+    script.write_text(WITHOUT_STDERR)
+    args = ("train", "job.py", "--workers", "1", "--servers", "1", "--rounds", "5", "--json")
+    command = start_script(script, *args, cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        out, _ = command.communicate(timeout=240)
+    finally:
+        command.kill()
+        command.wait()
+    assert command.returncode == 0
+    assert out is not None and json.loads(out)["rounds"] == 5

@@ -470,8 +470,9 @@ class _QuickEnd:
         if self.status is None:
             return
         try:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:  # a script may run without one
+                    stream.flush()
         except (OSError, ValueError):
             return  # Python computes the exit status itself
         os._exit(self.status)

@@ -415,7 +415,7 @@ def test_a_data_loader_with_worker_processes() -> None:
 
     def main(worker: Worker) -> None:
         model = settle(nn.Linear(1, 1))
-        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.3))
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.7))
         loader = DataLoader(TensorDataset(numbers, 2 * numbers), batch_size=10, num_workers=2)
         with warnings.catch_warnings():
             # Python warns about forks in a process with threads, and the loader forks
@@ -426,5 +426,5 @@ def test_a_data_loader_with_worker_processes() -> None:
                     optimizer.step(points=len(x))
             losses[worker.name] = sum(F.mse_loss(model(x), y).item() for x, y in loader)
 
-    run_inline(JobSpec(job="loader", workers=1, servers=1, rounds=40), main, timeout_s=60)
+    run_inline(JobSpec(job="loader", workers=1, servers=1, rounds=16), main, timeout_s=60)
     assert losses["worker-0"] < 0.05

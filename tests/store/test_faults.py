@@ -251,6 +251,10 @@ def test_a_stopped_server_is_named_and_used_again_when_it_is_back(
         assert write_checkpoint(store, 3).number == 3
 
 
+LARGE_MB = 30
+"""The size of an object that is uploaded in several parts."""
+
+
 class KillingParts(list[bytes]):
     """Buffers for an upload. When half of them have been read, they kill the store's server."""
 
@@ -276,12 +280,12 @@ def test_a_server_that_dies_in_the_middle_of_an_upload_leaves_no_object(
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         store = open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}")
-        parts = KillingParts([bytes(1_000_000)] * 80, server)
+        parts = KillingParts([bytes(1_000_000)] * LARGE_MB, server)
         refused(lambda: store.put("large", parts), "large", "does not answer")
         server.start()
         assert store.list() == []
         store.put("large", list(parts))
-        assert store.nbytes_of("large") == 80_000_000
+        assert store.nbytes_of("large") == LARGE_MB * 1_000_000
 
 
 def check_slices_of(store: Store) -> None:

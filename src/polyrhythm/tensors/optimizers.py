@@ -3,6 +3,7 @@
 `core/elementwise.py` lists those that a server can run.
 """
 
+import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -90,12 +91,18 @@ def build_optimizer(
 
 def options_of(spec: OptimizerSpec, group: int) -> dict[str, Any]:
     """The options of a parameter group, as torch's constructor takes them."""
-    known = inspect.signature(getattr(torch.optim, spec.name)).parameters
+    known = _parameters_of(spec.name)
     return {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in spec.groups[group].items()
         if key in known
     }
+
+
+@functools.cache
+def _parameters_of(name: str) -> frozenset[str]:
+    """The parameters of the constructor of an optimizer. To read them takes 0.4 ms."""
+    return frozenset(inspect.signature(getattr(torch.optim, name)).parameters)
 
 
 def takes_rows(spec: OptimizerSpec, group: int) -> bool:
