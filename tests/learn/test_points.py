@@ -39,6 +39,24 @@ def test_a_batch_never_spans_two_passes() -> None:
     assert sizes == [32, 32, 32, 4] * 2
 
 
+def test_a_batch_tells_how_many_points_of_each_chunk_it_has() -> None:
+    points = Points(lease := lease_of(100))
+    chunk_of = {
+        int(point): each.chunk
+        for each in lease.chunks
+        for point in points.of(each.first, each.last)
+    }
+    for _ in range(12):
+        indices, progress = points.next(23)
+        assert points.parts is not None
+        told = [chunk for chunk, count in points.parts for _ in range(count)]
+        assert told == [chunk_of[index] for index in indices.tolist()]
+        assert [chunk for chunk, _ in points.parts] == [step.chunk for step in progress]
+    points.begin(1, ranks=lambda number: np.arange(100))
+    points.next(23)
+    assert points.parts is None, "the points of a chunk are not neighbours"
+
+
 def test_a_loop_over_batches_that_begins_within_a_pass_may_have_another_order() -> None:
     points = Points(lease_of(100))
     first = points.next(30)[0].tolist()

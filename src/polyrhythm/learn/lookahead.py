@@ -84,9 +84,10 @@ class Lookahead:
             if indices is None:
                 return None
             drawn = self._ahead.popleft()
-            if self._moving is None:
+            if self._moving is None or not self._moving.fetch.served:
                 return drawn, self._fetch(indices)
-            return drawn, self._moving.fetch(indices, [step.chunk for step in drawn.progress])
+            among = [step.chunk for step in drawn.progress]
+            return drawn, self._moving.fetch(indices, among, self._points.parts)
         if self._ahead and not self._fits(self._ahead[0].asked):
             self._flush()
         if self._iterator is None or not self._ahead:

@@ -47,6 +47,9 @@ class Points:
     ) -> None:
         """`shared`: other workers may continue with the chunks of this data set, so their points are
         shuffled without regard to `order`, which only this worker knows."""
+        self.parts: list[tuple[int, int]] | None = None
+        """The chunks of the last batch in the order of its points, and how many points belong to
+        each; None if the points of a chunk are not neighbours."""
         self._todo: deque[int] = deque()
         """The chunks that are left of the pass `_todo_pass`, in order, if they are known. They are
         kept because finding them again for every batch takes long if a worker has many chunks."""
@@ -124,6 +127,7 @@ class Points:
         """Return a batch of about `count` points of one pass, and the progress through chunks. The
         batch has fewer points at the end of a pass, and a few more if the remainder would be too
         small for a batch. It is empty after the last pass."""
+        self.parts = None
         if self.exhausted:
             return np.empty(0, np.int64), ()
         before: dict[int, tuple[int, int]] = {}
@@ -199,6 +203,7 @@ class Points:
             self._todo, self._todo_pass = self._in_order(this_pass), this_pass
         todo = self._todo
         parts: list[Indices] = []
+        self.parts = lengths = []
         while count > 0 and todo:
             number = todo[0]
             chunk, (passes, cursor) = self._chunks[number], self._at[number]
@@ -206,6 +211,7 @@ class Points:
             points = self._shuffled(chunk, passes)[cursor : cursor + taken]
             count -= len(points)
             parts.append(points)
+            lengths.append((number, len(points)))
             self._advance(number, len(points), before)
             if self._at[number][0] != this_pass:
                 todo.popleft()

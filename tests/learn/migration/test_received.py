@@ -154,6 +154,31 @@ def test_rows_of_several_columns_are_put_together_from_arrays() -> None:
     assert own.tolist() == torch.arange(20.0).reshape(10, 2).tolist()
 
 
+def test_parts_of_a_batch_are_taken_without_looking_at_every_point() -> None:
+    """The chunks 5 and 6 are own, and 7 and 8 received."""
+    received, own = ReceivedPoints(), torch.arange(20.0).reshape(10, 2)
+    for chunk in (7, 8):
+        packed = pack_columns((torch.full((2, 2), 10.0 * chunk) + torch.arange(2)[:, None],))
+        message = msgspec.structs.replace(part(packed, 1, 2, 0, 2), chunk=chunk)
+        received.add(message, memoryview(b"".join(packed.buffers())))
+    fetch = Fetcher(
+        received, rows_of((own,)), own.__getitem__, list, 10, columns=True, arrays=[own.numpy()]
+    )
+    fetch.take([(7, np.array([3, 4])), (8, np.array([50, 51]))])
+    for indices, parts, expected in [
+        ([4, 3], [(7, 2)], [71, 70]),
+        ([9, 4, 3, 51], [(5, 1), (7, 2), (8, 1)], [18, 71, 70, 81]),
+        ([50, 1, 9], [(8, 1), (5, 1), (6, 1)], [80, 2, 18]),
+        ([9, 8], [(5, 1), (6, 1)], [18, 16]),
+    ]:
+        among = [chunk for chunk, _ in parts]
+        for told in (parts, None):
+            (found,) = fetch(np.array(indices), among, told)
+            assert found[:, 0].tolist() == expected
+    with pytest.raises(IndexError):
+        fetch(np.array([3, 40]), [7, 6], [(7, 1), (6, 1)])
+
+
 def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
     """From one lease to the next chunks arrive, leave and come back, and the points of a chunk may
     get other numbers."""
