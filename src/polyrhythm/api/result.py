@@ -38,7 +38,8 @@ class Result:
         self.summary: dict[str, Any] = summary
         """The object that `polyrhythm train --json` prints."""
         self.signal: int = signal
-        """The number of the signal that stopped the job, such as that of Ctrl-C; 0 if none did."""
+        """The number of the signal that stopped the job, such as 2 for Ctrl-C; 0 if no signal
+        stopped it."""
         self._status = status
         self._state = state
         self._job = job
@@ -88,8 +89,8 @@ class Result:
 
     def state_dict(self, model: str | None = None, *, best: bool = False) -> dict[str, "Tensor"]:
         """The parameters and buffers of the trained model, for `model.load_state_dict`. `model`:
-        its name, if the job has several models. `best`: those of the best model, which a
-        job with `keep_best` keeps."""
+        its name, if the job has several models. `best`: return the best model instead, which a job
+        with `keep_best` keeps."""
         there = [each.name for each in self.run.iterdir()] if self.run.is_dir() else []
         path = self.run / choose(model, there, best=best)
         if not path.is_file():

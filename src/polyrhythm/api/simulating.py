@@ -1,5 +1,5 @@
 """`polyrhythm.simulate`: runs a scenario in virtual time. The summary and the journal have the same
-form as those of a real run."""
+form as in a real run."""
 
 import shlex
 import time

@@ -83,8 +83,8 @@ def _main(
 
 
 def called(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The subcommands that are needed for these arguments: the one that is called, or all for the
-    help and for messages that name them."""
+    """The subcommands that are needed for these arguments: the subcommand that is called. For the
+    help, and for messages that list the subcommands, all are needed."""
     first = arguments[0] if arguments else ""
     return (first,) if first in COMMANDS else tuple(COMMANDS)
 

@@ -97,7 +97,7 @@ class Pulse:
 
 
 class Suspicion:
-    """The heartbeats of all peers that should be heard, and which peers have been silent for too
+    """The heartbeats of all peers that should send some, and which peers have been silent for too
     long."""
 
     def __init__(self, heartbeat_s: float, unknown_factor: int = _UNKNOWN_FACTOR) -> None:

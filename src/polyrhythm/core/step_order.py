@@ -30,7 +30,8 @@ class OrderBroken:
 
 
 class StepOrder:
-    """The order of the steps of a job with `models` models, and where each worker stands in it.
+    """The order of the steps of a job with `models` models, and the position of each worker in this
+    order.
 
     A worker that was removed and comes back goes on in the middle of its order, or begins again if
     its process was restarted. Its next steps show where it stands."""

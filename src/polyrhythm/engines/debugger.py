@@ -1,4 +1,4 @@
-"""Whether a thread stands at the prompt of a debugger.
+"""Whether a thread has stopped at the prompt of a debugger.
 
 *The stack of a thread that runs must not be walked frame by frame in Python: the thread may go on
 between two frames, and the interpreter then reads frames that are gone (CPython 3.11 crashes).

@@ -20,9 +20,10 @@ _LONGEST = 64
 
 def fingerprint_of(dataset: Any) -> str:
     """A short text that usually differs if the data sets of two workers differ. It is computed
-    quickly. The fingerprint of tensors is made from some of their rows, that of a table from its
-    row groups. Any other data set may have an attribute `fingerprint`, a text. Otherwise the text
-    is empty: points are not read, because that may have effects, such as drawing random numbers."""
+    quickly. The fingerprint of tensors is made from some of their rows, and the fingerprint of a
+    table from its row groups. Any other data set may have an attribute `fingerprint`, a text.
+    Otherwise the text is empty: points are not read, because that may have effects, such as drawing
+    random numbers."""
     tensors = tensors_of(dataset)
     if tensors is not None:
         return _digest(*(_about(tensor) for tensor in tensors))

@@ -63,12 +63,12 @@ class MicroBatches:
     def end(self, weighed: float, *, skipped: bool) -> None:
         """End a micro-batch: gather the gradients unless the step is `skipped`, measure the time,
         and read whether the lead has asked all workers to contribute. `weighed`: the number of
-        points since the last contribution, without those of dropped batches."""
+        points since the last contribution, without the points of dropped batches."""
         points = weighed - self.gathered
         self.gathered += points
         if not skipped:
             self._kind.gather(self._flat, points or 1.0)
-        # a further step with the same points: its time counts with that of the next points
+        # a further step with the same points: its time is added to the time of the next points
         if self._several and not points:
             self._node.look()
             return

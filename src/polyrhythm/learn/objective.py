@@ -56,7 +56,8 @@ class ObjectiveReport:
         return self.probe.evaluate(part, parts) if self.probe is not None and parts else 0
 
     def keep_first(self, points: int) -> None:
-        """Keep the loss that was added last: it is that of the first local step of the round."""
+        """Keep the loss that was added last: it is the loss of the first local step of the
+        round."""
         self._first = (self._losses[-1][0], points, 0)
 
     def take_first(self, *, asked: bool) -> tuple[float | None, int, int]:

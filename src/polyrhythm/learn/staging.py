@@ -187,8 +187,8 @@ class Pacer:
 
 
 def _sleep_until(until_ns: int) -> None:
-    """Sleep until this time. Nothing ends the sleep early, because nothing would interrupt the
-    computing that the sleep stands for."""
+    """Sleep until this time. Nothing ends the sleep early, because the sleep takes the place of
+    computing, which nothing would interrupt."""
     rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
     if rest_ns > 0:
         time.sleep(rest_ns / 1e9)

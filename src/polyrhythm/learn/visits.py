@@ -96,7 +96,7 @@ class Visits:
         return self.points > 0
 
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
-        """Return the number of points without those of dropped batches, the progress through
+        """Return the number of points (without the points of dropped batches), the progress through
         chunks, and the number of the lease under which the first point was visited. Then begin at
         zero."""
         points, progress = self.points - self.dropped, tuple(self._progress.values())

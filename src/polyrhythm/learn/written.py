@@ -46,7 +46,7 @@ class WrittenParameters:
         self._counted = self._writes()
 
     def check(self) -> None:
-        """Raise ModelChanged if a parameter differs from that of the version."""
+        """Raise ModelChanged if a parameter differs from the parameter in the version."""
         if self._writes() != self._counted:
             self._suspected = _SUSPECTED
         if self._before is None or self._before[0] != self._landed():

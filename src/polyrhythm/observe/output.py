@@ -51,7 +51,8 @@ class ProcessOutput:
         """Whether the file that was read last was deleted, perhaps before all of it was read."""
         self._lines = Lines()
         self._hidden: list[tuple[int, int]] = []
-        """Parts of the file that are not shown, because the user sees them in another way."""
+        """Parts of the file that are not shown, because the command prints the same text in another
+        way."""
         self._redrawn_s = 0.0
 
     def note(self, text: str) -> None:

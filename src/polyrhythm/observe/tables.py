@@ -64,7 +64,8 @@ def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
 
 
 def foremost(state: RunState, job: JobSpec | None) -> list[tuple[str, float]]:
-    """The metrics that fit a line: those of the job's targets, then the accuracy and others."""
+    """The metrics that fit a line: first the metrics of the job's targets, then the accuracy and
+    others."""
     targets = [] if job is None else [target.metric for target in job.targets]
     first = [*targets, "accuracy"]
     order = {name: place for place, name in enumerate(dict.fromkeys(first))}

@@ -24,7 +24,7 @@ _ENDED = "ended"
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A process that suspects the lead. Times are those of the host's clock (Unix time)."""
+    """A process that suspects the lead. Times are Unix times, by the clock of the host."""
 
     name: str
     since_unix_s: float

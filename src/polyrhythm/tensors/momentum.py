@@ -32,8 +32,8 @@ parameter, and the mean gradient of the step."""
 
 def settle_for(optimizer: torch.optim.Optimizer) -> Settle | None:
     """Return the function that corrects this optimizer's momentum. None if it has no momentum, or
-    if the momentum cannot be corrected: that of RMSprop sums scaled gradients, and stays as torch
-    computes it."""
+    if the momentum cannot be corrected: the momentum of RMSprop sums scaled gradients, and stays as
+    torch computes it."""
     if isinstance(optimizer, torch.optim.SGD):
         return _sgd if any(group["momentum"] for group in optimizer.param_groups) else None
     return _first_moment if isinstance(optimizer, _WITH_A_FIRST_MOMENT) else None

@@ -156,8 +156,8 @@ def _required(spec: OptimizerSpec) -> dict[str, Any]:
 
 def _start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
     """Set SGD's momentum to zero before the first step. torch would use the first gradient as the
-    momentum; without dampening, zero has the same result. It is also correct for a slice whose
-    first contribution comes later than those of other slices."""
+    momentum; without dampening, zero has the same result. Zero is also correct for a slice that
+    gets its first contribution later than other slices."""
     if not isinstance(optimizer, torch.optim.SGD):
         return
     for group in optimizer.param_groups:

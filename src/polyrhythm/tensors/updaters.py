@@ -50,7 +50,7 @@ def carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
 
 class Mean(Stateless):
     """Adds the weighted mean of the workers' changes to the parameters. For the kind *local*.
-    `by_rate`: multiply the mean by the step's rate, which is that of an outer optimizer without
+    `by_rate`: multiply the mean by the step's rate, which is the rate of an outer optimizer without
     state."""
 
     def __init__(self, *, by_rate: bool = False) -> None:

@@ -76,7 +76,8 @@ class _Span:
     """The sum over rounds of the resource usage (eq. 1 of PSP)."""
     usages: int = 0
     spreads_ns: list[int] = field(default_factory=list)
-    """Per round, the time from the arrival of its first contribution to that of its last."""
+    """Per round, the time from the arrival of its first contribution to the arrival of its last
+    one."""
     rtts_ns: list[int] = field(default_factory=list)
     """Round-trip times: how long the last worker to arrive in each round waited."""
     models: dict[int, int] = field(default_factory=dict)

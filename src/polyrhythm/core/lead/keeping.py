@@ -145,8 +145,8 @@ class StateKeeping:
 
 
 def _seniority(member: Member) -> tuple[bool, int, int, str]:
-    """The order in which members are asked. A worker that entered late has not seen the earlier
-    rounds, so its state may differ from that of the others. Names are compared by their length
-    first, so that worker-2 comes before worker-10."""
+    """The order in which members are asked. A worker that entered late did not take part in the
+    earlier rounds, so its state may differ from the states of the others. Names are compared by
+    their length first, so that worker-2 comes before worker-10."""
     entered = member.incarnation if member.late else 0
     return member.late, entered, len(member.name), member.name

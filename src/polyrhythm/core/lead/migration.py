@@ -61,7 +61,7 @@ class Migration:
         journal has no line that such a move has begun, so it gets none if the move is given up."""
         self._numbers = 0
         self._barred: set[tuple[Holder, Holder]] = set()
-        """Pairs of a source and a target between which no points can travel."""
+        """Pairs of a source and a target between which points cannot be sent."""
         self._listening: dict[Holder, tuple[str, Address]] = {}
         """Per member that can receive points, its name and the address at which it receives them."""
         self._full: set[Holder] = set()

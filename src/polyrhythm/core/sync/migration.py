@@ -95,6 +95,6 @@ def sharing_fault(job: JobSpec, traits: Traits) -> str | None:
 
 
 DELIVERING = (FULL, BLOCKING)
-"""The values of `--migrate` with which points travel from worker to worker."""
+"""The values of `--migrate` with which points are sent from worker to worker."""
 MOVING = (LEASE, *DELIVERING)
 """The values of `--migrate` with which chunks move."""

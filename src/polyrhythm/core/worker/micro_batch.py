@@ -27,7 +27,7 @@ _START, _START_OF_SHORTEST = 0.25, 0.5
 shortest micro-batch."""
 _VARIED = 0.2
 """Micro-batches are in turn larger and smaller than planned by this share, so that the fit can
-separate the cost of the start from that of the points."""
+separate the cost of the start from the cost of the points."""
 _ALIKE = 0.003
 _HICCUP = 3.0
 """A measured time counts as at most this many times the expected time. A longer one shows that the

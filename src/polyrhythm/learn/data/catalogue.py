@@ -1,6 +1,6 @@
 """The catalogue of data sets: their files, sizes, checksums and download addresses.
 
-A data set lies in a folder with its name. The catalogue lists one or more forms of each set. The
+A data set is in a folder that has its name. The catalogue lists one or more forms of each set. The
 first form is complete and can be downloaded. The others are smaller copies, which are used if the
 user has put them into the folder.
 """

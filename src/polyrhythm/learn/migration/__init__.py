@@ -1,1 +1,2 @@
-"""Points that travel from worker to worker (`--migrate full`): their layout, and where they are kept."""
+"""Points that are sent from worker to worker (`--migrate full`): their layout, and where they are
+kept."""

@@ -318,8 +318,8 @@ class Fetcher:
         return joined(indices, chunks, edges)
 
     def _devices(self) -> Sequence[torch.device] | None:
-        """The devices of the columns of this worker's own data set, if it is not in main memory. They
-        are seen when an own point is read."""
+        """The devices of the columns of this worker's own data set, if it is not in main memory.
+        The first call reads a point of the data set to find the devices."""
         if self._own_devices is None:
             own = self._native(np.zeros(1, np.int64)) if self._own else ()
             self._own_devices = [tensor.device for tensor in own]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 State = TypeVar("State")
 
 BLOCK_BYTES = 1024 * 1024
-"""The size of the rows of one block in bytes: about that of a core's second-level cache."""
+"""The size of the rows of one block in bytes: about the size of a core's second-level cache."""
 
 
 def block_rows(row_nbytes: int, largest: int = 8192) -> int:

@@ -52,7 +52,8 @@ class LeasedChunk:
         self._last: list[Array | None] = [None] * count
         """Without memory: what each block has added."""
         self._generations = np.zeros(count, np.int64)
-        """The generation of each block: that of its last visit. 0: it was never visited."""
+        """The generation of each block: the generation in which it was visited last. 0: it was
+        never visited."""
         self._halted = np.zeros(count, np.bool_)
 
     @property

@@ -17,7 +17,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """The names and shapes of arrays, in the order in which they lie in the buffer."""
+    """The names and shapes of arrays, in the order in which they follow each other in the
+    buffer."""
 
     shapes: tuple[tuple[str, Shape], ...]
 

@@ -68,7 +68,8 @@ class MStep:
         self.terminated = ""
         """Why the parameters are final; empty: they are not."""
         self.corrected = 0
-        """How often the parameters of this worker differed from those of the others."""
+        """How often the parameters of this worker differed from the parameters of the other
+        workers."""
         self._generations = 0
         """How many generations of visits to every point are in the sum (`chunks.py`)."""
         self._checked: tuple[int, Arrays, float | None] = (0, self.parameter, None)

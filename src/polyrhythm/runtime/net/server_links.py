@@ -82,8 +82,8 @@ class ServerLinks:
     # -- beginnings ----------------------------------------------------------------------------
 
     def accept_link(self, link: Link, hello: Hello) -> None:
-        """The handshake of a peer is done. The machine of the lead, or that of this server if the
-        lead runs elsewhere, decides about the link. Before the decision, the link is read only if
+        """The handshake of a peer is done. The lead's machine decides about the link; if the lead
+        runs elsewhere, this server's machine does. Before the decision, the link is read only if
         the lead runs in this process."""
         link.outlast(self._link_timeout_s)
         if isinstance(hello, m.OperatorHello):

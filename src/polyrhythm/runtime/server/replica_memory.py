@@ -103,8 +103,8 @@ class ReplicaMemory:
         return kept.held.slice.length * kept.wire.itemsize
 
     def step_nbytes(self, message: Copy) -> int:
-        """The size of a step's payload in bytes. A contribution has the dtype of the wire, an
-        aggregate that of the slice's parameters."""
+        """The size of a step's payload in bytes. A contribution has the dtype of the wire; an
+        aggregate has the dtype of the slice's parameters."""
         kept = self._kept[message.slice]
         if kept.updater.by_name:
             return len(message.differences) * kept.held.slice.length * kept.dtype.itemsize

@@ -130,7 +130,8 @@ class SimServerLinks:
             self._process.put(name, ev.LinkClosed(channel.peer, detail, channel.incarnation))
 
     def _replace(self, before: Channel | None) -> None:
-        """Close the old link of a peer that has opened a new one: the old link broke unnoticed."""
+        """Close the old link of a peer that has opened a new one: this server did not notice that
+        the old link broke."""
         if before is not None:
             channel = before.back
             closed = ev.LinkClosed(channel.peer, "it came back", channel.incarnation)

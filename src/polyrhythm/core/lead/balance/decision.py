@@ -191,8 +191,8 @@ def _pairs(
 
 
 def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> int:
-    """How many chunks that are due in this pass the worker that finishes later should give to the
-    other one.
+    """How many of its chunks that are due in this pass `slow` should give to `fast`, because `slow`
+    would finish the pass later.
 
     *If a worker begins the next pass before another one has finished this pass, visits differ by
     two from when its first chunk is visited until the other one has finished. A move can shorten

@@ -74,9 +74,9 @@ class SuperWorker:
 
 
 def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> list[Pace]:
-    """Leave out a worker whose points may not move, if its passes take longer than those of all
-    workers whose points may move: it can neither give points nor take any. `can_give` says whether
-    points of a worker may move."""
+    """Leave out a worker whose points may not move, if its passes take longer than the passes of
+    all workers whose points may move: such a worker can neither give points nor take any.
+    `can_give` says whether points of a worker may move."""
     speeds = [pace.seconds * pace.points for pace in paces if can_give(pace.key)]
     slowest = max(speeds, default=0.0)
     return [p for p in paces if p.seconds * p.points <= slowest or can_give(p.key)]

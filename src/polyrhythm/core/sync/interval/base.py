@@ -168,7 +168,7 @@ class Bounds:
 
 
 class BlindInterval:
-    """The interval while no objective is reported: the one with which a search would begin.
+    """The interval while no objective is reported: the interval with which a search would begin.
 
     It changes only if it is wrong by more than a quarter. In every fourth round workers are asked
     to measure the objective.

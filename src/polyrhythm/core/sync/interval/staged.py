@@ -108,7 +108,7 @@ class AutoInterval:
     """The interval of `--interval auto`. The first rounds last 10 ms, or 25 ms
     without a learning rate (kind statistics).
 
-    While no objective is reported, the interval is the one with which a search would begin.
+    While no objective is reported, the interval has the length with which a search would begin.
     """
 
     def __init__(self, *, rated: bool = True) -> None:
