@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Change, Mutant, mutant
 
 _MOVES = "tests/core/lead/test_migration.py"
+_PASS_END = "tests/core/lead/balance/test_finish_pass.py"
 _SHARED = "tests/core/lead/test_shared_private.py"
 _COMMIT = f"{_MOVES}::test_a_move_is_complete_when_points_have_arrived_and_the_holder_has_confirmed"
 
@@ -47,6 +48,30 @@ MIGRATION: tuple[Mutant, ...] = (
         "passes, cursor = passes + (passes == max(self._at.values())[0]), 0",
         "tests/learn/migration/test_priority.py"
         "::test_a_moved_chunk_comes_first_until_its_missing_passes_are_made_up[1]",
+    ),
+    mutant(
+        "chunk-has-to-come-back",
+        "A chunk moves for the end of this pass, and has to come back in the next one.",
+        "core:_chunks_for_pass",
+        "uneven_s(apart_s - moved_s) + uneven_s(next_s - 2 * moved_s)",
+        "uneven_s(apart_s - moved_s) + uneven_s(apart_s - moved_s)",
+        f"{_PASS_END}::test_nothing_moves_if_the_chunk_would_have_to_come_back",
+    ),
+    mutant(
+        "move-that-gains-nothing",
+        "A chunk moves between equal workers, although visits differ by two as long as before.",
+        "core:_chunks_for_pass",
+        "uneven + count * _LEAST_GAIN * round_s",
+        "uneven - count * _LEAST_GAIN * round_s",
+        f"{_PASS_END}::test_a_move_must_shorten_the_time_in_which_visits_differ_by_half_a_round",
+    ),
+    mutant(
+        "uncertain-speeds-end-the-balance",
+        "A few rounds with few points end the balance of a pass.",
+        "core:speeds_differ",
+        "0.0 if before else _CERTAIN * math.hypot(slow.error, fast.error)",
+        "_CERTAIN * math.hypot(slow.error, fast.error)",
+        f"{_PASS_END}::test_speeds_that_differ_certainly_are_different_until_they_are_alike",
     ),
     mutant(
         "dead-source-gives-points-that-have-not-arrived",
