@@ -39,8 +39,8 @@ def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
 
 def with_store(spec: JobSpec, store: str | None, runs_dir: Path) -> JobSpec:
     """Return the job with the store that the user gave, or without a store. The store must be
-    writable, and no running job may use it. It must not have checkpoints of another job, except
-    those of the job that resumes."""
+    writable, and no running job may use it. The store may have checkpoints of the job that resumes,
+    but of no other job."""
     if store is None:
         return msgspec.structs.replace(spec, store="")
     from polyrhythm.api.stores import check_unused, is_same_store

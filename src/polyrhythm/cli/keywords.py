@@ -8,8 +8,8 @@ Command = Callable[..., None]
 
 
 def flags_from(function: Callable[..., Any]) -> Callable[[Command], Command]:
-    """A decorator: the command gets every keyword of `function` as a flag, before its own flags. It
-    receives their values in its `**options`."""
+    """A decorator: the command gets every keyword of `function` as a flag, before its own flags.
+    The command receives the values of these flags in its `**options`."""
 
     def decorate(command: Command) -> Command:
         own = list(inspect.signature(command).parameters.values())

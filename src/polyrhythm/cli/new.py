@@ -1,4 +1,5 @@
-"""`polyrhythm new`: writes a small project as a starting point. It can be trained at once."""
+"""`polyrhythm new`: writes a small project as a starting point. The job of the project can be
+trained at once."""
 
 import re
 from pathlib import Path

@@ -19,7 +19,7 @@ from polyrhythm.wire.messages import (
 )
 
 WITHOUT_PARAMETERS = "stopped-without-parameters"
-"""The name of the report that the job ended while this worker was not a member. Then the worker
+"""The name of the report that the job ended while this worker was not a member, so that the worker
 could not read the final parameters."""
 
 

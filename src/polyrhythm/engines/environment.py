@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from polyrhythm.io.secretfile import VARIABLE
 
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-"""Makes large copies bypass the cache (`tensors/copying.py`). It has an effect only with glibc on
-x86."""
+"""This variable makes large copies bypass the cache (`tensors/copying.py`). It has an effect only
+with glibc on x86."""
 WITHOUT_CUDA_INIT = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""Makes `torch.cuda.is_available()` ask the driver's management library. Otherwise it initialises
-CUDA, and the processes that are forked afterwards cannot use it."""
+"""This variable makes `torch.cuda.is_available()` ask the driver's management library. Otherwise
+the function initialises CUDA, and the processes that are forked afterwards cannot use CUDA."""
 AT_REST = {"OMP_WAIT_POLICY": "passive"}
-"""Makes idle threads of OpenMP sleep at once. By default they spin for a while."""
+"""This variable makes idle threads of OpenMP sleep at once. By default they spin for a while."""
 
 
 def environment(threads: Sequence[int]) -> Mapping[str, str]:

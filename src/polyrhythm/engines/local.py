@@ -56,8 +56,8 @@ class _EndAtOnce(Exception):
 
 class LocalJob:
     """One job and its processes on this host. If there are fewer requests than the job has workers,
-    more workers join by `polyrhythm worker`. Then the lead, and not the engine, decides what
-    happens to a job without workers."""
+    more workers join by `polyrhythm worker`. In that case the lead, and not the engine, decides
+    what happens to a job without workers."""
 
     def __init__(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> None:
         self._servers = [request for request in requests if request.role == "server"]

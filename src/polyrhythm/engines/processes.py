@@ -39,7 +39,7 @@ class Child:
     reported: bool = False
     """Whether this server has reported its address."""
     over: bool = False
-    """Whether the process was told that the job has ended. Then its exit is not a failure."""
+    """Whether the process was told that the job has ended. If so, its exit is not a failure."""
 
     @property
     def alive(self) -> bool:
@@ -151,7 +151,7 @@ class Processes:
         return found
 
     def _fork_server_end(self) -> str:
-        """How the fork server ended. It has just closed its socket."""
+        """How the fork server ended. Call this when the fork server has closed its socket."""
         assert self._fork_server is not None
         try:
             return ending(_end_of(self._fork_server, _STATUS_S))

@@ -62,7 +62,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     """The file from which other commands read the secret; empty if there is none."""
     local_servers: int = 0
-    """How many servers the command starts. They have the lowest numbers."""
+    """How many servers the command starts. These servers have the lowest numbers."""
 
     @property
     def leads(self) -> bool:

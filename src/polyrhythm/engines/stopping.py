@@ -30,8 +30,8 @@ class ProcessStop:
         """Whether the job is stopped in an orderly way: the lead ends it when the last worker has
         left."""
         self.saving = False
-        """Whether the lead has reported that it is saving the model. It ends the job when the model
-        is saved."""
+        """Whether the lead has reported that it is saving the model. The lead ends the job when the
+        model is saved."""
         self._hurried = False
 
     @property

@@ -69,7 +69,7 @@ class Presence:
     """How this process takes part in the job."""
 
     own_command: bool
-    """Whether a user, and not the engine, started this process as a command. Then its exit status
+    """Whether a user, and not the engine, started this process as a command. If so, its exit status
     names the signal that ended it, as shells and supervisors expect."""
     signal: int = 0
     """The number of the first signal that asked the worker to leave; 0 if none came."""

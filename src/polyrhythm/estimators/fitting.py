@@ -191,7 +191,7 @@ def _joined(fit: _FitWorker, place: FitPlace) -> Fitted:
 def _processes(
     fit: _FitWorker, workers: int, least: int, sync: str, max_passes: int, *, quiet: bool
 ) -> Fitted:
-    """Fit with worker processes on this machine. They map the points from a file."""
+    """Fit with worker processes on this machine. The processes map the points from a file."""
     from polyrhythm.api.training import train
 
     with tempfile.TemporaryDirectory(prefix="polyrhythm-fit-") as name:

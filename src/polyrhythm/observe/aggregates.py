@@ -40,8 +40,8 @@ class MedianOverRounds:
 
 @dataclass(slots=True)
 class Extremes:
-    """When a value that changes was higher or lower than ever before. This says when the value first
-    reached a bound, and it needs little memory however often the value changes."""
+    """The times at which a changing value was higher or lower than ever before. They show when the
+    value first reached a bound, and need little memory however often the value changes."""
 
     _highs: list[tuple[float, float]] = field(default_factory=list)
     _lows: list[tuple[float, float]] = field(default_factory=list)

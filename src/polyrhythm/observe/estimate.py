@@ -5,7 +5,7 @@ from polyrhythm.observe.state import RunState
 from polyrhythm.wire.messages import JobSpec
 
 _LOOK_BACK = 30
-"""How many lines of the journal the estimate uses. These are about half a minute."""
+"""How many lines of the journal the estimate uses. These lines cover about half a minute."""
 
 
 def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:

@@ -28,7 +28,8 @@ class JoinWay:
     such file."""
     insecure: bool = False
     local_servers: int = 0
-    """How many servers the command of the job starts itself. They have the lowest numbers."""
+    """How many servers the command of the job starts itself. These servers have the lowest
+    numbers."""
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "JoinWay":

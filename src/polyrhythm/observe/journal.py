@@ -74,8 +74,8 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class JournalReader:
-    """Reads the new lines of a journal while it is being written. It goes on if the file is
-    deleted."""
+    """Reads the new lines of a journal while it is being written. A journal that is deleted causes
+    no error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -28,8 +28,8 @@ def is_fault(finding: Finding | None) -> bool:
 
 
 def needs_help(finding: Finding | None) -> bool:
-    """Whether there is a fault, or the objective rose once and has not become stable since. It may
-    rise again."""
+    """Whether there is a fault, or the objective rose once and has not become stable since. Such an
+    objective may rise again."""
     if finding is None:
         return False
     unstable = finding.state is LearningState.FALLING and finding.rises > 0

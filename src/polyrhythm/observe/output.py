@@ -56,7 +56,8 @@ class ProcessOutput:
         self._redrawn_s = 0.0
 
     def note(self, text: str) -> None:
-        """Add lines to the log. The terminal does not show them. They end an unfinished line."""
+        """Add lines to the log. The terminal does not show these lines. An unfinished line in the
+        log is ended first."""
         data = text.rstrip("\n").encode("utf-8", "backslashreplace") + b"\n"
         # the lines are lost if the folder of the run is gone or the disk is full
         with contextlib.suppress(OSError):

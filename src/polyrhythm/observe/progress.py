@@ -79,7 +79,7 @@ class ProgressDisplay:
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
         """Lines that are not printed yet."""
         self._unprinted = self._pieces(self._output.lines())
-        """The new lines of processes. They are read from the logs when they can be printed."""
+        """The new lines of processes. A line is read from its log when it can be printed."""
         self._heard_s = self._shown_s = time.monotonic()
 
     @property

@@ -56,7 +56,8 @@ class Process:
         self.check = check
         self.alive = True
         self.frozen = False
-        """Whether the process is stopped, as by SIGSTOP. It does nothing until it continues."""
+        """Whether the process is stopped, as by SIGSTOP. A stopped process does nothing until it
+        continues."""
         self.unsettled = False
         self._queue: deque[Any] = deque()
         """The events that wait, each with the `Hosted` that it is for."""

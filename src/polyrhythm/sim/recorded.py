@@ -117,8 +117,8 @@ def _batches(workers: list[ObservedWorker], batch: int) -> int:
 
 
 def _usual_points(workers: list[ObservedWorker], job: JobSpec) -> int:
-    """The points of a step, for a journal without the batch size. It assumes that a contribution
-    has `--local-steps` steps."""
+    """The points of a step, for a journal without the batch size. The function assumes that a
+    contribution has `--local-steps` steps."""
     contributions = sum(worker.totals.contributions for worker in workers)
     points = sum(worker.totals.points for worker in workers)
     return max(1, round(points / contributions / max(1, job.local_steps)))

@@ -242,8 +242,8 @@ class Simulation:
             _WORKER_EVENTS[event.what](worker)
 
     def _changed(self, name: str, event: Happening) -> WorkerSpec:
-        """The worker with the changes that this event makes. They also apply when the worker joins
-        again later."""
+        """The worker with the changes that this event makes. The changes also apply when the worker
+        joins again later."""
         spec = self._cast[name]
         changes = {"points": event.points, "share_data": event.share_data}
         given = {key: value for key, value in changes.items() if value is not None}

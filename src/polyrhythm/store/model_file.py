@@ -211,8 +211,8 @@ def _read(fd: int, into: memoryview, at: int) -> None:
 
 
 def _verify(path: Path) -> None:
-    """Let the safetensors library read the header. It checks that every byte belongs to one
-    tensor."""
+    """Let the safetensors library read the header. The library checks that every byte belongs to
+    one tensor."""
     try:
         with safe_open(path, "pt"):
             pass

@@ -33,7 +33,7 @@ class _Buffer:
 
 class BufferChanges:
     """`flat` are the spaces on which the model computes, `here` those into which versions that
-    arrive are written. They are the same memory unless `aside` is set."""
+    arrive are written. Both are the same memory unless `aside` is set."""
 
     def __init__(
         self,

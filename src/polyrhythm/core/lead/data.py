@@ -61,8 +61,8 @@ class DataPlan:
         self._changed = set(range(len(self.chunks)))
         """The chunks that were changed since the last `check`."""
         self._progress = 0
-        """How many reports of progress in a chunk there were, over all chunks. It numbers the
-        reports."""
+        """How many reports of progress there were, over all chunks. Each report gets the next
+        number."""
         self._ahead = Ahead()
 
     @classmethod
@@ -204,9 +204,9 @@ class DataPlan:
 
     def _keep(self, index: int) -> Holder | None:
         """The chunk stays with its holder, which is returned. *The holder may have forgotten the
-        points, because it was sent a lease without them. Then it gets the chunk again when it has
-        confirmed that lease: by then it has certainly forgotten the points, and no visit is in
-        flight.*"""
+        points, because it was sent a lease without them. In that case the holder gets the chunk
+        again when it has confirmed that lease: by then it has certainly forgotten the points, and
+        no visit is in flight.*"""
         chunk = self.chunks[index]
         if self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery):
             chunk.heir, chunk.delivery, chunk.delivered = chunk.holder, 0, False

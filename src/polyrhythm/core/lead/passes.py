@@ -146,9 +146,9 @@ class Passes:
         return PassObjective(passes, loss, change)
 
     def _probe_change(self, data_set: int) -> float | None:
-        """The change between two measurements on the probe sample. They are compared only if they
-        are a full pass apart and over the same number of points: if a worker died, its share of the
-        sample is missing."""
+        """The change between two measurements on the probe sample. The two are compared only if
+        they are a full pass apart and over the same number of points: if a worker died, its share
+        of the sample is missing."""
         now, before = self._probed, self._compared
         if now is None:
             return None

@@ -187,8 +187,9 @@ class PrivatePlan(DataPlan):
         return self._set_of[index].holder == member
 
     def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
-        """A chunk may always go back to its owner. It may go to others if its owner shares its data
-        set. If points must be sent, the member that sends them must share its data set too."""
+        """A chunk may always go back to its owner. It may go to other members if the owner shares
+        its data set. If the points must be sent, the member that sends them must share its own data
+        set too."""
         found, sender = self._set_of[index], self._mine.get(source)
         if found.holder == target:
             return True

@@ -77,7 +77,7 @@ class Removals:
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
         """The evicted members whose links must be closed now. `alone`: the job has no member left.
-        Then the job waits for the evicted members, and their links are kept."""
+        In that case the job waits for the evicted members, and their links are kept."""
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)

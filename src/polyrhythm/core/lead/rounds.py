@@ -143,8 +143,8 @@ class Rounds:
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
-        """The primaries have changed. Those in `folded` have folded all slices that they have now.
-        Returns True if the fold is over now."""
+        """The primaries have changed. The primaries in `folded` have folded all slices that they
+        have now. Returns True if the fold is over now."""
         if self._folding is None:
             return False
         self._folding = set(folded)

@@ -309,9 +309,9 @@ class Leases:
         self.versions.move(version)
 
     def lease(self, reader: int, asked: bool = False) -> bool:
-        """Lease the current version to `reader`. Returns False if this version was sent to the reader
-        already. Then it must not be sent twice, because the reader could still read the second answer
-        when the lease has ended."""
+        """Lease the current version to `reader`. Returns False if this version was sent to the
+        reader already. The version must not be sent twice, because the reader could still read the
+        second answer when the lease has ended."""
         if self.pulls:
             self.pulls.pop(reader, None)
         if not self.versions.lease(reader):

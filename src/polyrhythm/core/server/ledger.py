@@ -84,8 +84,8 @@ class Ledger:
 
     @property
     def opened(self) -> bool:
-        """Whether the lead has named the members. It does so only when every server has all initial
-        parameters."""
+        """Whether the lead has named the members. The lead names them only when every server has
+        all initial parameters."""
         return self._opened
 
     # -- members -------------------------------------------------------------------------------

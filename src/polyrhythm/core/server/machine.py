@@ -218,8 +218,8 @@ class ServerMachine:
     # -- the model -----------------------------------------------------------------------------
 
     def _on_collect(self, message: m.Collect, now_ns: int) -> None:
-        """Send the parameters of slices to the lead's process. This waits for a fold under way and
-        for a change of routes, unless copies are requested: they are sent at once."""
+        """Send the parameters of slices to the lead's process. The parameters are sent after a fold
+        or a change of routes that is under way. If copies are requested, these are sent at once."""
         if message.copied:
             send = SendParameters(message.number, message.slices, copied=True)
             self.state.out.append(send)

@@ -60,8 +60,8 @@ class WaitingContributions(Generic[Value]):
 
 class WorkerRows(Generic[Value]):
     def __init__(self, add: Callable[[Value, Value], Value]) -> None:
-        """`add(row, difference)` returns their sum. It may change the row, but not the
-        difference."""
+        """`add(row, difference)` returns the sum of the two. The function may change the row, but
+        not the difference."""
         self._add = add
         self.rows: dict[Key, Value] = {}
         """The rows, in the order of the workers."""

@@ -22,7 +22,7 @@ NO_WORKERS: frozenset[int] = frozenset()
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
-    """A worker wants to become a member. It takes part after the next fold."""
+    """A worker wants to become a member. The worker takes part after the next fold."""
 
     worker: int
 

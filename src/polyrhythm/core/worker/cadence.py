@@ -88,8 +88,8 @@ class Cadence(Protocol):
         """The next steps, if no message changes the plan."""
 
     def due_in_ns(self, left_ns: int) -> int | None:
-        """In how many nanoseconds the worker becomes due. It contributes after the first step that
-        ends at that time or later. None if the decision does not depend on time."""
+        """In how many nanoseconds the worker becomes due. The worker contributes after the first
+        step that ends at that time or later. None if the decision does not depend on time."""
 
     def looks(self, *, in_flight: bool) -> bool:
         """Whether the worker reads its links between two steps."""

@@ -199,9 +199,9 @@ class Pushes:
     def send(
         self, computed: Computed, landing: Assembly, pull: int = 0, pulled: int = NOTHING
     ) -> None:
-        """Send this contribution under the last sequence number. It was computed on the version that
-        the worker has. `pull`: ask for the parameters with this ticket. `pulled`: report that the
-        answer to this ticket was copied."""
+        """Send this contribution under the last sequence number. The contribution was computed on
+        the version that the worker has. `pull`: ask for the parameters with this ticket. `pulled`:
+        report that the answer to this ticket was copied."""
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():

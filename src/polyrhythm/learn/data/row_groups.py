@@ -21,7 +21,7 @@ class RowGroups(torch.utils.data.Dataset[Any]):
     """A table of points with labels (`open_points` describes the files). A batch is a tensor of
     features, or a pair of features and labels if `label` names a column.
 
-    `buffer`: how many rows are shuffled together. They stay in memory."""
+    `buffer`: how many rows are shuffled together. These rows stay in memory."""
 
     def __init__(
         self,

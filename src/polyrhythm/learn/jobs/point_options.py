@@ -1,5 +1,5 @@
-"""Options of the jobs that read a table of points: `--set data=higgs.csv --set k=10`. A job's `DEFAULTS`
-lists the options that it knows. They are checked before any process starts."""
+"""Options of the jobs that read a table of points: `--set data=higgs.csv --set k=10`. A job's
+`DEFAULTS` lists the options that the job knows. Options are checked before any process starts."""
 
 from collections.abc import Mapping, Sequence
 from math import inf

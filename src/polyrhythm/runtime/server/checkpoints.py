@@ -182,8 +182,8 @@ class Checkpoints:
     # -- resuming ------------------------------------------------------------------------------
 
     def restore(self, slices: SliceStore, routing: int) -> None:
-        """Read every slice that this server holds from the checkpoint. They take the place of the
-        initial parameters that a worker would send."""
+        """Read, from the checkpoint, every slice that this server holds. The slices take the place
+        of the initial parameters that a worker would send."""
         self._begin(lambda: self._restore(slices, routing))
 
     def _restore(self, slices: SliceStore, routing: int) -> None:

@@ -95,8 +95,8 @@ class Arrived(Message, frozen=True, kw_only=True):
 
 
 class Fold(Message, frozen=True, kw_only=True):
-    """The lead orders the servers to fold `round`. They send the new version to the workers in
-    `readers`. `members` is the view from now on. Without rounds, this message only changes the
+    """The lead orders the servers to fold `round`. The servers send the new version to the workers
+    in `readers`. `members` is the view from now on. Without rounds, this message only changes the
     view. `last`: no fold follows."""
 
     readers: tuple[int, ...] = ()

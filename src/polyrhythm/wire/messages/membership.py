@@ -81,7 +81,7 @@ class Leased(Message, frozen=True, kw_only=True):
     epochs: int | None = None
     number: int = 0
     sends: tuple[ChunkSend, ...] = ()
-    """The chunks to send. They are in no lease until they have arrived."""
+    """The chunks to send. A chunk is in no lease until it has arrived."""
     copies: tuple[Amount, ...] = ()
     """The chunks of which the worker keeps an inactive copy, which it must not visit. While the worker
     waits (`--migrate blocking`), its own chunks are among them."""

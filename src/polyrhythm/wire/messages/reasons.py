@@ -38,8 +38,8 @@ TOLD_TO_LEAVE = Reason("told-to-leave")
 
 
 NO_CODE = Reason("no-code")
-"""A worker left because it has no code for this job. That is a mistake of its command, and no
-failure of the job."""
+"""A worker left because it has no code for this job. The command that started the worker was wrong;
+the job has not failed."""
 
 
 FAILED = "failed"

@@ -52,7 +52,7 @@ class State(Message, frozen=True, kw_only=True):
 
 
 class Adopted(Message, frozen=True, kw_only=True):
-    """A replica or learner now holds the slices that it fetched from this primary. They contain the
-    contributions in `rows`."""
+    """A replica or learner now holds the slices that it fetched from this primary. These slices
+    contain the contributions in `rows`."""
 
     rows: tuple[Row, ...] = ()

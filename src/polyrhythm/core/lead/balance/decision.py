@@ -38,8 +38,8 @@ _MOST_CHUNKS = 2
 change its passes so much that the chunks would have to come back."""
 _LEAST_GAIN = 0.5
 """A chunk that moves to finish the pass in time shortens the time for which visits differ by two.
-It moves only if that time becomes shorter by at least this many rounds. Without such a limit,
-chunks moved back and forth between equally fast workers."""
+The chunk moves only if that time becomes shorter by at least this many rounds. Without such a
+limit, chunks moved back and forth between equally fast workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """A difference must be larger than this many standard errors. The first number is for a move of
 many points, the second for a move of one or two chunks between workers that are known to differ."""

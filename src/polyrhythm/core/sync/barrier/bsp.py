@@ -42,8 +42,8 @@ class Bsp:
         self.first_arrival_ns: int | None = None
         """The time of the first arrival in this round; None while no member has arrived."""
         self._counted_before: set[int] = set()
-        """The workers whose contribution was counted in a round whose fold was decided before the
-        lead knew of that contribution. They are released at once."""
+        """The workers whose contribution was counted in a round although its fold had been decided
+        before the lead knew of the contribution. These workers are released at once."""
         self._folded = -1
         """The last round that all servers have folded."""
         self._decided = -1

@@ -131,8 +131,8 @@ class Bounds:
         return min(_LONGEST_NS, max(1, self.phi_ns, 2 * self.micro_ns))
 
     def allow(self, interval_ns: int) -> bool:
-        """Whether a chosen interval may stay. It may be a little below the lower limit, because that
-        limit varies with the measured costs."""
+        """Whether a chosen interval may stay. The interval may be a little below the lower limit,
+        because the limit varies with the measured costs."""
         return interval_ns >= self.phi_ns and _VARY * interval_ns >= self.low_ns
 
     @property
@@ -170,8 +170,8 @@ class Bounds:
 class BlindInterval:
     """The interval while no objective is reported: the interval with which a search would begin.
 
-    It changes only if it is wrong by more than a quarter. In every fourth round workers are asked
-    to measure the objective.
+    The interval changes only if it differs from that length by more than a quarter. In every fourth
+    round workers are asked to measure the objective.
     """
 
     def __init__(self, bounds: Bounds) -> None:
