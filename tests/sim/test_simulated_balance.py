@@ -98,11 +98,15 @@ class Visits:
 
     def _watch_forget(self, forget):  # type: ignore[no-untyped-def]
         def watched(plan: DataPlan, index: int) -> None:
-            before = self._positions(plan)[index]
+            if self.plan is not plan:
+                self._at = self._positions(plan)
+            chunk = plan.chunks[index]
+            before = chunk.passes, chunk.cursor
+            assert isinstance(plan, PrivatePlan) or self._at[index] == before
             forget(plan, index)
             self.in_vain.discard(index)
-            self._at = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
-            if (now := self._at[index]) != before:
+            if (now := (chunk.passes, chunk.cursor)) != before:
+                self._at[index] = now
                 assert self._subtracts and plan.epochs is not None
                 assert before > now == (plan.epochs - 1, 0), "this is not the last pass"
                 self.visited[index, now[0]].clear()

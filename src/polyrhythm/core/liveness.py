@@ -51,13 +51,13 @@ class Pulse:
 
     def _add_gap(self, gap_ns: int) -> None:
         gaps = self._gaps
-        if len(gaps) == _GAPS:
-            oldest_ns = gaps[0]
-            self._sum -= oldest_ns
-            self._squares -= oldest_ns * oldest_ns
+        oldest_ns = gaps[0] if len(gaps) == _GAPS else 0
+        if gap_ns == oldest_ns:
+            gaps.append(gap_ns)
+            return  # the mean and the deviation are the same as before
         gaps.append(gap_ns)
-        self._sum += gap_ns
-        self._squares += gap_ns * gap_ns
+        self._sum += gap_ns - oldest_ns
+        self._squares += gap_ns * gap_ns - oldest_ns * oldest_ns
         if len(gaps) >= _FEW:
             mean = self.mean_gap_ns()
             usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())

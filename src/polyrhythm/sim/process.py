@@ -21,11 +21,13 @@ Handle: TypeAlias = Callable[[Any, int], Sequence[Effect]]
 class Hosted:
     """A machine of a process: how it handles an event, and when it is to be woken."""
 
-    __slots__ = ("handle", "name", "stale", "until_ns", "wake_at")
+    __slots__ = ("check", "handle", "name", "stale", "until_ns", "wake_at")
 
     def __init__(self, name: str, machine: Machine, *, check: bool) -> None:
         self.name = name
-        self.handle = _checked(machine) if check else machine.handle
+        self.handle: Handle = machine.handle
+        self.check = machine.check if check else None
+        """Called after every event; None if the machine is not checked."""
         self.wake_at = machine.wake_at
         self.until_ns: float = inf
         """The earliest time for which a call of `wake` is scheduled."""
@@ -83,7 +85,10 @@ class Process:
             while queue and self.alive:
                 hosted, event = queue.popleft()
                 hosted.stale = True
-                for effect in hosted.handle(event, now_ns):
+                effects = hosted.handle(event, now_ns)
+                if hosted.check is not None:
+                    hosted.check()
+                for effect in effects:
                     perform[type(effect)](self, effect)
             if not self.unsettled:
                 break
@@ -154,10 +159,13 @@ class SingleProcess(Process):
             return
         self._running = True
         hosted, queue, perform = self._hosted, self._queue, self._perform
-        handle, now_ns = hosted.handle, self.clock.now_ns
+        handle, check, now_ns = hosted.handle, hosted.check, self.clock.now_ns
         while True:
             while queue and self.alive:
-                for effect in handle(queue.popleft(), now_ns):
+                effects = handle(queue.popleft(), now_ns)
+                if check is not None:
+                    check()
+                for effect in effects:
                     perform[type(effect)](self, effect)
             if not self.unsettled:
                 break
@@ -166,12 +174,3 @@ class SingleProcess(Process):
         wake_ns = hosted.wake_at()
         if wake_ns is not None and wake_ns < hosted.until_ns:
             self._wake_at(hosted, wake_ns)
-
-
-def _checked(machine: Machine) -> Handle:
-    def handle(event: Any, now_ns: int) -> Sequence[Effect]:
-        effects = machine.handle(event, now_ns)
-        machine.check()
-        return effects
-
-    return handle

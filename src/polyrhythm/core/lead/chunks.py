@@ -76,13 +76,15 @@ class HeldPoints:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
         found = {member: cls(left=None if epochs is None else 0) for member in members}
         for chunk in chunks:
-            held = None if chunk.due is None else found.get(chunk.due)
+            due = chunk.heir or chunk.holder  # as `due`, without a call for every chunk
+            held = None if due is None else found.get(due)
             if held is not None:
-                visits = chunk.passes * chunk.points + chunk.cursor
-                held.points += chunk.points
+                points = chunk.last - chunk.first
+                visits = chunk.passes * points + chunk.cursor
+                held.points += points
                 held.visits += visits
-                if held.left is not None and epochs is not None:
-                    held.left += max(0, epochs * chunk.points - visits)
+                if held.left is not None and epochs is not None and epochs * points > visits:
+                    held.left += epochs * points - visits
         return found
 
     @staticmethod

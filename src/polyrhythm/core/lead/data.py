@@ -45,7 +45,8 @@ class DataPlan:
         """Whether a holder that gives a chunk up forgets what the points of the chunk have added,
         unless it sends this memory to the next holder together with the points. True with kind
         statistics."""
-        self._numbers: dict[Holder, int] = {}
+        self.numbers: dict[Holder, int] = {}
+        """The number of the last lease of each member."""
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         edges = chunk_edges(points, count, least, workers, groups)
         self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
@@ -176,7 +177,7 @@ class DataPlan:
         if not again or chunk.holder is None:
             return self._complete([index])
         self._number([chunk.holder])
-        chunk.given_up, chunk.asked = False, self._numbers[chunk.holder]
+        chunk.given_up, chunk.asked = False, self.numbers[chunk.holder]
         return {chunk.holder}
 
     def _ask(self, changed: Iterable[Holder]) -> None:
@@ -185,7 +186,7 @@ class DataPlan:
         for index in self.moving:
             chunk = self.chunks[index]
             if not chunk.asked and chunk.holder is not None:
-                chunk.asked = self._numbers[chunk.holder]
+                chunk.asked = self.numbers[chunk.holder]
 
     def _move(self, index: int, member: Holder) -> Holder:
         """Begin to move the chunk to `member`. Returns the member whose lease changes now."""
@@ -250,11 +251,11 @@ class DataPlan:
 
     def _number(self, changed: Iterable[Holder]) -> None:
         for member in changed:
-            self._numbers[member] = self._numbers.get(member, 0) + 1
+            self.numbers[member] = self.numbers.get(member, 0) + 1
 
     def renumber(self, members: Iterable[Holder]) -> set[Holder]:
         """Number the leases of these members anew; returns the members that have a lease."""
-        found = {member for member in members if member in self._numbers}
+        found = {member for member in members if member in self.numbers}
         self._number(found)
         return found
 
@@ -308,7 +309,7 @@ class DataPlan:
                     changed.add(heir)
                 chunk.holder = None
                 self._hand(index, heir, remembered=chunk.delivered)
-            self._numbers.pop(holder, None)
+            self.numbers.pop(holder, None)
         changed -= leavers
         self._number(changed)
         return changed
@@ -326,7 +327,7 @@ class DataPlan:
             seed=self._seed,
             chunks=chunks,
             epochs=self.epochs,
-            number=self._numbers.get(holder, 0),
+            number=self.numbers.get(holder, 0),
         )
 
     def commit(
@@ -393,5 +394,6 @@ class DataPlan:
 
     def check(self) -> None:
         """Check the chunks that were changed since the last check, and those that move."""
-        check_chunks(self.chunks, self._changed, self.moving, self._held, self.points)
-        self._changed.clear()
+        if self._changed or self.moving:
+            check_chunks(self.chunks, self._changed, self.moving, self._held, self.points)
+            self._changed.clear()

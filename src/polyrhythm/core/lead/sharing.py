@@ -259,7 +259,9 @@ class Sharing:
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
-        changed = plan.release(gone, None if migration is None else migration.copies)
+        changed: set[Holder] = set()
+        if gone or self._private:
+            changed = plan.release(gone, None if migration is None else migration.copies)
         members = self._members
         if view.specs() is not self._specs and (gone or not ends):
             self._specs = view.specs()
@@ -373,8 +375,8 @@ class Sharing:
         """Whether the member has a later lease than `number` with chunks in it."""
         if self._plan is None or not member.enrolled:
             return False
-        lease = self._lease(member.key)
-        return lease.number > number and bool(lease.chunks)
+        later = self._plan.numbers.get(member.key, 0) > number
+        return later and bool(self._lease(member.key).chunks)
 
     def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
         assert self._plan is not None

@@ -130,6 +130,8 @@ class PeerAdmission:
 
     def overdue(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
+        if self.wake_ns is None or now_ns < self.wake_ns:
+            return effects
         for waiting, _ in self._queues:
             for link, call in list(waiting.items()):
                 if call.until_ns <= now_ns:
