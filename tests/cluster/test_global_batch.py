@@ -67,4 +67,4 @@ def test_a_global_batch_under_another_policy_is_refused_in_one_line(tmp_path: Pa
     done = call("train", JOB, "--sync", "fsp", "--rounds", 1, *FLAGS, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "--global-batch goes with --sync bsp" in line
+    assert "--global-batch needs --sync bsp" in line

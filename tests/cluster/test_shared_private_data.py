@@ -100,7 +100,7 @@ def test_a_worker_that_joins_decides_by_itself_whether_it_shares(tmp_path: Path)
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--share-data", "--sync", "fsp"), "it goes with --data-private"),
+        (("--share-data", "--sync", "fsp"), "it needs --data-private"),
         (
             ("--share-data", "--data-private", "--sync", "fsp", "--migrate", "off"),
             "it contradicts --migrate off",

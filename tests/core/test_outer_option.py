@@ -110,15 +110,15 @@ def test_outer_goes_with_rounds_of_local_steps(sync: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"kind": "gradient"}, "--outer goes with --kind local: with --kind gradient"),
-        ({"sync": "asp"}, "--outer goes with --sync bsp or psp or fsp"),
+        ({"kind": "gradient"}, "--outer needs --kind local: with --kind gradient"),
+        ({"sync": "asp"}, "--outer needs --sync bsp or psp or fsp"),
         ({"sync": "ssp:3"}, "which ssp:3 does not have"),
         ({"sync": "ssp-restart:3"}, "which ssp-restart:3 does not have"),
         ({"sync": "bspb"}, "which bspb does not have"),
-        ({"sync": "asp", "kind": "gradient"}, "--outer goes with --sync bsp or psp or fsp"),
-        ({"sync": "fsp", "abandon": "50ms"}, "--outer goes with --kind local"),
-        ({"kind": "local", "updater": "addition"}, "--outer goes with --updater optimizer"),
-        ({"updater": "addition"}, "--outer goes with --updater optimizer"),
+        ({"sync": "asp", "kind": "gradient"}, "--outer needs --sync bsp or psp or fsp"),
+        ({"sync": "fsp", "abandon": "50ms"}, "--outer needs --kind local"),
+        ({"kind": "local", "updater": "addition"}, "--outer needs --updater optimizer"),
+        ({"updater": "addition"}, "--outer needs --updater optimizer"),
         ({"outer": "lbfgs:lr=1"}, "LBFGS cannot run on servers"),
     ],
 )
@@ -134,6 +134,6 @@ def test_jobs_that_cannot_have_an_outer_optimizer_are_refused(
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:3", "ssp-restart:3"])
 def test_weights_by_workers_go_with_rounds(sync: str) -> None:
-    with pytest.raises(UsageError, match="--weights workers goes with --sync bsp or psp or fsp"):
+    with pytest.raises(UsageError, match="--weights workers needs --sync bsp or psp or fsp"):
         choose_policy(JobSpec(job="j", sync=sync, weights="workers"))
     choose_policy(JobSpec(job="j", sync=sync, weights="points"))

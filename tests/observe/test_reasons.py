@@ -121,7 +121,7 @@ def test_fields_that_do_not_fit_are_shown_as_they_are(code: str, fields: dict[st
 
 def test_the_limit_on_a_silence_is_derived_in_words() -> None:
     agreed = {"limit_s": 10.0, "heartbeats": 20, "heartbeat_s": 0.5, "gaps": 0}
-    assert limit_in_words(agreed) == "10.00 s = 20 x the agreed 0.50 s"
+    assert limit_in_words(agreed) == "10.00 s = 20 x the heartbeat interval of 0.50 s"
     measured = {"limit_s": 2.0, "mean_s": 0.5, "deviation_s": 0.1, "gaps": 4, "network_s": 0.5}
     assert limit_in_words(measured) == (
         "2.00 s = mean gap 0.50 s (of the last 4) + 2 x 0.50 s (the larger of 2 gaps and 4 standard"

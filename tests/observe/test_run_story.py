@@ -57,7 +57,7 @@ def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
         line(20.0, "rejoined", worker=2, name="worker-2", incarnation=7),
     ) == [
         "   9.0 s  worker-2 was evicted: silent for 6.1 s, the limit is 5.0 s"
-        " (10 x the agreed 0.50 s); 3 go on without it",
+        " (10 x the heartbeat interval of 0.50 s); 3 go on without it",
         "  20.0 s  worker-2 is back, as incarnation 7; 4 workers now",
     ]
 

@@ -86,7 +86,7 @@ def test_heartbeats_read_together_count_as_sent_at_the_agreed_interval() -> None
 def test_the_agreed_interval_counts_until_three_gaps_are_known() -> None:
     pulse = pulse_of(1, 1, agreed_ms=500)
     assert pulse.limit_ns == 10 * SECOND_NS
-    assert limit_in_words(pulse.silence(0)) == "10.00 s = 20 x the agreed 0.50 s"
+    assert limit_in_words(pulse.silence(0)) == "10.00 s = 20 x the heartbeat interval of 0.50 s"
 
 
 def test_other_messages_are_signs_of_life_but_not_heartbeats() -> None:

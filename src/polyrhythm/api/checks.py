@@ -71,9 +71,9 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     if spec.seed < 0:
         raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
     if spec.local_steps != 1 and not steps_on_workers(spec.kind):
-        raise UsageError("--local-steps goes with --kind local")
+        raise UsageError("--local-steps needs --kind local")
     if spec.respawn and spec.on_error == "end":
-        raise UsageError("--respawn restarts a worker that fails, so it goes with --on-error go-on")
+        raise UsageError("--respawn restarts a worker that fails, so it needs --on-error go-on")
     if not 0 <= spec.replicas < spec.servers:
         most = f"give 0 to {spec.servers - 1}" if spec.servers > 1 else "give 0"
         raise UsageError(

@@ -27,7 +27,7 @@ Abandon = Annotated[
     typer.Option(
         help="fsp: how long a round waits after its interval for micro-batches that are not finished,"
         " such as 50ms. A micro-batch that takes longer is left out, and its points are visited again."
-        " off: wait for all."
+        " off: wait for all micro-batches."
     ),
 ]
 Migrate = Annotated[
@@ -61,8 +61,8 @@ ShareData = Annotated[
     bool,
     typer.Option(
         help="With --data-private: points of the workers that this command starts may be sent to other"
-        " workers of the job, so that all points are visited equally often. Without it they never leave"
-        " their worker. A worker that joins from elsewhere has its own --share-data."
+        " workers of the job, so that all points are visited equally often. Without this flag the points"
+        " never leave their worker. A worker that joins from elsewhere has its own --share-data."
     ),
 ]
 MigrateMemory = Annotated[

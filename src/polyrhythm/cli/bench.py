@@ -109,7 +109,7 @@ def exchange(
     )
     check_spec(spec, link, digest)
     if in_place and set(parse_devices(devices)) != {CPU}:
-        raise UsageError("--in-place reads the server's memory: it goes with --devices cpu")
+        raise UsageError("--in-place reads the server's memory: it needs --devices cpu")
     rate = _measure(spec, link, digest, devices, debug)
     result: dict[str, Any] = {
         "nbytes": nbytes,

@@ -51,7 +51,7 @@ def worker(
             "--share-data",
             help="In a job with --data-private: points of this worker's data set may be sent to other"
             " workers of the job, so that these points are visited as often as those of fast workers."
-            " Without it they never leave this process.",
+            " Without this flag the points never leave this process.",
         ),
     ] = False,
     min_step: Annotated[

@@ -68,5 +68,5 @@ class Carrier(Protocol):
 def unwrap_inline(frame: Frame) -> Payload | None:
     """The payload of a frame that contains the bytes themselves, not a reference."""
     if frame.flags & FLAG_REFERENCE:
-        raise LinkError("the peer sent a reference over a link that carries bytes")
+        raise LinkError("the peer sent a reference over a link that carries only bytes")
     return Payload(frame.payload) if frame.payload is not None else None

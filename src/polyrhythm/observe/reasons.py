@@ -42,7 +42,7 @@ def limit_in_words(fields: Mapping[str, Any]) -> str:
 def limit_derivation(fields: Mapping[str, Any]) -> str:
     """How the limit for a silence was derived from the intervals between heartbeats."""
     if "heartbeats" in fields:
-        return f"{fields['heartbeats']} x the agreed {fields['heartbeat_s']:.2f} s"
+        return f"{fields['heartbeats']} x the heartbeat interval of {fields['heartbeat_s']:.2f} s"
     mean_s, deviation_s = fields["mean_s"], fields["deviation_s"]
     longer = f"2 x {mean_s:.2f} s" if 2 * mean_s >= 4 * deviation_s else f"4 x {deviation_s:.2f} s"
     return (

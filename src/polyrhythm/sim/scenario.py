@@ -151,7 +151,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             if getattr(self, name) < _ITEM_NBYTES:
                 raise ValueError(f"{name} is smaller than one parameter of {_ITEM_NBYTES} bytes")
         if self.local_steps != 1 and not steps_on_workers(self.kind):
-            raise ValueError("local_steps goes with kind = 'local'")
+            raise ValueError("local_steps needs kind = 'local'")
         if self.weights not in (BY_POINTS, BY_WORKERS):
             raise ValueError(f"weights is {self.weights!r}: give {BY_POINTS} or {BY_WORKERS}")
         if self.push not in (EXACT, INT8):

@@ -81,9 +81,7 @@ def test_a_member_without_points_in_two_rounds_gives_its_share_to_the_others() -
     ],
 )
 def test_other_policies_refuse_a_global_batch(sync: str, why: str) -> None:
-    with pytest.raises(
-        UsageError, match=f"--global-batch goes with --sync bsp: under {sync} {why}"
-    ):
+    with pytest.raises(UsageError, match=f"--global-batch needs --sync bsp: under {sync} {why}"):
         with_global_batch(sync, 64)
 
 

@@ -109,8 +109,8 @@ def test_kind_auto_becomes_the_kind_that_the_policy_prefers(
         ({"sync": "fsp", "coordination": "none"}, "--coordination 'none' is not known"),
         ({"sync": "fsp", "abandon": "0ms"}, "--abandon '0ms' is not understood"),
         ({"sync": "fsp", "abandon": "soon"}, "give off or a duration such as 50ms"),
-        ({"sync": "fsp", "abandon": "50ms", "kind": "local"}, "--abandon goes with --sync fsp"),
-        ({"sync": "bsp", "abandon": "50ms"}, "--abandon goes with --sync fsp"),
+        ({"sync": "fsp", "abandon": "50ms", "kind": "local"}, "--abandon needs --sync fsp"),
+        ({"sync": "bsp", "abandon": "50ms"}, "--abandon needs --sync fsp"),
         ({"sync": "fsp", "migrate": "all"}, "--migrate 'all' is not known"),
         ({"sync": "asp", "migrate": "lease"}, "--migrate lease needs a policy with rounds"),
     ],
@@ -204,7 +204,7 @@ def test_why_names_the_missing_members_and_the_time_of_the_timer() -> None:
 @pytest.mark.parametrize("sync", ["bsp", "ssp:3", "ssp-restart:3", "fsp"])
 def test_only_asp_may_read_ahead(sync: str) -> None:
     choose_policy(JobSpec(job="j", sync="asp", read_ahead=True))
-    with pytest.raises(UsageError, match="--read-ahead goes with --sync asp"):
+    with pytest.raises(UsageError, match="--read-ahead needs --sync asp"):
         choose_policy(JobSpec(job="j", sync=sync, read_ahead=True))
 
 
@@ -212,9 +212,9 @@ def test_only_asp_may_read_ahead(sync: str) -> None:
 def test_only_bsp_that_waits_for_all_can_be_deterministic(sync: str) -> None:
     choose_policy(JobSpec(job="j", sync="bsp", timer="off", deterministic=True))
     job = choose_kind(JobSpec(job="j", sync=sync, kind="auto", timer="off", deterministic=True))
-    with pytest.raises(UsageError, match="--deterministic goes with --sync bsp: under"):
+    with pytest.raises(UsageError, match="--deterministic needs --sync bsp: under"):
         choose_policy(job)
-    with pytest.raises(UsageError, match="it goes with --timer off"):
+    with pytest.raises(UsageError, match="it needs --timer off"):
         choose_policy(JobSpec(job="j", sync="bsp", timer="5s", deterministic=True))
 
 
@@ -233,11 +233,11 @@ def test_other_policies_refuse_statistics(sync: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"updater": "addition"}, "--updater addition goes with --kind gradient"),
+        ({"updater": "addition"}, "--updater addition needs --kind gradient"),
         ({"wire_dtype": "bfloat16"}, "statistics add up, so they are sent without rounding"),
-        ({"push": "int8"}, "--push int8 goes with --kind gradient or local"),
+        ({"push": "int8"}, "--push int8 needs --kind gradient or local"),
         ({"on_nan": "skip"}, "would be missing in every later sum"),
-        ({"outer": "nesterov"}, "--outer goes with --kind local"),
+        ({"outer": "nesterov"}, "--outer needs --kind local"),
     ],
 )
 def test_options_that_do_not_go_with_statistics_are_refused(

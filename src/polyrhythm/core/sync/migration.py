@@ -23,7 +23,7 @@ class MigrationChoice:
 
 def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ()) -> MigrationChoice:
     """Choose how chunks move. `unlike`: the workers that have announced another data set than the
-    first worker. Raises an error if `--migrate` cannot go with the other options.
+    first worker. Raises an error if `--migrate` cannot be used with the other options.
 
     `auto` moves chunks under policies with an interval, because there a fast worker visits its points
     more often than a slow one. `auto` means `lease` where all workers can read the whole data set: no
@@ -64,7 +64,7 @@ def migration_of(job: JobSpec, traits: Traits) -> str:
 
 
 def _check_private(job: JobSpec, traits: Traits) -> None:
-    """Raise an error if `--data-private` cannot go with the other options."""
+    """Raise an error if `--data-private` cannot be used with the other options."""
     if not traits.rounds:
         raise UsageError(
             f"--data-private needs a policy with rounds, such as bsp or fsp: {job.sync} has none"
@@ -84,7 +84,7 @@ def sharing_fault(job: JobSpec, traits: Traits) -> str | None:
     """Why a worker with `--share-data` sends no points in this job; None if it may send them."""
     if not job.data_private:
         return (
-            "it goes with --data-private: in this job every worker can read the whole data set, so no"
+            "it needs --data-private: in this job every worker can read the whole data set, so no"
             " worker has points of its own to share"
         )
     if migration_of(job, traits) not in DELIVERING and job.migrate == OFF:

@@ -64,7 +64,7 @@ def with_global_batch(sync: str, points: int | None) -> str:
             why = "the clock decides how many points a round has"
         elif traits.plans_steps:
             why = "the speed of the workers decides how many steps a round has"
-        raise UsageError(f"--global-batch goes with --sync bsp: under {sync} {why}")
+        raise UsageError(f"--global-batch needs --sync bsp: under {sync} {why}")
     return f"{BSPG.name}:{points}"
 
 
@@ -130,28 +130,28 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
         _check_rows(job)
     if job.weights != BY_POINTS and not traits.rounds:
         raise UsageError(
-            f"--weights {job.weights} goes with --sync {_names(lambda traits: traits.rounds)}: under"
+            f"--weights {job.weights} needs --sync {_names(lambda traits: traits.rounds)}: under"
             f" {sync} contributions are folded one by one, so they are not weighed"
         )
     if job.abandon != OFF and not (traits.timed and steps_on_servers(kind)):
         timed = _names(lambda traits: traits.timed)
         raise UsageError(
-            f"--abandon goes with --sync {timed} and --kind gradient: local steps cannot be undone"
+            f"--abandon needs --sync {timed} and --kind gradient: local steps cannot be undone"
         )
     migration_of(job, traits)
     if job.read_ahead and traits.asks_before_steps:
         free = _names(lambda traits: not traits.asks_before_steps)
         raise UsageError(
-            f"--read-ahead goes with --sync {free}: under {sync} a worker waits before each step anyway"
+            f"--read-ahead needs --sync {free}: under {sync} a worker waits before each step anyway"
         )
     if job.deterministic:
         if not _repeatable(traits):
             raise UsageError(
-                f"--deterministic goes with --sync {_names(_repeatable)}: under {sync} the speed of the"
+                f"--deterministic needs --sync {_names(_repeatable)}: under {sync} the speed of the"
                 " workers decides what a fold contains"
             )
         if job.timer != OFF:
-            raise UsageError("--deterministic waits for every worker: it goes with --timer off")
+            raise UsageError("--deterministic waits for every worker: it needs --timer off")
     return policy
 
 
@@ -161,31 +161,29 @@ def _check_outer(job: JobSpec, traits: Traits) -> None:
         return
     if not _averages(traits):
         raise UsageError(
-            f"--outer goes with --sync {_names(_averages)}: it makes a step with the averaged change"
+            f"--outer needs --sync {_names(_averages)}: it makes a step with the averaged change"
             f" of a round of local steps, which {job.sync} does not have"
         )
     if job.updater == "addition":
-        raise UsageError("--outer goes with --updater optimizer: plain addition has no average")
+        raise UsageError("--outer needs --updater optimizer: plain addition has no average")
     if not steps_on_workers(job.kind):
         raise UsageError(
-            f"--outer goes with --kind local: with --kind {job.kind} the servers run the job's own"
+            f"--outer needs --kind local: with --kind {job.kind} the servers run the job's own"
             " optimizer"
         )
 
 
 def _check_rows(job: JobSpec) -> None:
-    """Raise an error if the job has an option that cannot go with the kind statistics."""
+    """Raise an error if the job has an option that cannot be used with the kind statistics."""
     if job.updater == "addition":
-        raise UsageError(
-            "--updater addition goes with --kind gradient: statistics are rows, not steps"
-        )
+        raise UsageError("--updater addition needs --kind gradient: statistics are rows, not steps")
     for flag, value, exact in (
         ("--wire-dtype", job.wire_dtype, "same"),
         ("--push", job.push, EXACT),
     ):
         if value != exact:
             raise UsageError(
-                f"{flag} {value} goes with --kind gradient or local: differences of statistics add up,"
+                f"{flag} {value} needs --kind gradient or local: differences of statistics add up,"
                 " so they are sent without rounding"
             )
     if not traits_of(job.sync).rounds and (job.replicas or job.read_ahead):
@@ -196,7 +194,7 @@ def _check_rows(job: JobSpec) -> None:
         )
     if job.on_nan == "skip":
         raise UsageError(
-            "--on-nan skip goes with --kind gradient or local: a difference of statistics that is left"
+            "--on-nan skip needs --kind gradient or local: a difference of statistics that is left"
             " out would be missing in every later sum"
         )
 

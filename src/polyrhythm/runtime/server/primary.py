@@ -214,7 +214,7 @@ class Primary:
         slice_, whole = part.held.slice, message.parts is None and message.indices is None
         if self._job.push != INT8 or not whole or not may_be_quantised(self._layout, slice_):
             raise LinkError(
-                f"the peer sent slice {slice_.id} quantised, and this job takes it exactly"
+                f"the peer sent slice {slice_.id} quantised, but this job takes exact slices only"
             )
         return read_quantised(slice_, data, part.wire)
 
@@ -227,7 +227,7 @@ class Primary:
             if length is None or (parts and not part.updater.takes_parts):
                 raise LinkError(
                     f"the peer sent parts {list(parts)} of slice {slice_.id},"
-                    " which does not have them"
+                    " which does not have such parts"
                 )
             nbytes = length * part.wire.itemsize
         check_size(data, slice_.id, nbytes)
