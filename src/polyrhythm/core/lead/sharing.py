@@ -354,11 +354,10 @@ class Sharing:
 
     def ended_moves(self, *, last: bool = False) -> list[EndedMoves]:
         """The moves that have ended since the last call. `last`: the job is over."""
-        if self._plan is not None and self._migration is None:
-            self._plan.handed.clear()
-        if self._plan is None or self._balancing is None:
-            return []
-        return self._balancing.ended(self._plan, self._members, last=last)
+        plan, balancing = self._plan, self._balancing
+        if plan is not None and self._migration is None:
+            plan.handed.clear()
+        return [] if not plan or not balancing else balancing.ended(plan, self._members, last=last)
 
     @property
     def stopped(self) -> bool:
