@@ -37,7 +37,7 @@ _MOST_STEPS = 20_000 if TORTURED else 4_000
 
 
 _FAR = 100_000
-_UNHURRIED = ("--min-step", "40ms")
+_UNHURRIED = ("--min-step", "100ms")
 """The flags that make a job pause between steps. A job that trains until its test stops it would
 otherwise keep both cores busy while the test waits."""
 

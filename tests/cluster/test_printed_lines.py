@@ -45,7 +45,7 @@ MANY = (
     BEGIN
     + """
         if step == 2 and worker.name == "worker-0":
-            for n in range(100_000):
+            for n in range(30_000):
                 print("line", n)
 """
 )
@@ -143,7 +143,7 @@ def test_many_lines_wait_for_no_terminal_and_none_is_lost(tmp_path: Path) -> Non
     finally:
         command.kill()
         command.wait(20)
-    expected = [f"line {n}" for n in range(100_000)]
+    expected = [f"line {n}" for n in range(30_000)]
     assert shown is not None and lines_of("worker-0", shown) == expected
     log = tmp_path / "runs" / "run" / "logs" / "worker-0.log"
     assert log.read_text().splitlines() == expected
