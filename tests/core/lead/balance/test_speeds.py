@@ -115,8 +115,10 @@ def decisions(seed: int, rates: list[float], noise: float, seconds: float) -> li
             visited[key] += count
             speeds.visited(key, count)
         speeds.folded([(key, False) for key in keys], round_ * 10**8)
+        if round_ % ENOUGH:
+            continue
         known = {key: speed for key in keys if (speed := speeds.of(key)) is not None}
-        if round_ % ENOUGH == 0 and len(known) == len(keys):
+        if len(known) == len(keys):
             paces = [
                 Pace(key, points, at.seconds, at.error, visited[key] / points, None, at.walk_s)
                 for key, at in known.items()
