@@ -121,9 +121,9 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "next-lease-ends-a-lease-that-is-read",
         "A new version ends the lease of the one before, although that is still being sent.",
-        "core:Versions.contributed",
-        "self._behind.add(reader)",
-        "pass",
+        "core:Versions.lease",
+        "self._earlier.setdefault((reader, before[0]), []).append(before[1])",
+        "_drop(self._readers, before[1])",
         "tests/core/server/test_leases.py"
         "::test_a_contribution_from_an_earlier_version_ends_no_lease[False]",
     ),

@@ -190,7 +190,8 @@ class Frugal(RuleBasedStateMachine):
         self.versions = self.versions_class(rotating=self.rotating)
         self.made = {0, 1} if self.rotating else {0}
         self.fill = 1 if self.rotating else 0
-        self.reading: dict[int, tuple[int, int]] = {}
+        self.reading: dict[tuple[int, int], int] = {}
+        """Per reader and version, the leased slot."""
 
     @rule()
     def fold(self) -> None:
@@ -200,17 +201,24 @@ class Frugal(RuleBasedStateMachine):
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
-        self.versions.lease(reader)
-        self.reading[reader] = (self.versions.version, self.versions.slot)
+        """A reader may ask again while an earlier version is on its way to it."""
+        if sum(key[0] == reader for key in self.reading) < ANSWERS:
+            self.versions.lease(reader)
+            self.reading[reader, self.versions.version] = self.versions.slot
 
-    @rule(reader=readers)
-    def pulled(self, reader: int) -> None:
-        if reader in self.reading:
-            self.versions.release(reader, self.reading.pop(reader)[0])
+    @rule(reader=readers, first=st.booleans())
+    def pulled(self, reader: int, first: bool) -> None:
+        found = sorted(key for key in self.reading if key[0] == reader)
+        if found:
+            upto = found[0] if first else found[-1]
+            self.versions.release(*upto)
+            self.reading = {
+                key: slot for key, slot in self.reading.items() if key[0] != reader or key > upto
+            }
 
     @rule()
     def free(self) -> None:
-        needed = {self.versions.slot, self.fill, *(slot for _, slot in self.reading.values())}
+        needed = {self.versions.slot, self.fill, *self.reading.values()}
         freed = set(self.versions.surplus())
         assert freed <= self.made, "freed twice"
         assert not freed & needed, "freed what is needed"
@@ -219,7 +227,7 @@ class Frugal(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_few(self) -> None:
-        assert len(self.made) <= READERS + 3
+        assert len(self.made) <= ANSWERS * READERS + 3
 
 
 class RotatingFrugal(Frugal):

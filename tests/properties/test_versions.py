@@ -20,7 +20,8 @@ class Readers(RuleBasedStateMachine):
         super().__init__()
         self.versions = Versions(rotating=self.rotating)
         self.memory: dict[int, object] = {0: 0}
-        self.reading: dict[int, tuple[int, int]] = {}
+        self.reading: dict[tuple[int, int], int] = {}
+        """Per reader and version, the leased slot."""
         if self.rotating:
             self.memory[1] = "growing"
 
@@ -35,32 +36,53 @@ class Readers(RuleBasedStateMachine):
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
-        self.versions.lease(reader)
-        self.reading[reader] = (self.versions.version, self.versions.slot)
+        """A reader may ask again while an earlier version is on its way to it."""
+        if sum(key[0] == reader for key in self.reading) < 2:
+            self.versions.lease(reader)
+            self.reading[reader, self.versions.version] = self.versions.slot
+
+    @rule(reader=readers, first=st.booleans(), contributes=st.booleans())
+    def copied(self, reader: int, first: bool, contributes: bool) -> None:
+        """A reader has copied one of its versions, and says so or contributes."""
+        found = sorted(key for key in self.reading if key[0] == reader)
+        if not found:
+            return
+        upto = found[0] if first else found[-1]
+        if contributes and upto == found[-1]:
+            self.versions.contributed(*upto)
+        else:
+            self.versions.release(*upto)
+        self._end(reader, upto[1])
 
     @rule(reader=readers)
-    def pulled(self, reader: int) -> None:
-        if reader in self.reading:
-            version, _ = self.reading.pop(reader)
-            self.versions.release(reader, version)
+    def contributed_before(self, reader: int) -> None:
+        """A reader contributes before it has copied any version that it was sent."""
+        found = [key[1] for key in self.reading if key[0] == reader]
+        if found:
+            self.versions.contributed(reader, min(found) - 1)
 
     @rule(reader=readers)
     def closed(self, reader: int) -> None:
-        self.versions.forget(reader)
-        self.reading.pop(reader, None)
+        self.versions.forget_all(reader)
+        self._end(reader, self.versions.version)
+
+    def _end(self, reader: int, version: int) -> None:
+        self.reading = {
+            key: slot for key, slot in self.reading.items() if key[0] != reader or key[1] > version
+        }
 
     @invariant()
     def readers_see_what_they_were_sent(self) -> None:
         self.versions.check()
         assert self.memory[self.versions.slot] == self.versions.version
-        for version, slot in self.reading.values():
+        for (_, version), slot in self.reading.items():
             assert self.memory[slot] == version, "a leased version was overwritten"
 
     @invariant()
     def slots_are_few(self) -> None:
-        used = 2 + len({slot for _, slot in self.reading.values()})
+        used = 2 + len(set(self.reading.values()))
         assert self.versions.slots <= used
-        assert len(self.memory) <= 2 + len(range(4))
+        assert len(self.memory) <= 2 + 2 * len(range(4))
 
 
 class RotatingReaders(Readers):

@@ -321,6 +321,50 @@ def test_a_version_stays_as_it_is_while_it_is_sent_to_a_worker_that_leaves(at_ms
     assert run.end.reason.code == "goal" and run.result["points"] == 6 * 718
 
 
+FAILING = """
+    [job]
+    sync = "SYNC"
+    kind = "KIND"
+    interval = "20ms"
+    timer = "40ms"
+    epochs = 6
+    points = 718
+    batch = 16
+    servers = 2
+    replicas = 1
+    model = "100kB"
+    slice = "10kB"
+    heartbeat = "50ms"
+    [link]
+    delay = "1ms"
+    bandwidth = "200Mbit"
+    [[workers]]
+    count = 2
+    step = "8ms"
+    step_noise = 0.4
+    [[workers]]
+    step = "3ms"
+    link = {delay = "2ms", bandwidth = "2Mbit"}
+    [[events]]
+    at = "AT_MSms"
+    what = "crash"
+    server = 1
+"""
+"""A version takes 400 ms on its way to the slow worker. When a server is lost, the worker asks the other
+server for parameters again."""
+
+
+@pytest.mark.parametrize("at_ms", range(200, 600, 80))
+@pytest.mark.parametrize(
+    ("sync", "kind"), [("bsp", "gradient"), ("fsp", "local"), ("psp", "local")]
+)
+def test_a_version_stays_as_it_is_while_it_is_sent_to_a_worker_that_asks_again(
+    sync: str, kind: str, at_ms: int
+) -> None:
+    text = FAILING.replace("SYNC", sync).replace("KIND", kind).replace("AT_MS", str(at_ms))
+    assert Run(text, seed=at_ms).end.reason.code == "goal"
+
+
 def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrhythm.sim.server.slice_store import SimSliceStore
 

@@ -99,15 +99,24 @@ def test_a_slot_stays_leased_when_slices_move() -> None:
     assert versions.target() == (0, 0)
 
 
-def test_a_later_version_ends_the_leases_from_before_a_move() -> None:
-    """A reader that shares memory does not report every version that it has read. A lease of a
-    later version shows that it has read the earlier ones."""
+@pytest.mark.parametrize("reports", [False, True])
+def test_a_reader_that_has_copied_a_later_version_ends_its_earlier_leases(reports: bool) -> None:
+    """A reader that shares memory does not report every version that it has read. If it has copied a
+    later version, it has read the earlier ones. The lease of a later version does not show this: the
+    reader may have asked for that version while an earlier one was on its way to it."""
     versions = Versions()
     versions.lease(0)
     versions.move(0)
-    versions.folded(1, *versions.target())
-    versions.lease(0)
-    assert not versions.leased(0)
+    for version in (1, 2):
+        versions.folded(version, *versions.target())
+        versions.lease(0)
+    assert [slot for slot in range(4) if versions.leased(slot)] == [0, 1, 2]
+    versions.check()
+    if reports:
+        assert versions.release(0, 2)
+    else:
+        versions.contributed(0, 2)
+    assert not any(versions.leased(slot) for slot in range(4))
     versions.check()
 
 

@@ -36,11 +36,8 @@ class Versions:
         self._leases: dict[int, tuple[int, int]] = {}
         """Per reader, the version that it was sent and the slot that holds it."""
         self._earlier: dict[tuple[int, int], list[int]] = {}
-        """Leases that began before slices moved, or that a later lease did not end. Per reader and
+        """Leases of readers that were sent another version since then, or other slices. Per reader and
         version: the slots, oldest first."""
-        self._behind: set[int] = set()
-        """Readers that have contributed before they had copied a version that they were sent. That
-        version may still be on its way to them."""
         self._readers: Counter[int] = Counter()
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
@@ -97,21 +94,14 @@ class Versions:
         self.version = version
 
     def lease(self, reader: int) -> bool:
-        """Lease the current version to `reader`. A reader that has asked or contributed does not
-        need earlier versions any more, so its leases of them end, unless the reader is in
-        `_behind`. Returns False if the reader was sent this version before."""
+        """Lease the current version to `reader`. Returns False if the reader was sent this version
+        before. *Leases of earlier versions stay: these versions may still be on their way to the
+        reader, even if it has asked for another one.*"""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:
                 return False
-            if reader in self._behind:
-                self._earlier.setdefault((reader, before[0]), []).append(before[1])
-            else:
-                self.forget(reader)
-        if self._earlier and reader not in self._behind:
-            for key in [k for k in self._earlier if k[0] == reader and k[1] < self.version]:
-                for slot in self._earlier.pop(key):
-                    _drop(self._readers, slot)
+            self._earlier.setdefault((reader, before[0]), []).append(before[1])
         self._leases[reader] = (self.version, self.slot)
         self._readers[self.slot] += 1
         return True
@@ -121,32 +111,37 @@ class Versions:
         return {(reader, version) for reader, (version, _) in self._leases.items()}
 
     def release(self, reader: int, version: int) -> bool:
-        """`reader` has copied `version` and needs no earlier one. Returns True if its slot has no
-        other lease. A version that was sent both before and after slices moved has two leases,
-        which are released one after the other."""
+        """`reader` has copied `version`, and so it has copied or dropped all versions that it was sent
+        before. Returns True if a slot has no other lease. A version that was sent both before and
+        after slices moved has two leases, which are released one after the other."""
+        freed = bool(self._earlier) and self._end_before(reader, version)
         if self._earlier and (slots := self._earlier.get((reader, version))) is not None:
             slot = slots.pop(0)
             if not slots:
                 del self._earlier[reader, version]
-            return _drop(self._readers, slot)
+            return _drop(self._readers, slot) or freed
         lease = self._leases.get(reader)
         if lease is None or lease[0] > version:
-            return False
+            return freed
         del self._leases[reader]
-        return _drop(self._readers, lease[1])
+        return _drop(self._readers, lease[1]) or freed
 
-    def contributed(self, reader: int, version: int, *, ends: bool) -> None:
-        """The reader has contributed what it computed from `version`. `ends`: this ends its current
-        lease, unless that is of a later version."""
-        lease = self._leases.get(reader)
-        behind = lease is not None and lease[0] > version
+    def _end_before(self, reader: int, version: int) -> bool:
+        """End the leases of versions before `version`, if the reader was sent a later one since then.
+        Returns True if a slot has no other lease."""
+        freed = False
+        for key in [key for key in self._earlier if key[0] == reader and key[1] < version]:
+            for slot in self._earlier.pop(key):
+                freed = _drop(self._readers, slot) or freed
+        return freed
+
+    def contributed(self, reader: int, version: int) -> None:
+        """The reader has contributed what it computed from `version`: end its lease of that version,
+        and those of earlier ones."""
         if self._earlier:
-            behind = behind or any(key[0] == reader and key[1] > version for key in self._earlier)
-        if behind:
-            self._behind.add(reader)
-        else:
-            self._behind.discard(reader)
-        if ends and lease is not None and lease[0] <= version:
+            self._end_before(reader, version)
+        lease = self._leases.get(reader)
+        if lease is not None and lease[0] <= version:
             self.forget(reader)
 
     def forget(self, reader: int) -> bool:
@@ -156,7 +151,6 @@ class Versions:
 
     def forget_all(self, reader: int) -> None:
         """End every lease of this reader: its link has closed."""
-        self._behind.discard(reader)
         self.forget(reader)
         for key in [key for key in self._earlier if key[0] == reader]:
             for slot in self._earlier.pop(key):
@@ -332,7 +326,8 @@ class Leases:
         """A reader has contributed what it computed from `version`, so it has copied that version: end
         its lease. *A worker that leaves contributes while a later version may still be on its way to
         it: the lease of that version stays.*"""
-        self.versions.contributed(reader, version, ends=reader not in self._apart)
+        if reader not in self._apart:
+            self.versions.contributed(reader, version)
 
     def release(self, reader: int, version: int) -> bool:
         """`reader` has copied `version`. Returns True if the slot of that version has no other
