@@ -279,7 +279,7 @@ def test_a_version_overwritten_under_its_reader_is_noticed(
     """
     assert not Run(text).end.failed
     monkeypatch.setattr(Versions, "leased", lambda *_: False)
-    with pytest.raises(InvariantBroken, match="what w2 was reading"):
+    with pytest.raises(InvariantBroken, match="that w2 was reading"):
         Run(text)
 
 
