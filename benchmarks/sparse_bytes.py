@@ -17,7 +17,7 @@ WORDS, WIDTH, BATCH, ROUNDS = 100_000, 64, 256, 3
 
 
 def measure(*, sparse: bool) -> float:
-    """The bytes of all heads and payloads of a contribution, in the mean over some rounds."""
+    """The number of bytes in all heads and payloads of a contribution, averaged over some rounds."""
     sent: list[int] = []
     send = MemoryLink.send
 

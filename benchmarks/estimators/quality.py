@@ -41,14 +41,14 @@ class Compared:
 
 
 def file_of(name: str, data_dir: Path | None = None) -> Path | None:
-    """The first file of a data set of the catalogue; None if it is nowhere."""
+    """The path of the first file of a data set of the catalogue; None if the data set is not found."""
     found = find(SETS[name], places(data_dir, os.environ))
     return None if found is None else found.folder / found.form.files[0].name
 
 
 def compare(data_dir: Path | None = None, *, fits: int = 4) -> Iterator[Compared]:
-    """Compare all estimators. Clusterings and mixtures end in local optima, so both sides take the
-    best of some fits."""
+    """Compare all estimators. Clusterings and mixtures end in local optima, so the best of several fits
+    is taken, of ours and of scikit-learn's."""
     digits = load_digits()
     yield from _points("digits", digits.data, digits.target, digits.data / 16.0, fits)
     higgs = file_of("higgs", data_dir)

@@ -11,8 +11,8 @@ _SLOW_WORKER = 3
 
 
 def cost_lines(found: Results) -> list[list[str]]:
-    """Per problem, slow worker and setting of `--migrate`: how much more processor time the fast workers
-    and the slow one need for a point than with `off`."""
+    """One line for each problem, slow worker and setting of `--migrate`. It says how much more processor
+    time a point takes than with `--migrate off`, on the fast workers and on the slow one."""
     lines = []
     for slow in (EQUAL, SLOW_4X, SLOW_8X):
         for problem in PASSED:
@@ -28,8 +28,9 @@ def cost_lines(found: Results) -> list[list[str]]:
 
 
 def cost(found: Results, problem: str, policy: str, slow: Slow, *, source: bool) -> Ratio | None:
-    """The processor time per point beside `off`, as the geometric mean over the starts. `source`: of the
-    slow worker, which gives points away; otherwise of the other workers together."""
+    """The processor time per point, divided by that with `--migrate off`: the geometric mean over the
+    starts. `source`: measure the slow worker, which gives points away; otherwise the other workers
+    together."""
     runs, base = (
         {run["spec"]["rep"]: run for run in found.of(problem, name, slow, held=True)}
         for name in (policy, OFF)

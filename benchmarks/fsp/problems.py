@@ -5,9 +5,9 @@ given parameters is evaluated, and what a reference run reaches.
 |---|---|---|
 | `kmeans`, `fcm`, `gmm` | 10,984 events of HIGGS, 28 features with unit variances | statistics |
 | `nmf` | 3,650 films of MovieLens (with 5 or more ratings) by 610 persons, 0 if not rated | statistics |
-| `lr` | the same events, with their labels | gradients (Adam) |
-| `kmeans-sorted` | the events in the order of the mass m_bb | statistics |
-| `lr-sorted` | these events, with their labels | gradients (Adam) |
+| `lr` | the events of `kmeans`, with their labels | gradients (Adam) |
+| `kmeans-sorted` | the events of `kmeans`, sorted by the mass m_bb | statistics |
+| `lr-sorted` | the events of `kmeans-sorted`, with their labels | gradients (Adam) |
 | `cnn` | 3,000 digits of MNIST | gradients (Adam) |
 
 The network of `cnn` has two convolutions with 6 and 12 kernels of 5 x 5 (FSP's footnote 3).
@@ -38,7 +38,7 @@ Evaluate = Callable[[Arrays], float]
 
 SORTED = "higgs-sorted.npy"
 _NEVER = 1e-12
-"""A tolerance with which an algorithm ends only when nothing changes any more."""
+"""A tolerance so small that an algorithm ends only when its objective hardly changes any more."""
 _K = 10
 
 
@@ -48,8 +48,8 @@ class Problem:
     data: str
     """The name of the file in the data folder."""
     batch: int
-    """The points of a full step. Under `fsp` this is the largest micro-batch, and `auto` begins with the
-    interval in which each worker visits one batch."""
+    """The number of points in a full step. Under `fsp` a micro-batch has at most this many points, and
+    the first interval of `auto` is the time in which each worker visits this many."""
     passes: int
     """The target of a start is the objective that `bspb` reaches after this many passes from that
     start."""
@@ -88,13 +88,14 @@ PROBLEMS = {
 
 
 def points_of(problem: Problem, folder: Path) -> npt.NDArray[np.float32]:
-    """The points of an algorithm by statistics, one row each. HIGGS's label is no feature."""
+    """The points of a problem that is trained with statistics, one row each. HIGGS's label is left
+    out."""
     table = np.load(folder / problem.data)
     return np.ascontiguousarray(table[:, :-1] if problem.data in ("higgs.npy", SORTED) else table)
 
 
 def tensors_of(problem: Problem, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """The points of an algorithm by gradients, and their labels."""
+    """The points of a problem that is trained with gradients, and their labels."""
     found = np.load(folder / problem.data)
     if problem.name == "cnn":
         images = torch.from_numpy(found["images"]).unsqueeze(1).float()
@@ -132,8 +133,8 @@ _AT_ONCE = 500
 
 
 def evaluation_of(problem: Problem, folder: Path) -> Evaluate:
-    """The function with which all runs are judged. It visits all points anew, so it does not depend
-    on the memory of points in the workers."""
+    """The objective function by which all runs are compared. It visits all points anew, so it does not
+    depend on what workers remember of their points."""
     if problem.algorithm is not None:
         return _by_statistics(problem.algorithm(), points_of(problem, folder))
     x, y = tensors_of(problem, folder)
@@ -195,8 +196,8 @@ def target_of(
     problem: Problem, folder: Path, start: int = 0, passes: int | None = None
 ) -> dict[str, float]:
     """The objective of the first parameters of a start, and the target of that start: the objective
-    that `bspb` reaches with its last pass. A tenth of the gain of that pass is left out, so that
-    rounding does not make one more pass necessary."""
+    that `bspb` reaches with its last pass. The target demands only nine tenths of the gain of that last
+    pass, so that rounding does not make one more pass necessary."""
     evaluate = evaluation_of(problem, folder)
     steps = reference(problem, folder, start)
     every = [next(steps) for _ in range((passes or problem.passes) + 1)]

@@ -67,8 +67,8 @@ class Spec:
     @property
     def most_s(self) -> float:
         """How long the run trains at most: three times as long as `bspb` needs with equal workers.
-        A run that has not reached the target by then counts with this time. `bspb` and `bspv` wait
-        for the slowest worker, so their limit is at least 1.5 times the time that this worker
+        If a run has not reached the target by then, this time is taken as its result. `bspb` and `bspv`
+        wait for the slowest worker, so their limit is at least 1.5 times the time that this worker
         needs."""
         if self.hold_s:
             return self.hold_s

@@ -35,7 +35,7 @@ def cases(args: argparse.Namespace) -> tuple[Case, Case]:
 
 
 def lowest(curve: list[tuple[float, float]]) -> tuple[float, float] | None:
-    """The time and the value of the lowest objective; None if none was evaluated."""
+    """The time and the value of the lowest objective; None if no objective was evaluated."""
     return min(curve, key=lambda point: point[1], default=None)
 
 
@@ -52,7 +52,8 @@ def compared(pairs: list[dict[str, Any]]) -> dict[str, float | None]:
 
 
 def repetition(bsp: Run, fsp: Run | None) -> dict[str, Any]:
-    """The seconds of both runs to the objective that BSP reached."""
+    """The lowest objective that BSP reached, and how many seconds each of the two runs needed to reach
+    it."""
     found = lowest(bsp.get("curve", []))
     at_s, target = found if found is not None else (None, None)
     took_s = None if fsp is None else fsp.get("seconds_to_target")

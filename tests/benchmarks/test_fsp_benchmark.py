@@ -128,8 +128,8 @@ def test_visits_of_all_workers_are_added(tmp_path: Path) -> None:
 
 
 class Written:
-    """Replaces the copies of the parameters that a job writes: each call returns the next of these
-    lists."""
+    """Stands for the copies of the parameters that a job writes: each call of `new` gives the next of
+    these lists."""
 
     def __init__(self, *looks: list[float]) -> None:
         self._looks = list(looks)

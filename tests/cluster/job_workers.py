@@ -168,9 +168,9 @@ class JobWorkers:
         yield from self._contributes(name)
 
     def _cut(self, name: str) -> Fault:
-        """Cut the worker's link to one server. The fault ends when the worker has rejoined. It also
-        ends when so many contributions were acknowledged that some were sent after the cut: then
-        routes have changed in time, and the worker has linked again."""
+        """Cut the worker's link to one server. The fault ends when the worker has rejoined. If routes
+        change in time, the worker links again without rejoining. Then the fault ends when so many
+        contributions were acknowledged that some of them must have been sent after the cut."""
         came, servers = self.told("rejoined", name), self.command.servers()
         # try the servers in a random order, because one of them may be restarting
         self._rng.shuffle(servers)

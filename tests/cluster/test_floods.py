@@ -155,7 +155,8 @@ def unlimited() -> limited:
 def test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_continues(
     tmp_path: Path,
 ) -> None:
-    """The test runs in a process of its own, because it uses up all descriptors of this process."""
+    """The test runs in a process of its own, because it uses up all descriptors of the process in which
+    it runs."""
     code = """
 import os, socket, threading
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners

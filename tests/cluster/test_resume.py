@@ -108,7 +108,7 @@ def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers
     result = resume(tmp_path, "--workers", 6, "--check")
     assert visited(record) + result["points"] == EPOCHS * POINTS
     if sync == "fsp":
-        # fsp scales each local step by the size of its micro-batch, so its blocks do not count
+        # fsp scales each local step by the size of its micro-batch, so the blocks are not numbers of
         # visits
         return
     for name in (f"worker-{n}" for n in range(6)):

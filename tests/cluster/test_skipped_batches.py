@@ -1,4 +1,5 @@
-"""A loop that skips small batches trains on nearly all points, under policies that choose sizes."""
+"""Under policies that choose the batch size, a loop that skips small batches trains on nearly all
+points."""
 
 from pathlib import Path
 

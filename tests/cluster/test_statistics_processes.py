@@ -34,8 +34,8 @@ STEP = ("--min-step", "5ms")
 
 
 def numbers(folder: Path) -> dict[str, tuple[float, float, bool]]:
-    """For each worker that has ended in order: the number of its last M-step, the points in the
-    last sum, and whether the algorithm has ended the job."""
+    """For each worker that has ended normally: the number of its last M-step, the points in the last
+    sum, and whether the algorithm has ended the job."""
     found = {}
     for path in folder.glob("*.result"):
         number, points, terminated = path.read_text().split()
@@ -73,7 +73,7 @@ def test_every_point_is_in_the_sum_at_most_once(
 
         def begin_fault(fault: str) -> None:
             if job_servers is not None and fault in job_servers.kinds:
-                # a version may be torn if a worker dies while a server does (decision 071)
+                # a version may be torn if a worker and a server die at the same time (decision 071)
                 job_workers.until_calm()
                 job_servers.begin_fault(fault)
                 job_workers.until_calm()

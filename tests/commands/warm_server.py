@@ -66,8 +66,8 @@ class Spare:
     """A child that a command forked before it ran any code of polyrhythm. It waits until it is to
     become the fork server of a job.
 
-    A command that opens a store needs one for each of its jobs: the store starts threads, and a
-    process that is forked afterwards cannot use a store. This class has those methods of
+    A command that opens a store needs a spare child for each of its jobs: the store starts threads, and
+    a process that is forked afterwards cannot use a store. This class has those methods of
     `subprocess.Popen` that the engine uses."""
 
     def __init__(self) -> None:
@@ -130,8 +130,8 @@ _spares: list[Spare] = []
 
 
 def _wait_as_spare(requests: socket.socket) -> None:
-    """Wait in this forked child for the request to become a fork server. End with the command. This
-    function never returns."""
+    """Wait in this forked child for the request to become a fork server. If the command ends first, the
+    child ends too. This function never returns."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _close_all_but((requests.fileno(),))
@@ -143,7 +143,7 @@ def _wait_as_spare(requests: socket.socket) -> None:
             os.setsid()
         targets = [*request["keep"], 0, 1]
         above = 1 + max(*given, *targets)
-        # move the descriptors up first, so that no target is still a source
+        # move the descriptors to higher numbers first, so that none is overwritten before it is copied
         for place, fd in enumerate(given, above):
             os.dup2(fd, place)
         for place, target in enumerate(targets, above):
@@ -156,9 +156,9 @@ def _wait_as_spare(requests: socket.socket) -> None:
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """A `Popen` that forks without executing a new interpreter, if its child is to be the fork
-    server of a job or the bare loop. If the command has a spare child, that child becomes the fork
-    server."""
+    """A `Popen` that forks without executing a new interpreter. It does so only for the fork server of a
+    job and for the program with which `bench exchange` compares itself. If the command has a spare
+    child, that child becomes the fork server."""
 
     def __new__(cls, args: Any, **options: Any) -> Any:
         if _spares and _starts(args, FORK_SERVER):
@@ -197,7 +197,7 @@ def _become_module(
         if env is not None:
             _set_environment(env)
         sys.argv = ["", *arguments]
-        sys.path[0] = os.getcwd()  # as with `python -m`
+        sys.path[0] = os.getcwd()  # `python -m` does the same
         # The engine sets PYTHONUNBUFFERED, but Python reads it only when it starts. So make stdout
         # unbuffered here.
         output = io.FileIO(1, "w", closefd=False)
@@ -319,7 +319,7 @@ def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: i
 def _place(given: Sequence[int]) -> None:
     """Give these descriptors the numbers 0, 1, 2 and so on."""
     above = 1 + max(*given, len(given))
-    # move the descriptors up first, so that no target is still a source
+    # move the descriptors to higher numbers first, so that none is overwritten before it is copied
     for place, fd in enumerate(given, above):
         os.dup2(fd, place)
     for target in range(len(given)):
@@ -391,7 +391,7 @@ def _warm_up() -> None:
 
     make_app()  # building the commands imports their modules
     with contextlib.suppress(ImportError):
-        importlib.import_module("typer._adapters")  # typer imports it to read the first flag
+        importlib.import_module("typer._adapters")  # typer imports this module for its first flag
     # The first optimizer of a process imports a large part of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # as in tests/conftest.py
@@ -433,9 +433,9 @@ def _build_parsers(command: Any) -> None:
 
 
 def use_huge_pages() -> None:
-    """Move the memory of this process to huge pages. A fork copies the table of all pages, so it then
-    takes a third of the time. A kernel before Linux 6.1, or without huge pages, refuses this, and
-    nothing changes."""
+    """Move the memory of this process to huge pages. A fork copies the table of all pages, so with huge
+    pages a fork takes a third of the time. A kernel before Linux 6.1, or without huge pages, refuses
+    this, and nothing changes."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)
         area, permissions, inode = fields[0], fields[1], fields[4]
@@ -471,7 +471,7 @@ class _QuickEnd:
             return
         try:
             for stream in (sys.stdout, sys.stderr):
-                if stream is not None:  # a script may run without one
+                if stream is not None:  # a script may run without stdout or stderr
                     stream.flush()
         except (OSError, ValueError):
             return  # Python computes the exit status itself

@@ -20,7 +20,7 @@ def slice_of(site: Site, *, rows: bool = False) -> Slice:
 
 
 def push(site: Site, slice_: Slice, data: bytes, **fields: object) -> str:
-    """The reason with which the server refuses such a contribution of a member."""
+    """The reason that the server gives when it refuses this contribution of a member."""
     wire = dial_node(site.servers[0].welcome)
     try:
         admitted = wire.enter(hello_of(f"mallory-{next(_numbers)}", "fuzzed"))

@@ -1,5 +1,6 @@
-"""A training loop may drop batches: it asks for the next one without a gradient. Their points count
-as visited but have no weight, and the batches that follow are large enough for the loop."""
+"""A training loop may drop a batch: it asks for the next one without computing a gradient. The points of
+a dropped batch count as visited but have no weight, and the batches that follow are large enough for the
+loop."""
 
 import inspect
 from pathlib import Path

@@ -22,8 +22,8 @@ print(replaced, sys.modules[main.__module__].__file__ == sys.argv[1])
 
 @pytest.mark.parametrize("name", ["random", "json", "torch", "html", "msgspec", "__main__", "mine"])
 def test_a_job_replaces_no_module_of_python_or_of_a_package(tmp_path: Path, name: str) -> None:
-    """`html` is not imported before the job is loaded. The job imports the file `neighbour.py`
-    beside it, and the installed module that has the same name as the job's file."""
+    """`html` is not imported before the job is loaded. The job imports `neighbour.py` from its own
+    folder, and an installed module: the one with the name of the job's file, or `html`."""
     other = "html" if name in ("mine", "__main__") else name
     (tmp_path / "neighbour.py").write_text("VALUE = 3\n")
     (tmp_path / f"{name}.py").write_text(

@@ -1,4 +1,5 @@
-"""Batches that a process of a loader loads ahead: points that do not fit any more go back."""
+"""Batches that a process of a loader loads ahead. If such a batch does not fit any more, its points are
+loaded again later."""
 
 import random
 from collections.abc import Sequence

@@ -41,7 +41,8 @@ class Unreadable:
 
 
 class Pair:
-    """Two workers. The first one holds both chunks, and sends the second chunk to the other one."""
+    """Two workers. The first worker holds both chunks, and sends the second chunk to the second
+    worker."""
 
     def __init__(
         self, algorithm: Algorithm, target: Algorithm | None = None, statistics: int = 1

@@ -19,7 +19,8 @@ from polyrhythm.observe.reasons import in_words
 
 SECOND_NS = 10**9
 SEARCH = settings(max_examples=2000, phases=[Phase.generate], report_multiple_bugs=False)
-"""Settings for rules that are switched off: the first violation is enough, so do not shrink it."""
+"""Settings for tests that switch a rule off and expect a violation. The first violation is enough, so it
+is not shrunk."""
 
 
 class Barrier(RuleBasedStateMachine):

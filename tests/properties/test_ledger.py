@@ -16,8 +16,8 @@ SLICES = 3
 
 @st.composite
 def deliveries(draw) -> list[tuple[int, int, int]]:
-    """A list of (worker, sequence, slice). The contributions of a worker are in order, and any
-    earlier slice may arrive again."""
+    """A list of (worker, sequence, slice). The contributions of a worker come in ascending sequence, and
+    any earlier slice may arrive again."""
     waiting = {
         worker: [
             (worker, sequence, slice_)

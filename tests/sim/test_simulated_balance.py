@@ -174,9 +174,9 @@ def text_of(seed: int) -> str:
 
 
 class Gifts:
-    """The moves that begin, except those by which the chunks are shared anew, and how many of them
-    become complete. A chunk may move between the same two workers first because the chunks are shared
-    anew, and later as a gift."""
+    """Counts gifts: how many begin, and how many become complete. A gift is a move of a chunk that the
+    balance orders. A chunk can also move because the members have changed and all chunks are divided
+    anew; such a move is no gift, even between the same two workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = self.complete = 0
@@ -311,7 +311,7 @@ def wandering(seed: int) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_moves_between_equal_workers_whose_speeds_wander(seed: int) -> None:
-    """Before speeds were means over many seconds, more than 25,000 points moved back and forth."""
+    """When speeds were not yet means over many seconds, more than 25,000 points moved back and forth."""
     run = Run(job("auto", 'max_time = "60s"', slow="10ms") + wandering(seed), seed=seed)
     assert not run.lines("chunks")
 

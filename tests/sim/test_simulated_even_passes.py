@@ -45,8 +45,8 @@ def test_no_chunk_has_two_visits_more_than_another(
     kind: str, slow: float, migrate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before decisions took the end of the next pass into account, 15 to 20 chunks moved with kind
-    local after the balance had settled. With kind statistics none did, and visits differed by two
-    or more at 65% to 92% of the folds."""
+    local after the balance had settled. With kind statistics no chunk moved, and the visits of chunks
+    differed by two or more at 65% to 92% of the folds."""
     apart: list[tuple[float, int]] = []
     balance = Sharing.balance
 

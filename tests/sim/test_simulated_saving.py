@@ -1,5 +1,5 @@
-"""The simulator saves the model by the rules of the runtime. The time it takes follows from the
-sizes."""
+"""The simulator saves the model by the rules of the runtime. The simulated time for saving follows from
+the sizes of slices."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A job that is stopped on request, in virtual time: every worker leaves its loop in order."""
+"""A job that is stopped on request, in virtual time: every worker ends its loop and then leaves."""
 
 import pytest
 
@@ -73,8 +73,7 @@ def test_a_worker_that_is_stuck_delays_the_others_by_the_patience_at_most(sync: 
 
 
 def test_local_steps_are_cut_short() -> None:
-    """A contribution has 1,000 steps of 10 ms. When the job is stopped, it does not wait for the
-    remaining steps."""
+    """A contribution has 1,000 steps of 10 ms. A stop does not wait for the remaining steps."""
     run = stop("bsp", "500ms", more='kind = "local"\nlocal_steps = 1000')
     assert_in_order(run)
     assert run.lines("ended")[0]["at_s"] < 1.0

@@ -234,7 +234,8 @@ for last in range(1, 6):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores whose writer was killed during its second checkpoint, each at another write."""
+    """Stores whose writer was killed during its second checkpoint, in each store at a different
+    write."""
     folder = tmp_path_factory.mktemp("killed")
     script, root = folder / "writers.py", Path(__file__).parents[2]
     script.write_text(WRITERS)

@@ -30,7 +30,9 @@ def test_elementwise_optimizers_are_sent_by_name_and_options(name: str) -> None:
 @pytest.mark.parametrize("name", ["LBFGS", "Adafactor"])
 def test_other_optimizers_are_refused_with_a_reason(name: str) -> None:
     optimizer = getattr(torch.optim, name)(parameters())
-    with pytest.raises(UsageError, match=f"{name} cannot run on a server.*: it .*--kind local"):
+    with pytest.raises(
+        UsageError, match=f"{name} cannot run on a server.*: .*{name} .*--kind local"
+    ):
         describe_optimizer(optimizer)
 
 

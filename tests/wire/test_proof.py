@@ -125,7 +125,7 @@ def test_a_challenge_that_was_changed_on_its_way_is_refused(change: dict[str, An
 def test_another_server_of_the_job_cannot_answer_for_the_dialled_one() -> None:
     """A process that took the port of a dead server could forward the handshake to a live server.
     The challenge names the server that made it, so the opener notices."""
-    with pytest.raises(LinkError, match="it is s1 and not s2"):
+    with pytest.raises(LinkError, match="is s1 and not s2"):
         Opener(SECRET, WORKER, "s2").answer(challenge_to(far(), WORKER))
 
 

@@ -87,7 +87,7 @@ def verify_(
     """Read every byte of the checkpoints and compare it with the digests of the manifest.
 
     The exit code is 0 if every checkpoint with a manifest is right, and 1 if one
-    is damaged, if one was written by another version, or if there is none.
+    is damaged, if one was written by another version of polyrhythm, or if there is no checkpoint.
 
     Examples:
 

@@ -87,7 +87,7 @@ def _explain(lead: Lead, error: LinkError, *, asked: bool) -> None:
     if asked:
         _await_end(lead)
     if lead.path is not None:
-        check_running(load_run(lead.path))  # say so if the run has just ended
+        check_running(load_run(lead.path))  # raises an error if the run has just ended
     raise UsageError(f"the lead of {lead.name} cannot be reached: {error}")
 
 

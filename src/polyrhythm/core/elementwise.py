@@ -19,10 +19,10 @@ ELEMENTWISE = (
 )
 """Torch's optimizers that treat every element of a parameter independently of the others."""
 _REASONS = {
-    "LBFGS": "it searches along a line with the whole gradient at once",
-    "Adafactor": "it factors each matrix into rows and columns",
-    "Muon": "it orthogonalises each matrix as a whole",
-    "SparseAdam": "it needs sparse gradients, and contributions are dense",
+    "LBFGS": "LBFGS searches along a line with the whole gradient at once",
+    "Adafactor": "Adafactor factors each matrix into rows and columns",
+    "Muon": "Muon orthogonalises each matrix as a whole",
+    "SparseAdam": "SparseAdam needs sparse gradients, and contributions are dense",
 }
 NOT_ELEMENTWISE = tuple(_REASONS)
 """Torch's other optimizers."""
@@ -30,4 +30,4 @@ NOT_ELEMENTWISE = tuple(_REASONS)
 
 def reason_against(name: str) -> str:
     """Why servers cannot run an optimizer that is not elementwise."""
-    return _REASONS.get(name, "it is not one of torch's elementwise optimizers")
+    return _REASONS.get(name, "its class is not one of torch's elementwise optimizers")

@@ -54,8 +54,7 @@ class Resuming:
     def decide(
         self, loss: Loss, found: NewestCheckpoint, job: JobSpec
     ) -> tuple[JobSpec | None, Reason]:
-        """Returns the job that continues from this checkpoint, or None if the job ends; and the
-        reason."""
+        """Returns the job that continues from this checkpoint (None if the job ends), and the reason."""
         self._in_vain = self._in_vain + 1 if found.number == self._last else 0
         self._last = found.number
         if self._in_vain >= _MOST_IN_VAIN:

@@ -87,7 +87,7 @@ def run_remote(
         return 0
     finally:
         if node.fault is not None:
-            say(f"its trace ends early: {node.fault}")
+            say(f"the trace of {name} ends early: {node.fault}")
     left = "the job has ended" if node.loop.stopped else in_words(DONE)
     say(f"left: {in_words(TOLD_TO_LEAVE) if node.loop.asked else left}")
     return present.status
@@ -120,7 +120,7 @@ def _code_of(
     if file:
         check_job(file)
         if spec.code_digest and digest_of(Path(file).read_bytes()) != spec.code_digest:
-            say(f"{file} differs from the job's file: check that both train the same")
+            say(f"{file} differs from the job's file: check that both files train the same model")
         yield file
         return
     if not accept or not spec.path:

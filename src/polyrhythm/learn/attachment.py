@@ -58,8 +58,8 @@ class Attachment:
 
     def check_options(self, groups: list[dict[str, Any]]) -> None:
         """Refuse a changed option of an optimizer whose steps the servers make. Only learning rates
-        are sent, so other changes would not reach the servers. `groups`: its parameter groups
-        now."""
+        are sent, so other changes would not reach the servers. `groups`: the present parameter groups of
+        the optimizer."""
         for number, (options, group) in enumerate(zip(self._options, groups, strict=True)):
             for key, value in options:
                 if group[key] is not value and group[key] != value:

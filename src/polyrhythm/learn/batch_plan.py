@@ -1,8 +1,8 @@
 """How many points the next batch of a worker has, as its cadence demands (`core/worker/cadence.py`).
 
 *Batches whose gradients the user accumulates have the same number of points, so that the mean of
-their gradients is the mean over their points. A batch that the user's loop drops is not one of them:
-`core/worker/used_sizes.py` says how large the next one is.*
+their gradients is the mean over their points. A batch that the user's loop drops is not accumulated:
+`core/worker/used_sizes.py` chooses the size of the batch after it.*
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ class BatchPlan:
         self._cadence.begin(batch, least)
 
     def next_points(self, ahead: Sequence[int] = ()) -> int:
-        """Return the number of points of the next batch. `ahead`: the points of batches that are
-        loaded and come before it."""
+        """Return the number of points of the next batch. `ahead`: the number of points in each batch
+        that is loaded already and comes before this one."""
         if self._visits.unstepped and not ahead:
             return self._batch
         standing = self._standing()

@@ -131,7 +131,7 @@ def _of_loader(loader: DataLoader[Any]) -> Loading:
 
 
 def _default_order(loader: DataLoader[Any]) -> bool:
-    """Whether the loader has a sampler that `DataLoader` itself makes for `shuffle`."""
+    """Whether `DataLoader` itself made the loader's sampler, as the option `shuffle` demands."""
     sampler = loader.sampler
     if type(loader.batch_sampler) is not BatchSampler:
         return False
@@ -205,7 +205,7 @@ def fetcher(
 
 
 def in_columns(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> bool:
-    """Whether batches are read as whole columns: tuples of tensors."""
+    """Whether a batch is read column by column, as a tuple of tensors, and not point by point."""
     whole = tensors_of(dataset) is not None or isinstance(dataset, RowGroups)
     return whole and collate_fn in (None, default_collate)
 
@@ -249,7 +249,7 @@ def _taker(column: torch.Tensor) -> Callable[[Indices], torch.Tensor]:
     values = array_of(column)
     if values is None:
         return lambda indices: column[torch.from_numpy(indices)]
-    take = values.take  # the method takes half the time of `np.take` for a few rows
+    take = values.take  # for a few rows, the array's own `take` needs half the time of `np.take`
     return lambda indices: torch.from_numpy(take(indices, 0))
 
 
@@ -276,8 +276,8 @@ def _as_is(batch: Any) -> Any:
 
 
 class _Begin:
-    """Prepares a process of a loader. The process ignores Ctrl-C, which reaches it too, because the
-    worker decides when the process ends."""
+    """Prepares a process of a loader. Ctrl-C reaches this process too, but the process ignores it,
+    because the worker decides when the process ends."""
 
     def __init__(self, init_fn: Callable[[int], None] | None) -> None:
         self._init_fn = init_fn
@@ -291,8 +291,9 @@ class _Begin:
 def loader_of(
     loading: Loading, seed: int, dataset: Any = None, **arguments: Any
 ) -> DataLoader[Any]:
-    """Return the `DataLoader` that loads batches. `seed`: seeds its processes, unless the user's own
-    loader has a generator. `dataset`: replaces the data set. `arguments`: further arguments."""
+    """Return the `DataLoader` that loads batches. `seed`: the seed of its processes, unless the user's
+    own loader has a generator. `dataset`: takes the place of the loader's data set. `arguments`: further
+    arguments."""
     dataset = loading.dataset if dataset is None else dataset
     arguments = {"collate_fn": loading.collate_fn, **loading.further, **arguments}
     if loading.collate_fn in (None, default_collate) and "batch_sampler" in arguments:
@@ -315,9 +316,9 @@ def loader_of(
 
 
 def ranks_of(sampler: Iterable[int], points: int, seed: int) -> Ranks:
-    """Return a function that gives the rank of every point in the sampler's order of a pass. All
-    workers must find the same order, because a chunk may move between them in the middle of a pass.
-    So torch's random numbers are seeded for each pass."""
+    """Return a function that gives, for a pass, the position of every point in the sampler's order. All
+    workers must find the same order, because a chunk may move between them in the middle of a pass. So
+    torch's random numbers are seeded for each pass."""
 
     def ranks(this_pass: int) -> Indices:
         number = int(np.random.SeedSequence((seed, this_pass, 4)).generate_state(1)[0])

@@ -13,9 +13,9 @@ from polyrhythm.wire.messages import MOST_METRICS
 
 
 def checked(metrics: Mapping[Any, Any], call: str, known: set[str]) -> dict[str, float]:
-    """The values as numbers. `call`: the function that got them, for messages. `known`: the names
-    that this worker has reported so far; new ones are added. Raises UsageError if a name or a value
-    is not accepted."""
+    """The values as numbers. `call`: the name of the function that the user called, for error messages.
+    `known`: the names that this worker has reported so far; new ones are added. Raises UsageError if a
+    name or a value is not accepted."""
     if len(metrics) > MOST_METRICS:
         raise UsageError(f"{call} got {len(metrics)} values: it accepts at most {MOST_METRICS}")
     for name in metrics:

@@ -64,8 +64,8 @@ class Stage:
     ) -> int:
         """Return how much longer a step must take. The step took `computed_ns` and visited `points`
         points. `elapsed_ns`: how long this worker has trained. `visited`: its points before this
-        step. `share`: the length of this step as a share of a full step, where the sync policy
-        chooses the points of a step."""
+        step. `share`: the length of this step as a share of a full step. It differs from 1 if the sync
+        policy chooses the points of a step."""
         factor = self.factor
         for since_ns, later in self.changes:
             if elapsed_ns >= since_ns:
@@ -228,7 +228,7 @@ def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, s
             case "tenant" if not text:
                 return replace(stage, tenant=True)
             case _:
-                raise ValueError("no other form is known")
+                raise ValueError("only this form is known")
     except ValueError as error:
         raise UsageError(
             f"--{flag} {said!r} is not understood: give {shapes[flag]} ({error})"
@@ -267,5 +267,5 @@ def _factor(text: str) -> float:
 
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError("points are a whole number of at least 1")
+        raise ValueError("the number of points must be a whole number of at least 1")
     return int(text)

@@ -45,8 +45,8 @@ class Uncontributed:
         return 1.0 if self.given is not None else self._cadence.share(self._visits.in_step)
 
     def take_weight(self, collected: float) -> float:
-        """The weight of a contribution. `collected`: how many points of batches it contains; 0 if
-        it is another step with the last batches."""
+        """The weight of a contribution. `collected`: how many points of new batches it contains; 0 if it
+        is another step with batches that an earlier contribution contained."""
         given, self.given = self.given, None
         return (given if given is not None else collected or self._visits.in_step) or 1.0
 

@@ -349,8 +349,9 @@ class Worker:
             print(f"polyrhythm: {message}", file=sys.stderr, flush=True)
 
     def data(self, name: str) -> Path:
-        """Return the folder of a data set of the catalogue (`polyrhythm data list`). It is searched
-        in `--data-dir` and the other places. A small data set that is not found is downloaded."""
+        """Return the folder of a data set of the catalogue (`polyrhythm data list`). The folder is
+        searched for in `--data-dir` and in the usual places. A small data set that is not found is
+        downloaded."""
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
@@ -377,7 +378,7 @@ class Worker:
         """Evaluate the model, and report the result as `report` does: `evaluate(accuracy=measure)`
         with a function for each value, or `evaluate(measure_all)` with a function that returns a
         dict of values. Call it after every step: one worker evaluates, and the others do nothing.
-        It is the worker with the lowest number; when it leaves or dies, the next one takes over.
+        The worker with the lowest number evaluates; when it leaves or dies, the next worker takes over.
 
         `every`: "pass" (after every pass of that worker over its points, and also at the end of the
         job), a number of calls, or a time such as "30s". Without it, the worker chooses the times,
@@ -388,9 +389,9 @@ class Worker:
     def log_to(self, writer: AnyWriter) -> None:
         """Also write the values of `report` and `evaluate` to your own log. `writer` has
         `add_scalar(name, value, step)`, such as TensorBoard's `SummaryWriter`, or `log(values,
-        step=...)`, such as a run of wandb, or it is a function that makes one. Only the worker that
-        evaluates writes, and only that worker calls such a function. The step is `worker.version`.
-        A writer that fails causes a warning and does not end the job."""
+        step=...)`, such as a run of wandb. It may also be a function that makes such an object. Only the
+        worker that evaluates writes, and only that worker calls the function. The step is
+        `worker.version`. A writer that fails causes a warning and does not end the job."""
         self._reporting.log_to(writer)
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class RunFacts:
     model_steps: ModelSteps = field(default_factory=ModelSteps)
     rate: float | None = None
     momentum: float | None = None
-    """The rate and momentum of the optimizer when the job began; None if unknown."""
+    """The learning rate and momentum of the optimizer when the job began; None if unknown."""
     batch: int = 0
     """The number of points in a batch of the user; 0 if unknown."""
     slices: dict[int, int] = field(default_factory=dict)

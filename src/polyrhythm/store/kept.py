@@ -40,9 +40,11 @@ def decode_state(data: memoryview) -> dict[str, Any]:
     tensors = tensors_in(data, _WHERE)
     tree = tensors.pop(_TREE, None)
     if tree is None:
-        raise DamagedCheckpoint(f"{_WHERE} is damaged: it has no tree")
+        raise DamagedCheckpoint(f"{_WHERE} is damaged: it has no tree of plain values")
     try:
         trees = msgspec.json.decode(tree.numpy().tobytes(), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
-        raise DamagedCheckpoint(f"{_WHERE} is damaged: its tree is unusable") from None
+        raise DamagedCheckpoint(
+            f"{_WHERE} is damaged: its tree of plain values is unusable"
+        ) from None
     return {name: put_together(tree, tensors) for name, tree in trees.items()}

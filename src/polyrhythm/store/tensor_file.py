@@ -113,12 +113,16 @@ def read_index(store: Store, path: str, entry: FileEntry) -> TensorIndex:
     (head,) = _ranges(store, path, [(0, end)])
     nbytes = _LENGTH_NBYTES + int.from_bytes(head[:_LENGTH_NBYTES], "little")
     if nbytes > entry.nbytes:
-        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its index is longer than it is")
+        raise DamagedCheckpoint(
+            f"{store.url_of(path)} is damaged: its index is longer than the whole file"
+        )
     if nbytes > end:
         (head,) = _ranges(store, path, [(0, nbytes)])
     head = head[:nbytes]
     if digest_of(head) != entry.digest:
-        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: the digest of its index differs")
+        raise DamagedCheckpoint(
+            f"{store.url_of(path)} is damaged: the digest of its index is wrong"
+        )
     return _decode_index(head, entry.nbytes, store.url_of(path))
 
 
@@ -140,11 +144,11 @@ def verify_bytes(data: memoryview, where: str) -> TensorIndex:
     """Verify a whole file that is in memory, and return its index."""
     nbytes = _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")
     if not _LENGTH_NBYTES < nbytes <= len(data):
-        raise DamagedCheckpoint(f"{where} is damaged: its index is longer than it is")
+        raise DamagedCheckpoint(f"{where} is damaged: its index is longer than the whole file")
     index = _decode_index(data[:nbytes], len(data), where)
     for name, place in index.places.items():
         if digest_of(_at(data, index, place)) != index.digests[name]:
-            raise DamagedCheckpoint(f"{where} is damaged: the digest of {name!r} differs")
+            raise DamagedCheckpoint(f"{where} is damaged: the digest of {name!r} is wrong")
     return index
 
 
@@ -181,9 +185,11 @@ def _fault(index: TensorIndex, nbytes: int) -> str | None:
             return f"{name!r} has the unknown dtype {place.dtype!r}"
         size = math.prod(place.shape) * ITEM_NBYTES[_DTYPES[place.dtype]]
         if first != end_before or end - first != size or min(place.shape, default=0) < 0:
-            return f"{name!r} has bytes {first} to {end} and shape {list(place.shape)}"
+            return (
+                f"the bytes {first} to {end} of {name!r} do not fit its shape {list(place.shape)}"
+            )
     if index.nbytes + end != nbytes:
-        return f"its tensors end at byte {index.nbytes + end} of {nbytes}"
+        return f"its tensors end at byte {index.nbytes + end}, but the file has {nbytes} bytes"
     return None
 
 
@@ -211,7 +217,7 @@ def read_bytes(
         for name, part in zip(group, parts, strict=True):
             if digest_of(part) != index.digests[name]:
                 raise DamagedCheckpoint(
-                    f"{store.url_of(path)} is damaged: the digest of {name!r} differs"
+                    f"{store.url_of(path)} is damaged: the digest of {name!r} is wrong"
                 )
             yield name, part
 

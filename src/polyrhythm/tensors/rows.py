@@ -3,8 +3,8 @@
 A tensor with such gradients has slices of its own (`Slice.width`). A worker sends the rows that its
 gradient contains, and their numbers. *In the aggregate, a row that no worker has sent is -0.0, as is
 a gradient that is missing (`tensors/absent.py`). So an aggregate says which rows were sent, to this
-server and to its replicas.* The weight of a contribution counts for all rows: a row that it does not
-contain has the gradient 0 there.
+server and to its replicas.* The weight of a contribution counts for all rows: a row that the
+contribution does not contain counts with the gradient 0.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,8 @@ Incoming: TypeAlias = torch.Tensor | Rows
 
 
 def numbers_in(incoming: Incoming) -> torch.Tensor:
-    """The numbers of a slice of a contribution that must be finite."""
+    """Those elements of a contributed slice that must be finite: all of them, without the numbers of
+    rows."""
     return incoming.values if isinstance(incoming, Rows) else incoming
 
 
@@ -61,7 +62,7 @@ def read_rows(slice_: Slice, data: memoryview, count: int, wire: torch.dtype) ->
     if count > slice_.rows or len(data) != nbytes:
         raise LinkError(
             f"the peer sent {len(data)} bytes for {count} rows of slice {slice_.id}, which has"
-            f" {slice_.rows} rows of {slice_.width}"
+            f" {slice_.rows} rows of {slice_.width} elements"
         )
     if count <= 0:
         empty = torch.empty((0, slice_.width), dtype=wire)

@@ -75,16 +75,19 @@ class Opener:
         """Verify the acceptor's proof and return the opener's proof. Raises LinkError if the
         acceptor's proof, job or name is wrong."""
         if len(challenge.nonce) != NONCE_NBYTES:
-            raise LinkError("its challenge has no nonce of the right length")
+            raise LinkError("the challenge has no nonce of the right length")
         expected = mac(self._secret, "acceptor", self._hello, challenge)
         if not hmac.compare_digest(expected, challenge.proof):
             raise LinkError(
-                "it does not know the secret that was given here, which may be another job's"
+                "the process at this address does not know the secret that was given here, which may be"
+                " another job's"
             )
         if self._hello.job and challenge.job != self._hello.job:
-            raise LinkError("it belongs to another job")
+            raise LinkError("the process at this address belongs to another job")
         if self._expects and challenge.name != self._expects:
-            raise LinkError(f"it is {challenge.name} and not {self._expects}")
+            raise LinkError(
+                f"the process at this address is {challenge.name} and not {self._expects}"
+            )
         return m.Proof(proof=mac(self._secret, "opener", self._hello, challenge))
 
 

@@ -1,5 +1,6 @@
-"""A job whose every step has gradient 1 and rate 1. For each step a worker records its incarnation,
-the parameter at the beginning of the step, and the number of earlier steps of this incarnation."""
+"""A job in which every step has the gradient 1 and the learning rate 1. For each step a worker records
+its incarnation, the parameter at the beginning of the step, and the number of earlier steps of this
+incarnation."""
 
 import os
 import time

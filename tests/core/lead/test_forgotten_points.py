@@ -56,8 +56,8 @@ def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> N
 
 def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts() -> None:
     """The lease that takes the chunk away arrives between the last visit of the chunk and the
-    contribution: a round was folded without this worker, because its timer had expired. If the visit
-    counted, the job could end with a sum in which the points of the chunk are missing."""
+    contribution: a round was folded without this worker, because the timer of the round had expired. If
+    the visit counted, the job could end with a sum in which the points of the chunk are missing."""
     plan = plan_of(2, 5)
     worker = Remembered[int](lambda: 0, operator.add, operator.sub)
     worker.take(plan.lease(A))

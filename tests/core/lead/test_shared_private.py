@@ -1,5 +1,5 @@
-"""Private data sets that their owners share: which workers may get their chunks, and which worker
-has them when others are gone."""
+"""Private data sets that their owners share: which workers may get their chunks, and which worker gets a
+chunk when its owner or its holder is gone."""
 
 import pytest
 
@@ -205,8 +205,8 @@ def test_a_chunk_that_has_stayed_with_another_member_is_counted_when_it_moves_ag
 
 
 def test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it() -> None:
-    """If the owner dies meanwhile, the member that holds the chunk keeps its points, because it
-    could not read them from its own data set."""
+    """If the owner dies before it has the chunk, the member that holds the chunk keeps the points. This
+    member could not read them from its own data set."""
     job = Job(A)
     job.move(0, A, B)
     job.migration.queue([(0, B, A)])

@@ -32,7 +32,8 @@ class Mean(Algorithm):
 
 
 class CountedOnce(Mean):
-    """The same algorithm with memory: a point adds its summand at its first visit only."""
+    """The mean of all points, by an algorithm with memory: a point adds its summand at its first visit
+    only."""
 
     def memory(self, count: int) -> Memory:
         return {"counted": np.zeros(count, np.bool_)}

@@ -2,10 +2,10 @@
 
 *A contribution is in every slice of a cut or in none, and the lead's record counts exactly the
 contributions that are in the slices.* With rounds, a cut is taken after a fold and before the next
-`Fold` is sent. If a worker was late, so that the fold contains its contribution on some servers
-only, this fold is not used and the next one is tried. Without rounds, the lead asks every member to
-withhold its next contribution, waits until no contribution is in flight, and takes the cut then;
-workers continue to compute meanwhile.
+`Fold` is sent. If a fold contains the contribution of a late worker on some servers only, no cut is
+taken after this fold, and the next fold is tried. Without rounds, the lead asks every member to withhold
+its next contribution, waits until no contribution is in flight, and takes the cut then; workers continue
+to compute meanwhile.
 
 *One cut is made at a time. The lead gives a cut up if a server is lost before it has written its
 part, or cannot write it; the next cut is made when it is due.* Servers write in the background. The

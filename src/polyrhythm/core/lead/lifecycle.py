@@ -189,8 +189,8 @@ class Lifecycle:
         self.remove(member, Reason("evicted"), now_ns)
 
     def close_links(self, now_ns: int) -> None:
-        """Close the links of members that were evicted long ago. The order to rejoin was sent
-        before; such a worker reads it before it notices that the link has ended."""
+        """Close the links of members that were evicted long ago. These members were ordered to rejoin. A
+        member reads this order before it notices that its link has ended."""
         for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
             self._outbox.dismiss(worker, incarnation)
             self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
@@ -215,7 +215,7 @@ class Lifecycle:
     def _fatal(self, member: Member, reason: Reason) -> Reason | None:
         """Why the failure of this member ends the job; None if the job goes on. *With `--on-error
         end`, every failure ends the job. The failure of the only worker ends the job too, unless this
-        worker is started again, or the job is served, so that other workers may join.*"""
+        worker is started again, or other workers may join because the job is served.*"""
         if reason.code == messages.NOT_FINITE and self._job.on_nan == "end":
             return Reason("nan-end", {"name": member.name}).because(reason)
         alone = self._job.workers == 1 and len(self._view) == 1

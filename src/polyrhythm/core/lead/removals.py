@@ -27,8 +27,8 @@ class Removals:
         self._leaving: set[Holder] = set()
         """The members that were removed since the last fold was ordered."""
         self._telling: set[Holder] = set()
-        """The removed members that are missing from the last view that was sent, while some server
-        may not know that view yet."""
+        """The removed members whose removal the servers learn from the last view. They are kept until
+        every server knows this view."""
         self._evicted: dict[int, int] = {}
         """Per evicted worker that may rejoin, the incarnation that was evicted."""
         self._links_until_ns: dict[int, int] = {}

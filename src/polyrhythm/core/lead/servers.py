@@ -121,8 +121,8 @@ class Servers:
     def followed(
         self, now_ns: int
     ) -> tuple[Change, Mapping[int, tuple[m.Row, ...]], Mapping[int, int]]:
-        """Every server applies the new routes. Returns the change, and the rows and the version of
-        each server."""
+        """Every server applies the new routes. Returns the change, and for each server its rows of
+        statistics and its version."""
         routing = self._routing
         change, rows, versions = routing.followed()
         if change.promoted or change.lost:
@@ -211,8 +211,8 @@ class Servers:
             if self._routing.would_lose(server) is None:
                 self.lose(server, Reason("server-silent", fields), now_ns)
             else:
-                # Forget the gaps between its earlier heartbeats. If the server sends another one,
-                # it is judged anew.
+                # Forget the gaps between earlier heartbeats of this server. Its next heartbeat starts a
+                # new measurement.
                 self.suspicion.forget(server)
                 if server not in self._silent:
                     self._silent.add(server)

@@ -1,9 +1,9 @@
 """The routing epoch of a server, and the epoch that it changes to.
 
-*A change has three steps: the lead tells the server the new routes; the slices become as the routes
-say; the server reports that other processes can rely on it. Further routes may come before the last
-step, so that an epoch is skipped. Other servers may have applied the skipped epoch, and may have
-sent fetches and confirmations in it.*
+*A change has three steps: the lead sends the server new routes; the server adds and removes slices as
+these routes demand; the server reports that it follows the new routes. If further routes come before the
+second step is complete, an epoch is skipped. Other servers may have applied the skipped epoch, and may
+have sent fetches and confirmations in it.*
 """
 
 from polyrhythm.core.events import Rerouted
@@ -22,16 +22,17 @@ class RoutingEpoch:
         self.place: Place | None = None
         """The routes of the epoch that the server changes to; None if it is not changing."""
         self.rerouted: Rerouted | None = None
-        """The event that says what the slices contain, once they are as the routes of `place`
-        say."""
+        """The event that says what the slices contain; None until the server has the slices that the
+        routes of `place` demand."""
         self.introduced: tuple[MemberSpec, ...] | None = None
         """The members that came with the routes; None if a fold has named members since."""
         self._overtaken: list[Place] = []
-        """Epochs that were replaced by the next one before the slices followed them."""
+        """The routes of skipped epochs: newer routes came before the server had the slices that these
+        routes demand."""
 
     @property
     def changing(self) -> bool:
-        """Whether the slices are not yet as the newest routes say."""
+        """Whether the server does not have the slices yet that the newest routes demand."""
         return self.place is not None and self.rerouted is None
 
     def set_out(self, place: Place) -> None:
@@ -47,8 +48,8 @@ class RoutingEpoch:
         self.held = self.since = routing
 
     def hold(self, event: Rerouted) -> list[Place] | None:
-        """The slices are as the routes of that epoch say. Returns the routes of the skipped epochs
-        and of this one; None if this epoch was replaced meanwhile."""
+        """The server has the slices that the routes of an epoch demand. Returns the routes of the
+        skipped epochs and of this epoch; None if newer routes have come meanwhile."""
         place = self.place
         if place is None or event.routing != place.routing:
             return None

@@ -18,7 +18,7 @@ _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions; each stage ends with a layer that halves the image."""
 _EVALUATED = 500
 """How many test images a CPU worker uses for an evaluation during training. More images would make
-the other workers wait. A GPU worker uses all."""
+the other workers wait. A GPU worker uses all test images."""
 
 
 def build() -> nn.Module:

@@ -1,5 +1,5 @@
-"""The moving points of a loop over leased points: reads the points that the worker sends, keeps
-those that it receives, and serves batches of own and received points."""
+"""The points that move between workers, as one loop over leased points sees them: reads the points that
+this worker sends, keeps the points that it receives, and serves batches of own and received points."""
 
 from collections.abc import Sequence
 from typing import Any

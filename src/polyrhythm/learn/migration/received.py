@@ -28,8 +28,8 @@ from polyrhythm.learn.points import Indices
 from polyrhythm.wire.messages import ChunkPart, ColumnSpec
 
 _MOST_EDGES = 8
-"""If neighbouring points of a batch belong to different chunks more often than this, the points are
-first sorted by chunk."""
+"""If a batch has more than this number of places at which one point and the next belong to different
+chunks, its points are first sorted by chunk."""
 
 
 @dataclass(slots=True)
@@ -196,8 +196,8 @@ class Fetcher:
         return True
 
     def _alike(self) -> dict[int, Sequence[Column]] | None:
-        """The arrays of the worker's own points and of each received chunk; None if they are not
-        alike, or if the worker's own arrays are not known."""
+        """The arrays of the worker's own points and of each received chunk. None if their types or
+        shapes differ, or if the worker's own arrays are not known."""
         own = self._arrays
         if own is None:
             return None
@@ -329,7 +329,7 @@ class Fetcher:
     def _joined_there(
         self, indices: Indices, chunks: Indices, edges: Sequence[int]
     ) -> tuple[torch.Tensor, ...]:
-        """The columns of these points, on the devices of the own ones."""
+        """The columns of these points, on the devices of this worker's own columns."""
         parts: list[Sequence[torch.Tensor]] = []
         devices = self._devices() or ()
         for first, last in pairwise(edges):

@@ -88,7 +88,7 @@ class Check:
     whatever the length of a round (FSP's section 5.3)."""
 
     passes: int
-    """How often every point has been visited, at least."""
+    """Every point has been visited at least this many times."""
     old: Arrays
     """The parameters at the last check."""
     new: Arrays

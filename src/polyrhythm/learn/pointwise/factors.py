@@ -26,10 +26,10 @@ _FIRST_SWEEPS = 5
 
 
 class NMFAlgorithm(Algorithm):
-    """`k`: the number of components. `l1`, `l2`: for W and for H, the factors of the sum and of
-    half the sum of squares in the objective. `first`: how the first H is made, "nndsvda" or
-    "random". `tol`: the job ends when the objective falls by less than this fraction of itself in a
-    pass."""
+    """`k`: the number of components. `l1`, `l2`: penalties in the objective, each as a pair for W and H.
+    `l1` is the factor of the sum of the entries, `l2` of half the sum of their squares. `first`: how the
+    first H is made, "nndsvda" or "random". `tol`: the job ends when the objective falls by less than
+    this fraction of itself in a pass."""
 
     name = "nmf"
 
@@ -171,7 +171,7 @@ class NMFAlgorithm(Algorithm):
 
 
 def _descend(w: Array, aim: Array, gram: Array, l2: float, sweeps: int) -> None:
-    """Coordinate descent for rows that have a matrix each."""
+    """Coordinate descent for rows, where each row has a matrix of its own."""
     for _ in range(sweeps):
         for k in range(w.shape[1]):
             own = gram[:, k, k] + l2

@@ -13,9 +13,9 @@ from polyrhythm.wire import messages as m
 
 FRAMES_PER_TURN = 64
 """*The polling thread reads at most this many frames of a link before it reads the other links. So
-a flood of frames from one member delays the frames of others by at most one turn.* A thread that
-reads a single link stops after this many frames in a row without a payload, until the machines have
-handled them."""
+a flood of frames from one member delays the frames of others by at most one turn.* A thread that reads a
+single link stops reading after this many frames in a row without a payload, and goes on when the
+machines have handled them."""
 
 
 class Take(Protocol):

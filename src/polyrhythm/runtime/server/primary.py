@@ -149,8 +149,8 @@ class Primary:
 
     def change(self, going: Collection[int], coming: Coming) -> list[Segment]:
         """Remove the slices `going`, and begin to use the slices `coming`. All other slices stay as
-        they are, and nothing is copied. Returns the memory that is no longer used, so that links
-        withdraw it. Must not be called while a round is folded."""
+        they are, and nothing is copied. Returns the memory that is no longer used, so that links stop
+        offering it to readers. Must not be called while a round is folded."""
         if not going and not coming.parts:
             return []
         for id_ in going:
@@ -238,7 +238,9 @@ class Primary:
         multiply by such a number."""
         dtype = part.held.aggregate.dtype
         if dtype.is_floating_point and weight > torch.finfo(dtype).max:
-            raise LinkError(f"a contribution weighs {weight}, which {dtype} cannot hold")
+            raise LinkError(
+                f"the weight of a contribution is {weight}, which {dtype} cannot represent"
+            )
 
     def seed(self, part: PrimarySlice, incoming: torch.Tensor) -> None:
         slot, index = self.slots.at(self._slot), self.index[part.held.slice.id]
@@ -298,4 +300,6 @@ def is_left_out(part: PrimarySlice, message: Contribution) -> bool:
 
 def check_size(data: memoryview, slice_: int, nbytes: int) -> None:
     if len(data) != nbytes:
-        raise LinkError(f"the peer sent {len(data)} bytes for slice {slice_}, which has {nbytes}")
+        raise LinkError(
+            f"the peer sent {len(data)} bytes for slice {slice_}, which has {nbytes} bytes"
+        )

@@ -55,8 +55,8 @@ class RoundsPrimary(Primary):
             part.kept.clear()
 
     def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
-        """Make these steps, by slice, and write the new version to the slot `number`. Slices
-        without a step are copied. `fill`: with plain addition, the slot to which later
+        """Make one of these steps for each slice that has one, and write the new version to the slot
+        `number`. Slices without a step are copied. `fill`: with plain addition, the slot to which later
         contributions are added."""
         target = self.slots.at(number)
         # with plain addition, the previous fold has called `rewrite_all` on this slot already

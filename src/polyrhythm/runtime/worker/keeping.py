@@ -48,7 +48,7 @@ class StateCarrier:
     # -- for the user's loop -------------------------------------------------------------------
 
     def keep(self, capture: Callable[[], Encoded]) -> None:
-        """Put the state that `capture` returns into every checkpoint, if this worker is asked."""
+        """When the lead asks this worker for a state, send the one that `capture` returns."""
         self.capture = capture
         self._post(ev.StateKept())
 
@@ -84,7 +84,7 @@ class StateCarrier:
         try:
             state = capture()
             if state.nbytes > (most := most_nbytes(spec)):
-                raise UsageError(f"it has {state.nbytes} bytes, and at most {most} are kept")
+                raise UsageError(f"the state has {state.nbytes} bytes, and at most {most} are kept")
         except UsageError as error:
             fault = plain(str(error))
             link.send(m.Kept(**identity, number=asked.number, fault=fault))

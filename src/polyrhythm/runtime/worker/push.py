@@ -122,7 +122,7 @@ class PushBuffers:
 
 class Pushing:
     def __init__(self, machine: WorkerMachine, links: WorkerLinks, *, shared: bool) -> None:
-        """`shared`: push buffers are segments that servers can map. The machine knows this worker's
+        """`shared`: push buffers are segments that servers can map. `machine`: knows this worker's
         number."""
         self.buffers = PushBuffers()
         self._machine = machine

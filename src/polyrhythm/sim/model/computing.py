@@ -46,7 +46,7 @@ class Computing:
         self._clock.at(self._stretch.end_ns(step), self._end_call, self._call)
 
     def look_up(self) -> None:
-        """A message has arrived: interrupt the stretch after the step that is being computed."""
+        """A message has arrived: end the planned row of steps after the step that is being computed."""
         step = self._stretch.current(self._clock.now_ns)
         if not self._process.frozen and step < self._returns_after:
             self._return_after(step)

@@ -15,7 +15,7 @@ ALIKE = 0.1
 """Workers form one super-worker if their points, speeds and passes differ by at most this share.
 Speeds may also differ by the standard error of their difference."""
 EPSILON = 0.5
-"""How many passes a super-worker may differ from the mean (FSP Eq. 8)."""
+"""By how many passes a super-worker may differ from the mean (FSP Eq. 8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +128,11 @@ def pair(ranked: Sequence[SuperWorker]) -> list[tuple[SuperWorker, SuperWorker]]
 
 
 def points_by_passes(slow: SuperWorker, fast: SuperWorker, tau_s: float) -> float:
-    """How many points each slow worker gives away, so that both super-workers have the same passes
-    after `tau_s` (FSP Eq. 9, which is linear in the points). The target visits moved points first,
-    until they have as many passes as its own points. If the time is too short for that, the slow
-    workers need as long for their remaining points as the target needs for the moved ones."""
+    """How many points each slow worker gives away, so that both super-workers have made the same number
+    of passes after `tau_s` (FSP Eq. 9, which is linear in the points). A fast worker visits moved points
+    first, until they have as many passes as its own points. If `tau_s` is too short for that, the points
+    are divided in another way: a pass over the points that stay takes a slow worker as long as a pass
+    over the moved points takes a fast one."""
     beta = len(slow.keys) / len(fast.keys)
     behind = fast.passes - slow.passes
     reach_s = behind * fast.points * fast.seconds + tau_s

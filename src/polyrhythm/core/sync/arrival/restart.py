@@ -17,7 +17,8 @@ class Restart:
         self.bound = bound
         self._stopped: set[int] = set()
         self._passing: frozenset[int] = NO_WORKERS
-        """The worker that has just arrived and may go on, as a set; empty if there is none."""
+        """A set with the worker that has just arrived, if this worker may go on; otherwise an empty
+        set."""
         self._since_ns = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:

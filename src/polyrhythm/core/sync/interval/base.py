@@ -1,5 +1,5 @@
-"""The interface of all intervals: each gives the terms of a round before it opens, and takes its
-measurements afterwards.
+"""The interface of all algorithms that choose FSP's interval. An algorithm gives the terms of a round
+before the round opens, and takes the measurements of the round afterwards.
 
 Workers measure the objective at the parameters with which a round opens, before its interval
 begins, and report it with their contributions to that round. So one value is the end of one
@@ -59,8 +59,8 @@ class Measured:
     """Whether `phi_ns` was measured in this round. Otherwise it is the cost of an earlier, typical
     barrier."""
     batches: float = 0.0
-    """The points of the round, divided by the number of points in a bsp round (one user's batch per
-    worker); 0 if unknown."""
+    """The points of the round, divided by the points of a bsp round, in which each worker visits one
+    batch of the user's size; 0 if unknown."""
     probe_ns: int = 0
     """The longest time that a worker needed to measure the objective; 0 if it was not measured."""
 
@@ -141,14 +141,15 @@ class Bounds:
 
     @property
     def start_ns(self) -> int:
-        """The interval with which a search begins, and from which it moves only as far as
-        measurements prove. It is within the limits.
+        """The interval with which a search begins. The search leaves it only if measurements show a
+        gain. It is within the limits.
 
         With a learning rate, it is the interval in which all workers together visit as many points as
         in a round of bsp, because the user chose the rate for batches of that size; until a round has
         been measured, it is the lower limit. Without a learning rate, short rounds do no harm except
-        for the cost of their barriers. So the interval is twice that cost, but not much less than the
-        interval of a batch, because parameters that are computed from very few points are poor.
+        for the cost of their barriers. So the interval is twice that cost. But it is not much shorter
+        than the interval in which the workers visit as many points as in a round of bsp, because
+        parameters that are computed from very few points are poor.
         """
         batch_ns = self._batch_ns()
         if self._rated:
