@@ -9,7 +9,7 @@ One server is killed or stopped. Each worker then has one step that takes longes
 time from the signal until the last worker has ended that step.
 
 Cost: the rounds per second of `bench exchange` at 102 MB with two servers. The result is the speed
-with one replica divided by the speed without, measured alternately.
+with one replica divided by the speed without replicas. The two speeds are measured alternately.
 """
 
 import argparse
@@ -76,8 +76,8 @@ def running(sync: str, link: str) -> Iterator[tuple[Path, list[int]]]:
 
 
 def seconds_of_delay(number: signal.Signals, sync: str, link: str) -> float:
-    """The seconds from the signal until the last worker has ended the step that took longest after
-    the signal."""
+    """Each worker has one step that took longest after the signal. Return the seconds from the
+    signal until the last of these steps has ended."""
     with running(sync, link) as (folder, servers):
         hit_ns = time.monotonic_ns()
         os.kill(servers[1], number)

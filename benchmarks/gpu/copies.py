@@ -1,5 +1,5 @@
-"""Measures the copies between host and device: those of a model that is attached, and plain copies
-from and to pinned memory, in turn."""
+"""Measures two sorts of copies between host and device in turn: those of an attached model, and
+plain copies from and to pinned memory."""
 
 import statistics
 import time
@@ -45,7 +45,7 @@ def measure(device: str, nbytes: int, times: int) -> dict[str, float]:
         timed("down", lambda: on_host.copy_(on_device, non_blocking=True))
         timed("push", fill)
         timed("up", lambda: on_device.copy_(on_host, non_blocking=True))
-        for slice_ in model.layout.slices:  # write the version as a link would do it
+        for slice_ in model.layout.slices:  # write as a link does
             model.memory_of(slice_)[:] = version[: slice_.length * 4]
         timed("pull", model.adopt)
     copies.close()

@@ -37,8 +37,8 @@ REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
 STAGE = ("--workers", "4", "--threads", "1", "--min-step", "10ms", "--timer", "off")
 WARM_UP_S = 3.0
 _LEAST_LINES = 3
-"""The least number of journal lines after the warm-up. The journal gets about one line per
-second."""
+"""A measurement lasts for at least this many journal lines after the warm-up. The journal gets
+about one line per second."""
 SETTLED = 300
 """How many steps every worker makes before the signal. By then the lead has measured the intervals
 between heartbeats."""

@@ -1,4 +1,4 @@
-"""A job whose model has 25 MB. Its gradients cost nothing to compute, so that a round takes as long
+"""A job whose model has 25 MB. Its gradients cost nothing to compute, so a round takes only as long
 as its exchange."""
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import polyrhythm as pr
 
 _SIDE = 2500
 _WARM_UP = 3
-"""The first rounds take longer, because memory is used for the first time."""
+"""How many rounds are not measured: the first rounds take longer, because memory is used for the
+first time."""
 
 
 def main(worker: pr.Worker) -> None:

@@ -256,9 +256,9 @@ class Command:
         wait_until(reached, f"round {round_}")
 
     def await_heartbeats(self) -> None:
-        """Wait until the lead has received several heartbeats of every worker. Then it evicts a
-        silent worker after 2 s. Before it has measured the interval of heartbeats, it waits 10
-        s."""
+        """Wait until the lead has received several heartbeats of every worker. From then on the
+        lead evicts a silent worker after 2 s. Before it has measured the interval of heartbeats, it
+        would wait 10 s."""
 
         def at_s() -> float:
             self.assert_alive()

@@ -1,5 +1,5 @@
-"""The job's secret with real processes and a real second user: which processes may join. No other
-file and no process listing may contain the secret."""
+"""The job's secret with real processes and a real second user: which processes may join. The secret
+may be in its own file only: in no other file and in no process listing."""
 
 import json
 import os

@@ -69,8 +69,9 @@ def test_every_worker_visits_its_points_once_per_pass(
 def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
     tmp_path: Path, sync: str
 ) -> None:
-    """One worker is killed, another leaves in order, and a third one joins. Each of these events
-    changes the leases. The first two workers have batches that are loaded but not yet visited."""
+    """One worker is killed, another is asked to leave (SIGTERM), and a new one joins. Each of these
+    events changes the leases. The first two workers have batches that are loaded but not yet
+    visited."""
     epochs = 6
     staged = ["--workers", 3, "--min-step", "240ms", "--timer", "off", "--on-error", "go-on"]
     with Command(*flags(sync, "gradient", 2, epochs), *staged, cwd=tmp_path) as command:

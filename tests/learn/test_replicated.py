@@ -170,7 +170,7 @@ def test_losing_a_server_in_the_middle_does_not_change_the_result(
 @pytest.mark.guarantee("lost-before-the-first-fold", policies=("bsp",), k=(1,))
 @pytest.mark.parametrize("server", [1, 2])
 def test_losing_a_server_before_the_first_fold_does_not_change_the_result(server: int) -> None:
-    """At that time the replicas hold the parameters of the worker that seeded the job."""
+    """Before the first fold, the replicas hold the parameters of the worker that seeded the job."""
     state, journal = run(job(1), "momentum", lose=server, look=True, when=0)
     assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
     assert tj.distance(state, twin(2, "momentum")) < TOLERANCE

@@ -125,7 +125,7 @@ def test_the_summary_says_how_chunks_move_if_any_have_moved() -> None:
 
 
 def test_a_move_that_ends_early_does_not_say_where_the_points_are() -> None:
-    """The worker that had them may be the one that left."""
+    """The worker that had the points may be the one that left."""
     left = {**kept(3, 24), "reason": "move-member-left", "fields": {"workers": [2], "targets": [0]}}
     assert words.kept(left, worker_name) == (
         "24 points (3 chunks) do not move from w2 to w0 after all: w2 or w0 left before the"

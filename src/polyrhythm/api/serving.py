@@ -161,8 +161,8 @@ class Service:
 
     def stop(self, *, now: bool = False) -> "Result":
         """Stop the job, wait for its end, and return its result. Workers leave their training loops
-        with the final parameters first; with `now`, the job does not wait for them. Ctrl-C while
-        this waits stops the job at once."""
+        with the final parameters first; with `now`, the job does not wait for them. Ctrl-C during
+        this call stops the job at once."""
         self._served.stop(now=now)
         try:
             return self.wait()
@@ -195,9 +195,8 @@ def serve(**options: Any) -> Service:
     `workers` is the number of workers with which round 1 opens. They are processes that others
     start: with `polyrhythm.connect` in any Python program, or with `polyrhythm worker`. Later ones
     may join and leave at any time. The job ends at its goal, or when it is stopped. A job without
-    workers waits for others.
-
-    Use it as a context manager, or call `stop()` or `wait()`.
+    workers waits for others. Use the returned `Service` as a context manager, or call its `stop()`
+    or `wait()`.
     """
     checked = defaults_of_serve() | options
     known = inspect.signature(serve).parameters
@@ -225,9 +224,9 @@ def defaults_of_serve() -> dict[str, Any]:
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[Callable[[], bool]]:
     """Note Ctrl-C instead of raising KeyboardInterrupt, while the processes of a job start. The
-    returned function says whether Ctrl-C came. Otherwise an exception could arrive before any
-    object refers to the job, and the job would not be stopped. Python handles signals in its main
-    thread only."""
+    returned function says whether Ctrl-C came. An exception could arrive before any object refers
+    to the job, and then nothing would stop the job. Python handles signals in its main thread
+    only."""
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()

@@ -11,7 +11,7 @@ from polyrhythm.store.objects import folder_of
 
 def url_of(target: str | None, runs_dir: Path) -> str:
     """The URL of the store that the user names: by its URL, by a run, or by a folder. Without a
-    name: of the newest run."""
+    name, the URL of the newest run's store."""
     if target is not None and "://" in target:
         return target
     try:

@@ -21,8 +21,8 @@ again."""
 
 def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
     """Call `run`, print the result of the job, and end the command. If the job did not reach its
-    goal, the error or the status of the signal ends the command. The status also tells that the
-    goal was reached although workers failed."""
+    goal, the command ends with the error, or with the status of the signal that stopped it. If the
+    goal was reached although workers failed, the command ends with a status of its own."""
     failure: JobFailed | None = None
     try:
         result = run()

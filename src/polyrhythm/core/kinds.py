@@ -16,8 +16,8 @@ class KindTraits:
     """Whether workers make the optimizer's steps, and send how the model has changed."""
     keeps_rows: bool = False
     """Whether servers keep a row for each worker. A version is then the sum of the rows, and a
-    contribution is the change of its worker's row. *It is added when a fold names it, and a row
-    that a fold does not name is deleted, so that every server makes the same version.*"""
+    contribution is the change of its worker's row. *A contribution is added when a fold names it,
+    and a row that the fold does not name is deleted, so every server makes the same version.*"""
 
 
 GRADIENT = KindTraits(steps_on_servers=True)

@@ -3,9 +3,9 @@
 *Without an interval, evaluations are rare, so that they cost little: after an evaluation, the
 worker waits for at least a quarter of a second and for at least nine times the duration of that
 evaluation. So evaluations take at most a tenth of the worker's time. If no goal of the job depends
-on the result, it waits for at least one second and evaluates for at most a fiftieth of its time.
-With `every`, the user chooses when to evaluate: after each pass of this worker over its points,
-after a number of calls, or after a time.*
+on the result, the worker waits for at least one second, and evaluations take at most a fiftieth of
+its time. With `every`, the user chooses when to evaluate: after each pass of this worker over its
+points, after a number of calls, or after a time.*
 """
 
 import functools

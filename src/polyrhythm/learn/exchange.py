@@ -101,14 +101,14 @@ class Exchange:
         model.drop_gradients()
 
     def _unweighed(self) -> float:
-        """The points of this step that have no weight if the step is left out. With several models
-        and kind local, another model may have made a step with the same points."""
+        """How many points lose their weight if this step is left out. With several models it is
+        none, because another model may have made a step with the same points."""
         return 0.0 if self._several else self._since.in_step
 
     def before_batch(self) -> None:
         """The training loop asks for the next batch. If a GradScaler has made no step with the last
-        batch, that step is left out. If the loop has dropped its last batches, the worker may be
-        due without a step."""
+        batch, that step is left out. If the loop has dropped its last batches, the worker may have
+        to contribute although it has made no step with them."""
         for model in self._models.take_scaled():
             if not self._loop.stopped:
                 self._skip(model, SCALER_SKIPPED)
@@ -128,7 +128,8 @@ class Exchange:
         self._end_step(stepped, skipped=True, objective=False)
 
     def _end_step(self, stepped: int | None, *, skipped: bool, objective: bool) -> None:
-        """End a step (`stepped`: see `_contribute`). `objective`: the loss of the step is known."""
+        """End a step (`stepped`: see `_contribute`). `objective`: whether the loss of the step is
+        known."""
         self._since.end_step()
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
             self._copies.await_computing()  # the time of a step ends when the device is done
@@ -268,8 +269,8 @@ class Exchange:
         self._models.drop_gradients()
 
     def _contribute_steps(self) -> None:
-        """Contribute the steps since the last contribution. If the training loop has made none with
-        its points, leave them out."""
+        """Contribute the steps since the last contribution. If the training loop has visited points
+        without making a step, leave these points out."""
         if not self._since.steps:
             self._left_out.leave(0.0, not_made())
             self._since.steps = 1

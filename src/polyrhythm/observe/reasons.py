@@ -104,14 +104,14 @@ class _Shown(dict[str, Any]):
 
 
 def _fall(gain: float) -> str:
-    """What the objective should do from now on. A negative gain is a rise."""
+    """How the objective is expected to change from now on. A negative gain is a rise."""
     if gain < 0:
         return f"rise by {-gain:.3g} per second, and faster with other intervals"
     return f"fall by {gain:.3g} per second"
 
 
 def _falls(gain: float, promised: float) -> str:
-    """What the objective does, and what it should do."""
+    """How the objective changes, and how it was expected to change."""
     wanted = f"{abs(promised):.3g}"
     if gain >= 0:
         return f"falls by {gain:.3g} per second instead of {wanted}"

@@ -48,7 +48,7 @@ def ask_lead(
                 done = message.done
                 yield message
             elif not isinstance(message, m.Alive):
-                raise LinkError(f"the lead answered with {type(message).__name__}")
+                raise LinkError(f"the lead sent {type(message).__name__} instead of an answer")
     finally:
         link.close()
         link.dispose()

@@ -1,4 +1,4 @@
-"""Checks across machines that none of them could make alone.
+"""Checks of rules that concern several machines, so no machine could check them alone.
 
 *A contribution that a server reports as arrived is in every slice of that server. With kind
 statistics, a fold deletes the contributions of removed workers, even while a report of such a
@@ -54,7 +54,7 @@ class Checker:
             memory = self.memories[message.server]
             deleted = isinstance(memory, SimRowsSliceStore) and not self.is_member(*given[:2])
             if self._promises and not deleted and not memory.holds(given):
-                raise InvariantBroken(f"s{message.server} reported {given}, and does not have it")
+                raise InvariantBroken(f"s{message.server} reported {given}, but does not have it")
 
     def decided(self, fold: m.Fold) -> None:
         """The lead has ordered a fold: contributions that are complete now must be in it."""

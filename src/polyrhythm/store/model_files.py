@@ -14,7 +14,7 @@ from polyrhythm.wire.messages import ModelSpec, StateName
 
 
 def spec_of(spec: ModelSpec, name: str) -> ModelSpec:
-    """The spec with which only this model of several is saved, under the names of its own
+    """The spec that saves only this one of several models, under the names of the model's own
     `state_dict`. The other tensors stay in the spec, because slices are numbered for all models."""
     prefix = f"{name}."
     state = tuple(

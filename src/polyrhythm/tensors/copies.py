@@ -5,9 +5,9 @@ GPU.* A download begins after everything that the user's code has ordered so far
 because it overwrites parameters. The host waits for downloads once per step. It does not wait for
 uploads: what the user's code orders after `join` waits for them on the device.
 
-`tensors/device_model.py` decides what is copied. The classes here only run it at the right time, so
-that the same tests cover all devices: `DeferredCopies` is a device in host memory, whose copies
-happen as late as they may.
+`tensors/device_model.py` decides what is copied. The classes here only run these copies at the
+right time, so that the same tests cover all devices: `DeferredCopies` is a device in host memory,
+whose copies happen as late as they may.
 """
 
 import os

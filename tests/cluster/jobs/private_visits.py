@@ -3,8 +3,8 @@ Its parameters count visits: row w, element p is the number of counted contribut
 worker-w.
 
 With `--set hold=1`, worker-1 waits in its fourth batch for as long as its first process lives, and
-creates the file `held`. Its second process creates the file `back`. With `--set wait=1`, the other
-workers are slow until then.
+creates the file `held`. Its second process creates the file `back`. With `--set wait=1`, workers
+are slow until the file `back` exists.
 """
 
 import os

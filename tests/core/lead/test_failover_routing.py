@@ -182,7 +182,8 @@ def test_two_servers_that_die_at_once_move_only_their_own_slices(servers: int, s
 def test_a_server_that_comes_back_takes_only_its_share(
     servers: int, slices: int, replicas: int, settled: bool
 ) -> None:
-    """Slices that never were on the dead server stay where they are through both changes."""
+    """Slices that never were on the dead server stay where they are, both when the server dies and
+    when it comes back."""
     for dead in range(1, servers):
         company = Company(servers, slices, replicas)
         before = company.routes

@@ -59,14 +59,14 @@ class Ending:
         """Whether the outcome is known: workers were told to stop, but the model may not be saved
         yet."""
         self._outcome: Outcome | None = None
-        """How the job ended, or None. If it is set, the servers stop as soon as the model is
-        saved."""
+        """How the job ended; None while this is open. Once it is known, the servers stop as soon as
+        the model is saved."""
         self.over = False
         """Whether every process was told to stop."""
 
     @property
     def goal(self) -> Reason | None:
-        """The goal that was reached, or None. If it is set, members are leaving."""
+        """The goal that was reached; None before that. Once a goal is reached, members leave."""
         return self._goal
 
     @goal.setter
@@ -187,7 +187,8 @@ class Stopping:
     def __init__(self) -> None:
         self.asked = False
         self.reason = STOPPED
-        """The reason for the end. If an operator requested the stop, the reason names it."""
+        """The reason for the end. If an operator requested the stop, the reason names the
+        operator."""
         self.goal: Reason | None = None
         """Kind statistics: the goal that was reached, or the stop that was requested. The job ends
         when the parameters were computed from a sum in which no point is missing."""

@@ -1,8 +1,8 @@
 """The lead coordinates a job: it decides on members, on the place of slices, and when to fold.
 
 The lead never sees a tensor. Servers and workers report to it; it asks the sync policy, and sends
-them orders. It is a machine of its own even in a job with one server. This module contains the
-table of which part handles which event; each part has its own file, which states its rule
+them orders. The lead is a machine of its own even in a job with one server. This module contains
+the table of which part handles which event; each part has its own file, which states its rule
 (`parts.py`).
 """
 
@@ -59,13 +59,13 @@ class LeadMachine:
         self._timed = [part for part, used in rare if used]
         """The parts with a deadline (`wake_ns`) that only some jobs use."""
         self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # an object's attribute is read faster than its class's
+        self._handlers = self._HANDLERS  # read faster than a class attribute
 
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         effects: list[Effect] = []
-        self._outbox.out = effects  # as `begin` does, but without a call for every event
+        self._outbox.out = effects  # what `begin` does, without the cost of a call
         if not self._ending.over:
             if self._has_store and self._cuts.active:
                 # this event may come before the tick that would detect a pause of this process
@@ -313,8 +313,8 @@ class LeadMachine:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def _on_resume_asked(self, event: ev.ResumeAsked, now_ns: int) -> None:
-        """Continue from a checkpoint: servers read the slices, and the lead takes over the values
-        of its record."""
+        """Continue from a checkpoint: servers read the slices, and the lead takes its own state
+        from the checkpoint's record."""
         record = event.record
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
         self._routing.resume(record.routing)
@@ -328,7 +328,7 @@ class LeadMachine:
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
-            # a part of a state is a sign of life, because the worker's heartbeats wait behind it
+            # a part of a worker's state is a sign of life: heartbeats of the worker wait behind it
             self._lifecycle.suspicion.hear(message.worker, now_ns)
             self._cuts.keeping.received(message, now_ns)
 

@@ -21,9 +21,9 @@ class Member:
     routed: bool = False
     """Whether the member knows the routes of the slices."""
     enrolled: bool = False
-    """Whether the member has enrolled a data set, so that it gets leases of chunks."""
+    """Whether the member has enrolled a data set. If so, it gets leases of chunks."""
     entered: bool = False
-    """Whether the policy counts this worker as a member, so that the worker takes part in folds."""
+    """Whether the policy counts this worker as a member. If so, the worker takes part in folds."""
     late: bool = False
     """Whether the member entered after round 1 was opened."""
     resting: bool = False

@@ -22,8 +22,8 @@ class Sharing:
     """The data plan of the job. It changes when members join, announce their data set, or leave.
 
     *The first member that announces its data set (message `Enrol`) makes the plan; the data sets of
-    all members must have the same length. The chunks of a member that left are leased to others when
-    every server knows that it left, because its contributions may count until then.*
+    all members must have the same length. The chunks of a member that left are leased to others
+    only when every server knows that this member left: its contributions may count until then.*
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Sharing:
         self._specs: tuple[MemberSpec, ...] | None = None
         """The members of the view when chunks were last shared among members."""
         self._record: Record | None = None
-        """The record of the checkpoint from which the job resumes; None if there is none, or it has
-        no data set."""
+        """The record of the checkpoint from which the job resumes; None if the job does not resume,
+        or if the record has no data set."""
         self._choose, self._spare = choose, spare
         self._data = ""
         """The fingerprint of the first data set that has one."""
@@ -245,7 +245,7 @@ class Sharing:
 
     def lose(self, gone: Collection[Holder]) -> None:
         """Every server knows that these members were removed. *With kind statistics, the points in
-        their rows are visited again, even if they had had all visits of the job.*"""
+        their rows are visited again, even points that already had all visits of the job.*"""
         if self._plan is not None:
             self._plan.lose(gone)
 
@@ -254,8 +254,8 @@ class Sharing:
     ) -> list[tuple[Member, Leased]]:
         """Every server knows the view, in which the members in `gone` are missing: share the chunks
         again. `ends`: a job of kind statistics has reached its goal. Members that have joined then
-        get no chunks of other members, because these would forget the points. Returns the leases
-        that changed."""
+        get no chunks of other members, because the sum would lack the points of a chunk that moves.
+        Returns the leases that changed."""
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
@@ -308,7 +308,8 @@ class Sharing:
         return self._leases(view, changed), moved
 
     def passes_of(self) -> dict[int, float]:
-        """The passes of each worker over the points of its chunks, if they may differ."""
+        """The passes of each worker over the points of its chunks; empty if all workers have the
+        same passes."""
         if self._plan is None or not self._passes_differ:
             return {}
         held = self._plan.held(self._members)

@@ -8,8 +8,9 @@ the parameters as far as the one step of bsp would, which depends on the optimiz
 - Adam, RMSprop and their relatives divide the gradient by its root mean square. The gradient of one
   batch is noisier than the mean of P batches by the square root of P, so its steps are already
   smaller by that factor. Each has 1/sqrt(P) of the rate.
-- Adagrad divides by the root of the sum of all squares so far. P single gradients make this sum P
-  squared times as large as P means do. Its steps are already smaller by P, and keep their rate.
+- Adagrad divides by the root of the sum of all squares so far. In one round, P single gradients add
+  P squared times as much to this sum as the one mean of bsp. So each of the P steps is already
+  smaller by the factor P, and keeps the whole rate.
 - SparseAdam makes a step for the rows of a contribution only. Most rows are in one worker's batch
   and not in the others', so its steps keep their rate too.
 

@@ -1,12 +1,12 @@
 """The size of a micro-batch, under the policy whose rounds end by the clock (FSP).
 
-*A worker stops at the end of a micro-batch. The size of micro-batches adapts so that each takes a few
-milliseconds; this is FSP's "one data point", but large enough for vector instructions. The rest of
-the interval is divided into micro-batches of equal length, so that the last one ends with the
-interval.* A micro-batch has at most as many points as the user's batch. With kind local, every
-micro-batch is a step of the user's optimizer, whose learning rate was chosen for the user's batch. So
-with kind local (`whole`) a micro-batch is as large as the user's batch, or as near to that size as an
-equal division of the interval allows.
+*A worker stops at the end of a micro-batch. In the FSP paper it stops after any data point; a
+micro-batch is larger, for vector instructions. The size of micro-batches adapts so that each takes
+a few milliseconds. The rest of the interval is divided into micro-batches of equal length, so that
+the last one ends with the interval.* A micro-batch has at most as many points as the user's batch.
+With kind local, every micro-batch is a step of the user's optimizer, whose learning rate was chosen
+for the user's batch. So with kind local (`whole`) a micro-batch is as large as the user's batch, or
+as near to that size as an equal division of the interval allows.
 
 The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times. A
 model without `start` would fail for a slow worker with small micro-batches: it would count the
@@ -23,8 +23,8 @@ _FIRST = 8
 _MEMORY = 0.9
 """The factor by which the weight of all earlier measurements shrinks when a new one is added."""
 _START, _START_OF_SHORTEST = 0.25, 0.5
-"""The largest share of its time that the start of a micro-batch may take: usually, and for the
-shortest micro-batch."""
+"""The start of a micro-batch may take at most this share of the micro-batch's time. The second,
+larger share holds for the shortest micro-batch."""
 _VARIED = 0.2
 """Micro-batches are in turn larger and smaller than planned by this share, so that the fit can
 separate the cost of the start from the cost of the points."""

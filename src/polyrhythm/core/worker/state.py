@@ -76,10 +76,9 @@ class WorkerState:
         self.restores = False
         """Whether the user's code waits for the state in the checkpoint."""
         self.user_computes = False
-        """Whether the user's code uses the parameters, so that they must not change."""
+        """Whether the user's code uses the parameters. While it does, they must not change."""
         self.begun = False
-        """Whether the user's code has got its first parameters, so that its training loop has
-        begun."""
+        """Whether the user's code has got its first parameters: its training loop has begun."""
         self.over_because: Reason | None = None
         """Why this incarnation ends as soon as the user's code stops computing; None if it does not
         end."""
@@ -98,7 +97,8 @@ class WorkerState:
         """Whether the job ended while this worker was not a member."""
         self.leaving: Leaving | None = None
         self.leaves_by_ns = 0
-        """When a leaving worker leaves even without acknowledgements."""
+        """The time at which a leaving worker leaves even if some contributions are not
+        acknowledged."""
         self.begin(0)
 
     def begin(self, now_ns: int, ticket: int = 0) -> None:

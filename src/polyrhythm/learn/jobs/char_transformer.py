@@ -69,7 +69,7 @@ def cut(text: str) -> Text:
 
 class Block(nn.Module):
     """Attention to earlier characters, followed by a layer for each character by itself. The output
-    of both is added to their input."""
+    of each of the two is added to its input."""
 
     def __init__(self) -> None:
         super().__init__()

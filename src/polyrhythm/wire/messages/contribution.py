@@ -59,7 +59,8 @@ class Trailer(Message, frozen=True, kw_only=True):
     """If rounds end by the clock: the duration of the shortest micro-batch that is worth starting;
     0 if unknown."""
     skipped: Amount = 0
-    """How many further steps the worker left out because they were not finite."""
+    """How many steps, besides those in the contribution, the worker left out because they were not
+    finite."""
     model: Count = -1
     """In a job with several models, if servers make the steps: the number of the model whose step
     this is. -1: the contribution contains steps of all models."""

@@ -54,5 +54,5 @@ class Introduced(Message, frozen=True, kw_only=True):
 
 
 class Dismissed(Message, frozen=True, kw_only=True):
-    """The lead tells a server to end the link of this incarnation of a worker: it was evicted, and
-    has stayed silent for too long since."""
+    """The lead tells a server to end the link of this incarnation of a worker. The worker was
+    evicted, and has stayed silent for too long since then."""

@@ -1,4 +1,5 @@
-"""Workers finish a pass together: which of its remaining visits move to another worker."""
+"""Workers finish a pass together: which of the remaining visits of the pass move to another
+worker."""
 
 from dataclasses import replace
 
@@ -46,9 +47,9 @@ def test_a_worker_that_has_finished_takes_visits_of_a_slower_and_of_an_equal_one
 
 
 def test_a_slow_worker_may_finish_early_by_a_chunk_of_its_own() -> None:
-    """It needs 0.4 s for a chunk. Until it has visited one in the next pass, no visits differ by
-    two. But while the slow worker is a little late, the fast worker already visits several chunks
-    of the next pass."""
+    """The slow worker needs 0.4 s for a chunk. Until it has visited a chunk in the next pass, no
+    two points differ by two visits. But while the slow worker is a little late, the fast worker
+    already visits several chunks of the next pass."""
     assert not decided(FAST, late(SLOW, 250 - 500 - 99)).moves
     (move,) = decided(FAST, late(SLOW, 250 - 500 - 199)).moves
     assert (move.sources, move.points) == ((FAST.key,), CHUNK)

@@ -196,7 +196,8 @@ def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]
 
 
 def _about(plan: DataPlan, move: Move) -> Reason:
-    """The reason of a move. Of its sources, it names only the workers whose points may move."""
+    """The reason for a move. Of the workers that the points come from, the reason names only those
+    whose points may move."""
     workers: list[int] = [source[0] for source in move.sources if plan.can_give(source)]
     if len(workers) == len(move.sources):
         return move.reason

@@ -98,7 +98,7 @@ class _Measured:
     counted: _Rounds = field(default_factory=_Rounds)
     """The rounds from which the speed is computed. Forgotten rounds are not among them."""
     late: _Rounds = field(default_factory=_Rounds)
-    """The rounds since rounds were last forgotten. The next time, all earlier rounds are
+    """The rounds since rounds were last forgotten. The next time, all rounds before these are
     forgotten."""
     wander: float = 0.0
     """The mean square of the difference between the recent mean and the long mean, as a share of the
