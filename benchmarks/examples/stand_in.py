@@ -1,4 +1,5 @@
-"""Trains an example in plain torch, in one process: its `main` gets a worker that exchanges nothing.
+"""Trains an example in plain torch, in one process: the example's `main` gets a worker that
+exchanges nothing.
 
     python -m benchmarks.examples.stand_in examples/tabular.py --seed 0 --workers 3
 

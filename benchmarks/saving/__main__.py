@@ -4,8 +4,8 @@
 
 A job of two workers ends after three rounds. The time of saving is the time from the journal's line
 `saving` to the line `saved`. It is compared with the time in which this process writes as many
-bytes to a file in the same folder and calls fsync. That is measured before and after each job. The
-figures are medians of `--repeat` jobs.
+bytes to a file in the same folder and calls fsync. This writing is measured before and after each
+job. The figures are medians of `--repeat` jobs.
 """
 
 import argparse

@@ -82,7 +82,7 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     done = call("new", "mine", cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == ("polyrhythm: mine is there already: choose another name, or remove it\n")
+    assert done.stderr == ("polyrhythm: mine exists already: choose another name, or remove it\n")
     assert list((tmp_path / "mine").iterdir()) == []
 
 

@@ -1,4 +1,5 @@
-"""Run these tests with one thread of BLAS: on small matrices, several would wait for each other."""
+"""Run these tests with one thread of BLAS: on small matrices, several threads would wait for each
+other."""
 
 from collections.abc import Iterator
 

@@ -31,7 +31,7 @@ class Gone:
 
 
 class Stage(inline.Hub):
-    """The links of the running job. Workers use it to stop a server."""
+    """The links of the running job, through which a worker can stop a server."""
 
     now: "Stage"
 

@@ -113,7 +113,7 @@ def new(
     """
     folder = Path(name)
     if not re.fullmatch(r"\w[\w.-]*", folder.name):
-        raise UsageError(f"{name!r} does not end in a name: letters, digits, '-', '_' and '.'")
+        raise UsageError(f"{name!r} does not end in a name of letters, digits, '-', '_' and '.'")
     files = {
         "job.py": _JOB,
         "test_job.py": _TEST,
@@ -125,7 +125,7 @@ def new(
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")
     except FileExistsError:
-        raise UsageError(f"{folder} is there already: choose another name, or remove it") from None
+        raise UsageError(f"{folder} exists already: choose another name, or remove it") from None
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}") from None
     print(f"{folder} is ready: cd {folder} && polyrhythm train job.py")

@@ -128,8 +128,7 @@ class Exchange:
         self._end_step(stepped, skipped=True, objective=False)
 
     def _end_step(self, stepped: int | None, *, skipped: bool, objective: bool) -> None:
-        """End a step (`stepped`: see `_contribute`). `objective`: whether the loss of the step is
-        known."""
+        """End a step. `stepped`: see `_contribute`. `objective`: whether its loss is known."""
         self._since.end_step()
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
             self._copies.await_computing()  # the time of a step ends when the device is done

@@ -35,7 +35,8 @@ class WaitingState:
         )
 
     def without(self, worker: int, at_s: float) -> "WaitingState | None":
-        """The wait after this worker has left; None if no other worker is missing."""
+        """What the job still waits for when this worker has left; None if it waits for no other
+        worker."""
         missing = tuple(other for other in self.missing if other != worker)
         return replace(self, missing=missing, seen_s=at_s) if missing else None
 

@@ -1,9 +1,9 @@
 """Copies between the memory of a device, where the user's code computes, and that of the host.
 
 *The user's code, downloads and uploads run independently of each other, as on the streams of a
-GPU.* A download begins after everything that the user's code has ordered so far. So does an upload,
+GPU.* A download begins after everything that the user's code has queued so far. So does an upload,
 because it overwrites parameters. The host waits for downloads once per step. It does not wait for
-uploads: what the user's code orders after `join` waits for them on the device.
+uploads: what the user's code queues after `join` waits for them on the device.
 
 `tensors/device_model.py` decides what is copied. The classes here only run these copies at the
 right time, so that the same tests cover all devices: `DeferredCopies` is a device in host memory,
@@ -41,18 +41,18 @@ class Copies(Protocol):
         driver refuses copies of other memory that is only partly in such pages."""
 
     def download(self, work: Work) -> None:
-        """Run `work`, which copies to the host, after everything that the user's code has ordered
+        """Run `work`, which copies to the host, after everything that the user's code has queued
         so far. The result is there after `synchronise`."""
 
     def synchronise(self) -> None:
         """Wait for the downloads, and so for the user's code and the uploads before them."""
 
     def upload(self, work: Work) -> None:
-        """Run `work`, which copies to the device, after everything that the user's code has ordered
+        """Run `work`, which copies to the device, after everything that the user's code has queued
         so far."""
 
     def join(self) -> None:
-        """Let everything that the user's code orders from now on wait for the uploads."""
+        """Let everything that the user's code queues from now on wait for the uploads."""
 
     def await_uploads(self) -> None:
         """Wait until the uploads do not need the memory of the host any more."""
@@ -62,11 +62,11 @@ class Copies(Protocol):
         `await_computing`."""
 
     def await_computing(self) -> None:
-        """Wait for everything that the user's code has ordered so far."""
+        """Wait for everything that the user's code has queued so far."""
 
     def computed_ns(self, called_ns: int) -> int:
         """The time at which the device had computed the content of the last download. `called_ns`:
-        the time at which the host had ordered all of it."""
+        the time at which the host had queued all of this work."""
 
     def take_late_ns(self) -> int:
         """How long the uploads before the last `join` still took after that call. The time is
@@ -142,7 +142,7 @@ class DeferredCopies:
     def __init__(self, *, pins: bool = True) -> None:
         self.device = torch.device("cpu")
         self.log: list[str] = []
-        """The names of the calls that order or await copies."""
+        """The names of the calls that queue or await copies."""
         self._pins = pins
         self._downloads: list[Work] = []
         self._uploads: list[Work] = []

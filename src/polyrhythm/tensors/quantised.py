@@ -182,13 +182,16 @@ def read_quantised(slice_: Slice, data: memoryview, wire: torch.dtype) -> torch.
     """The numbers of a quantised slice, in the dtype in which it would be sent exactly. Raises
     LinkError unless the payload is one that a `Quantiser` can write."""
     if not wire.is_floating_point:
-        raise LinkError(f"the peer sent quantised numbers for slice {slice_.id} of {wire}")
+        raise LinkError(
+            f"the peer sent quantised numbers for slice {slice_.id}, but numbers of {wire} must be"
+            " sent exactly"
+        )
     dtype, length = _computed_in(wire), slice_.length
     nbytes = -(-length // BLOCK) * dtype.itemsize + length
     if len(data) != nbytes:
         raise LinkError(
-            f"the peer sent {len(data)} bytes for slice {slice_.id}, which has {nbytes} when it is"
-            " quantised"
+            f"the peer sent {len(data)} bytes for slice {slice_.id}, which has {nbytes} bytes when it"
+            " is quantised"
         )
     scales, integers = _split(tensor_over(data, torch.uint8), length, dtype)
     # check a copy: a sender that shares the memory could change it after the check

@@ -67,7 +67,7 @@ class Sharing:
         self._data = ""
         """The fingerprint of the first data set that has one."""
         self._unlike: set[str] = set()
-        """The names of the members that have announced another data set."""
+        """The names of the members whose data set differs from the first one."""
         self._choice: MigrationChoice | None = None
         self._changed: set[Holder] = set()
         """The members whose leases have changed. Their new leases have not been sent yet."""
@@ -85,7 +85,7 @@ class Sharing:
 
     @property
     def folded_passes(self) -> int:
-        """The full passes in the version that was folded last."""
+        """How many full passes the version that was folded last contains."""
         return self._plan.folded_passes if self._plan is not None else 0
 
     @property
@@ -95,7 +95,7 @@ class Sharing:
 
     @property
     def settled(self) -> bool:
-        """Kind statistics: whether no moving point is missing from the sum."""
+        """Kind statistics: whether all points of moving chunks are in the sum."""
         return self._migration is None or self._migration.settled
 
     def awaits(self) -> bool:
@@ -308,8 +308,7 @@ class Sharing:
         return self._leases(view, changed), moved
 
     def passes_of(self) -> dict[int, float]:
-        """The passes of each worker over the points of its chunks; empty if all workers have the
-        same passes."""
+        """The passes of each worker over its points; empty if all workers have the same passes."""
         if self._plan is None or not self._passes_differ:
             return {}
         held = self._plan.held(self._members)
@@ -366,8 +365,8 @@ class Sharing:
         return self._migration is not None and self._migration.stops and not self._migration.settled
 
     def waits(self, member: Member, number: int) -> bool:
-        """A member has no points to visit under lease `number`: whether this is because it waits for
-        points that move (`--migrate blocking`), and not because it has visited all of its points."""
+        """A member has no points to visit under lease `number`. Returns True if it waits for points
+        that move (`--migrate blocking`), and False if it has visited all of its points."""
         stops = self._migration is not None and self._migration.waits(member.key)
         return stops or self.outdated(member, number)
 

@@ -48,8 +48,8 @@ class ServerMode(Protocol):
         """Every replica has made this step: acknowledge the contributions that it contains."""
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
-        """The set of slices of which this server is the primary has changed. `anew`: it was the
-        primary of no slice before."""
+        """The set of slices of which this server is the primary has changed. `anew`: before, this
+        server was the primary of no slice."""
 
     def contained(self) -> dict[int, int] | None:
         """Per worker, the last contribution that is in the present version; None if the version
@@ -59,7 +59,7 @@ class ServerMode(Protocol):
         """Whether this server can report to the lead that it applies the routes."""
 
     def placed_rows(self, rows: Iterable[m.Row]) -> tuple[m.Row, ...]:
-        """Of these rows, the contributions that are in the slices of this server and of every
+        """Those of `rows` whose contributions are in the slices of this server and of every
         replica."""
 
     def can_answer(self, pull: m.Pull) -> bool:

@@ -47,8 +47,8 @@ class Training:
             self._departure.let_go(now_ns)
 
     def _contribute_held(self, held: ev.Computed, now_ns: int) -> None:
-        """Send the contribution that was kept back, if it may be sent now. A leaving worker does not
-        wait for the answer to the contribution before it."""
+        """Send the contribution that was kept back, if it may be sent now. A leaving worker does
+        not wait for the answer to its previous contribution."""
         state = self._state
         if not state.pushes.full() and (state.leaves or not state.mode.answer_first):
             state.pushes.held = None

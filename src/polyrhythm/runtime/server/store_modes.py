@@ -184,7 +184,7 @@ class RowsSliceStore(WithoutRows, RoundsSliceStore):
 class RowsOnArrivalSliceStore(WithoutRows, OnArrivalSliceStore):
     """Kind statistics without rounds: a difference is added to its row when it arrives. The row of a
     worker that has left is deleted with the next contribution. *Servers add contributions in
-    different orders, so this is for comparison only.*"""
+    different orders, so this store is for comparison only.*"""
 
     def _add_slice(
         self, part: PrimarySlice, incoming: Incoming, message: Contribution, data: memoryview
