@@ -45,7 +45,8 @@ class Copies(Protocol):
         so far. The result is there after `synchronise`."""
 
     def synchronise(self) -> None:
-        """Wait for the downloads, and so for the user's code and the uploads before them."""
+        """Wait for the downloads. Everything that the user's code and uploads did before them is
+        then complete too."""
 
     def upload(self, work: Work) -> None:
         """Run `work`, which copies to the device, after everything that the user's code has queued

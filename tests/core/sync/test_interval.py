@@ -398,7 +398,7 @@ def test_every_change_has_a_reason() -> None:
 def test_a_job_that_gains_only_from_short_intervals_gets_the_shortest_possible(
     phi_ms: int, low_ms: float
 ) -> None:
-    """No interval is shorter than two micro-batches (5 ms here), or than a barrier takes
+    """No interval is shorter than two micro-batches (5 ms here), or shorter than a barrier
     (`phi_ms`)."""
     training = Training(line(-900, 1), phi_ns=phi_ms * MS, micro_ns=5 * MS // 2, batch_ns=9 * MS)
     interval = parse_interval("auto")

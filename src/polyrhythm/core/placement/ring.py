@@ -5,9 +5,9 @@ The primary of a slice is the first server, clockwise from the slice's hash, tha
 than its bound. The bound is slices / servers, rounded down; if there is a remainder of r slices, r
 servers have a bound that is higher by one. So no server is idle while another is the primary of two
 slices. The replicas are the first k other servers clockwise. When a server leaves, only its slices
-move. A server that joins takes only as many slices as its bound allows. The caller gives the order in
-which slices choose their servers, so that a server over its bound gives up the slice that came to it
-last.
+move. A server that joins takes only as many slices as its bound allows. The caller gives the order
+in which slices choose their servers: the slice that came to a server last chooses last, so it is
+the one that a server over its bound gives up.
 """
 
 import functools

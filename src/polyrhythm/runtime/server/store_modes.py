@@ -43,9 +43,9 @@ class RoundsSliceStore(SliceStore):
     def fold(
         self, round_: int, slot: int, fill: int, share: float = 1.0, rows: tuple[Row, ...] = ()
     ) -> float:
-        """Fold every aggregate, write the new version to `slot`, and return the largest weight. A
-        slice that its former primary has folded in this round already is only copied. `share`: the
-        fraction of a full step."""
+        """Fold every aggregate, write the new version to `slot`, and return the largest weight. If
+        the former primary of a slice has already folded it in this round, the slice is only copied.
+        `share`: the fraction of a full step."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
             if self._job.deterministic:

@@ -60,8 +60,8 @@ def test_a_slow_worker_may_finish_early_by_a_chunk_of_its_own() -> None:
 
 def test_a_move_must_shorten_the_time_in_which_visits_differ_by_half_a_round() -> None:
     """A chunk takes 0.1 s. If a worker finishes both passes 0.19 s after the other one, visits differ
-    by two for 0.18 s. After a move, the worker would finish the next pass 0.21 s early, and visits
-    would differ by two for 0.11 s."""
+    by two for 0.18 s. After a move, the worker would finish the next pass 0.21 s before the other
+    one, and visits would differ by two for 0.11 s."""
     assert not decided(FAST, late(OTHER, 180)).moves
     (move,) = decided(FAST, late(OTHER, 190)).moves
     assert (move.sources, move.points) == ((OTHER.key,), CHUNK)
