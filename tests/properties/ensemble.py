@@ -297,8 +297,8 @@ class Ensemble:
 
     def step(self) -> bool:
         self.now_ns += 1000
-        # each entry can happen next: a queue, which delivers its next message; a life, which does
-        # what its user's code asks for; or a function, which is called
+        # each entry can happen next: a queue delivers its next message, a worker (`Life`) does what
+        # its user's code asks for, or a function is called
         ready: list[deque[tuple[Any, ...]] | Life | Callable[[], None]]
         deaf = {life.link for life in self.lives if life.asleep}
         if deaf or self.kept:

@@ -68,7 +68,8 @@ def test_a_move_must_shorten_the_time_in_which_visits_differ_by_half_a_round() -
 
 
 def test_nothing_moves_if_the_chunk_would_have_to_come_back() -> None:
-    """The worker that is late has fewer points. By the end of the next pass it is early."""
+    """The worker that is late in this pass has fewer points. So it would finish the next pass
+    early."""
     assert decided(FAST, late(OTHER, 190, 190)).moves
     assert not decided(FAST, late(OTHER, 190, -10)).moves
 
