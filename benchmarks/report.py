@@ -12,7 +12,7 @@ from polyrhythm.io.cores import usable_cores
 
 _STOLEN = 7
 """The field of /proc/stat with the stolen time: time in which this virtual machine was ready to
-run, but its host ran others (proc_stat(5))."""
+run, but the host ran other virtual machines (proc_stat(5))."""
 
 
 def _core_times(stat: Path = Path("/proc/stat")) -> tuple[int, int]:

@@ -95,7 +95,7 @@ class _Session:
         self._results = results
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        # otherwise every forked process would do this again
+        # prepare here what every forked process would otherwise have to do again
         session.config._tmp_path_factory.getbasetemp()
         importlib.import_module("polyrhythm.engines.processes")
         gc.collect()

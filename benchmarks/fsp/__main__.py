@@ -6,11 +6,12 @@ workers (Figs. 7, 8, 9, 14, 15), and the balance of passes (Figs. 10 to 13, Tabl
     python -m benchmarks.fsp draw FILE.jsonl...
 
 `prepare` makes a small data folder. `run` makes the runs of some studies, or of all but `bandwidth`,
-which needs root (`ip` and `tc`). Every run is made once from each of `--starts` starts: other first
-parameters, another order of the points, and the target that belongs to them. Each result is one line
-of JSON. Several runs go on side by side: a worker computes for a few percent of its time, because its
-steps are padded (`--min-step`). `--minutes` limits the whole command. A run that FILE has already is not
-made again. `draw` makes the pictures, and writes the tables to docs/fsp.md.
+which needs root (`ip` and `tc`). Every run is made once from each of `--starts` starts. A start
+consists of the first parameters, an order of the points, and the target that belongs to these two.
+Each result is one line of JSON. Several runs go on side by side: a worker computes for a few
+percent of its time, because its steps are padded (`--min-step`). `--minutes` limits the whole
+command. A run that FILE has already is not made again. `draw` makes the pictures, and writes the
+tables to docs/fsp.md.
 """
 
 import argparse

@@ -19,8 +19,9 @@ MIGRATED = ("kmeans", "kmeans-sorted", "lr-sorted")
 PASSED = ("kmeans", "lr")
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
 COST = ("60 ms, off", "60 ms, lease", "60 ms, full")
-"""With a fixed interval. The shorter an interval is, the more processor time a point costs, and
-`--interval auto` finds another one in each run."""
+"""The ways whose processor time per point is compared. All have the same fixed interval, because
+shorter intervals cost more processor time per point, and `--interval auto` would find another
+interval in each run."""
 
 
 def runtime() -> list[Spec]:
@@ -92,14 +93,16 @@ def bandwidth() -> list[Spec]:
 
 
 def stragglers() -> list[Spec]:
-    """Fig. 9: more and more unequal workers, and more and more slow ones."""
+    """Fig. 9: one worker that is 2, 4 and 8.6 times slower than the others, and two and three slow
+    workers of four."""
     skew = [((3, factor),) for factor in (2.0, 4.0, 8.6)]
     several = [tuple((worker, 4.0) for worker in range(4 - slow, 4)) for slow in (2, 3)]
     return [Spec("kmeans", policy, slow) for slow in (EQUAL, *skew, *several) for policy in FOUR]
 
 
 def coordination() -> list[Spec]:
-    """Fig. 13: barriers that the lead announces, and barriers by the workers' own timers."""
+    """Fig. 13: rounds that the lead ends with a message, and rounds that end by the workers' own
+    timers."""
     return [
         Spec(problem, policy, SLOW_4X) for problem in PASSED for policy in ("fspv, central", "fspv")
     ]

@@ -27,7 +27,7 @@ OUTER = "nesterov:lr=0.7,momentum=0.9"
 MARGIN = 0.01
 MOST_BYTES = 1.2
 """The allowed number of bytes, as a multiple of the bytes of `bsp` divided by the number of local
-steps. Workers also pull the first and the last version."""
+steps. It is above 1, because workers also pull the first and the last version."""
 _LIMIT_S = 1800.0
 
 Results = dict[str, list[dict[str, Any]]]

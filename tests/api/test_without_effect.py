@@ -1,4 +1,4 @@
-"""Options that change nothing under the policy of a job are named."""
+"""The command names the options that have no effect under the policy of a job."""
 
 from polyrhythm.api.checks import without_effect
 from polyrhythm.wire.messages import JobSpec

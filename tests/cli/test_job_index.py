@@ -71,7 +71,8 @@ def test_only_the_user_can_read_the_folder_and_its_entries(environ: dict[str, st
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])
 def test_a_folder_that_others_can_enter_is_not_used(environ: dict[str, str], mode: int) -> None:
-    """The index uses the next folder of its list instead."""
+    """The index ignores a folder that other users can enter, and uses the next folder of its
+    list."""
     index = JobIndex(environ)
     with index.registered(entry()):
         folder_of(environ).chmod(mode)

@@ -120,7 +120,7 @@ def test_a_job_with_replicas_is_resumed_on_one_server(tmp_path: Path) -> None:
     flags = ("--rounds", round_ + 4, "--servers", 1, "--json")
     done = run("resume", "run", *flags, cwd=tmp_path, timeout_s=90, spares=1)
     assert done.returncode == 0, done.stderr
-    assert "--replicas is 0 now, not 1: there are fewer other servers" in done.stderr
+    assert "--replicas is lowered from 1 to 0: there are too few other servers" in done.stderr
     assert json.loads(done.stdout)["servers"] == 1
 
 
@@ -135,7 +135,7 @@ def test_a_job_with_replicas_is_resumed_on_one_server(tmp_path: Path) -> None:
         (("--target", "f1=x"), "--target 'f1=x' is not understood: 'x' is not a number"),
         (
             ("--target", "accuracy=0.9", "--target-accuracy", 0.8),
-            "there are 2 targets for accuracy: give one",
+            "there are 2 targets for accuracy: give only one",
         ),
         (("--keep-best", "objective"), "--keep-best is 'objective': give a metric that workers"),
         (("--keep-best", "a b"), "--keep-best is 'a b': 'a b' is not the name of a metric"),

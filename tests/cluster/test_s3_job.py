@@ -24,10 +24,11 @@ def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
     tmp_path: Path, s3_server: S3Server, s3_url: str
 ) -> None:
     """The job trains on while the server is stopped, and makes checkpoints again afterwards. All
-    its processes are then killed, and another number of servers and workers resumes it."""
+    its processes are then killed, and the job resumes with other numbers of servers and workers."""
     size = ("--workers", 2, "--servers", 2, "--min-step", "100ms")
     store = ("--store", s3_url, "--checkpoint-every", "2rounds")
-    # the command needs spare children (`spares`), because it opens the store before it forks
+    # The command opens the store before it forks, so it needs processes that were forked earlier
+    # (`spares`).
     with Command(*JOB, *size, *store, cwd=tmp_path, spares=1) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         s3_server.kill()

@@ -67,8 +67,8 @@ def test_sgd_with_rate_1_is_plain_averaging_bit_for_bit() -> None:
 
 
 def test_the_workers_own_rate_does_not_scale_the_outer_step() -> None:
-    """With a tenth of the workers' rate, plain SGD changes the model by about a tenth; the outer
-    step must add the same share of this change."""
+    """With a tenth of the learning rate, the workers' local steps change the model by a tenth as
+    much. At both rates the outer step must apply the same share, half of the change."""
     moved = []
     for rate in (0.1, 0.01):
 

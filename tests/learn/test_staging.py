@@ -168,7 +168,7 @@ def test_excluded_time_does_not_count_as_computing(monkeypatch: pytest.MonkeyPat
     now_ns[0] += 2 * MS
     pacer.pace(1)
     pacer.resume(time.monotonic_ns())
-    # the worker evaluates for 5 ms of these 7 ms, which do not count as computing
+    # 5 ms of these 7 ms are evaluation, which does not count as computing
     now_ns[0] += 7 * MS
     pacer.exclude_time(5 * MS)
     pacer.pace(1)

@@ -78,8 +78,8 @@ def test_people_read_it_too(tmp_path: Path) -> None:
     text = summary_text({**described(JobSpec(job="")), **summarise(run_of_two())}, tmp_path)
     assert (
         "  all workers: computing 4.0 s, waiting 1.0 s, transferring 3.0 s, redone 0.5 s;"
-        " 50% of the time computing (80% of the time until each round's slowest worker had computed)\n"
-        in text
+        " 50% of the time computing (80% of the time before the"
+        " slowest worker of each round had computed)\n" in text
     )
 
 

@@ -118,7 +118,8 @@ def test_timestamp() -> None:
 
 def test_stream() -> None:
     """ "given that TCP is a stream-oriented protocol, a delimiter is necessary for a receiving node
-    to determine the end of message in a data stream" """
+    to determine the end of message in a data stream". The receiver must find every message in a
+    stream."""
     decoder = Decoder(Digest.SHA1, MEMBER)
     stream = frame() + frame()
     decoder.target()[: len(stream)] = stream
@@ -198,8 +199,8 @@ worker = "worker-0"
 
 
 def test_the_initiator_broadcasts_to_all_peers_periodically() -> None:
-    """ "The heartbeat initiator broadcasts heartbeat message to all connect peers periodically": the
-    lead to all linked peers, and each peer to the lead."""
+    """ "The heartbeat initiator broadcasts heartbeat message to all connect peers periodically":
+    the lead sends heartbeats to all linked peers, and each peer sends heartbeats to the lead."""
     pacemaker = Pacemaker(m.JobSpec(job="j", heartbeat_s=0.5))
     beats = [pacemaker.handle(ev.Tick(), at * SECOND // 10) for at in range(10, 31)]
     assert [type(effect) for effects in beats for effect in effects] == [fx.BeatAll] * 5
@@ -234,7 +235,8 @@ what = "stop"
 def test_a_silent_worker_is_removed() -> None:
     """ "If one node, either server or worker node, is not heard over within a predetermined time
     interval, it is considered disconnected. As a result, the disconnected node is removed from the
-    status table maintained by its peers." The interval follows the rhythm of its heartbeats."""
+    status table maintained by its peers." Here the interval is computed from the node's own earlier
+    heartbeats."""
     run = Simulated(STOPPED.format(who='worker = "worker-1"'))
     (evicted,) = run.noted("evicted")
     assert evicted["name"] == "worker-1"
@@ -244,7 +246,8 @@ def test_a_silent_worker_is_removed() -> None:
 
 @pytest.mark.parametrize("machine", ["worker", "server"])
 def test_workers_and_servers_disconnect_from_a_silent_lead(machine: str) -> None:
-    """ "Such a module also exists in worker nodes." """
+    """ "Such a module also exists in worker nodes." Workers and servers watch the heartbeats of the
+    lead, and end when the lead is silent for too long."""
     node = WorkerMachine("w") if machine == "worker" else ServerMachine(1, m.JobSpec(job="j"))
     node.handle(ev.LeadLinked(0.5, 4.0), SECOND)
     seen = [

@@ -66,7 +66,8 @@ def test_parameters_are_partitioned_among_servers() -> None:
 
 def test_a_server_that_leaves_moves_only_its_own_key_range() -> None:
     """ "its flexibility in accommodating server additions or removals without requiring extensive
-    rebalancing of key ranges among the remaining servers" """
+    rebalancing of key ranges among the remaining servers": when a server leaves, only its own
+    slices move."""
     before = primaries([0, 1, 2, 3])
     after = primaries([0, 2, 3], current=before)
     moved = {slice_ for slice_ in before if before[slice_] != after[slice_]}
@@ -74,7 +75,7 @@ def test_a_server_that_leaves_moves_only_its_own_key_range() -> None:
 
 
 def test_a_server_that_joins_takes_only_its_share() -> None:
-    """The same sentence as in the test above, for servers that are added."""
+    """When a server joins, slices move only to this server, and no more than its share."""
     before = primaries([0, 2, 3])
     after = primaries([0, 1, 2, 3], current=before)
     moved = {slice_ for slice_ in before if before[slice_] != after[slice_]}
@@ -84,7 +85,8 @@ def test_a_server_that_joins_takes_only_its_share() -> None:
 
 def test_the_slices_of_a_server_that_leaves_are_distributed_evenly() -> None:
     """ "This random assignment ensures that the departure of a server does not disproportionately
-    burden the other servers, maintaining a balanced distribution of key ranges" """
+    burden the other servers, maintaining a balanced distribution of key ranges": the other servers
+    get equally many slices."""
     before = primaries([0, 1, 2, 3])
     loads = Counter(primaries([0, 2, 3], current=before).values())
     assert loads == {0: 40, 2: 40, 3: 40}
@@ -96,7 +98,8 @@ def test_the_slices_of_a_server_that_leaves_are_distributed_evenly() -> None:
 def test_with_three_servers_and_two_replicas_each_server_has_all_slices() -> None:
     """ "Let's consider a scenario where we have three servers in the system and k = 2. In this case,
     server 1 stores replicas of the key ranges belonging to both server 2 and server 3 (...) Similarly,
-    server 2 and server 3 also hold replicas of the key ranges owned by the other two servers." """
+    server 2 and server 3 also hold replicas of the key ranges owned by the other two servers." So
+    each of three servers holds all slices, as a primary or as a replica."""
     routes = Ring([1, 2, 3]).place(SLICES, 2)
     for server in (1, 2, 3):
         copied = {route.primary for route in routes if server in route.replicas}

@@ -39,8 +39,8 @@ SlowFold = Annotated[
 
 
 def staged(min_step: str | None, **of_some: list[str] | None) -> dict[str, str]:
-    """The given flags in the form that a job's spec has. `of_some`: per flag, one item for each
-    process that it names."""
+    """The given flags as a job's spec stores them: one text per flag. `of_some`: for each flag that
+    can be repeated, the values that the user gave."""
     flags = {} if min_step is None else {"min-step": min_step}
     for name, items in of_some.items():
         if items:

@@ -15,11 +15,12 @@ def targets_of(
     given: Given, accuracy: float | None = None, objective: float | None = None
 ) -> tuple[Target, ...]:
     """The targets of a job. `accuracy` and `objective`: the values of --target-accuracy and
-    --target-objective. Raises UsageError if one is wrong or if two are about one metric."""
+    --target-objective. Raises UsageError if a target is wrong, or if two targets name the same
+    metric."""
     targets = [_parsed(text) for text in _texts(given)]
     if accuracy is not None:
         if not 0 < accuracy <= 1:
-            raise UsageError(f"--target-accuracy is {accuracy}: give a share of 1, such as 0.95")
+            raise UsageError(f"--target-accuracy is {accuracy}: give a value above 0 and at most 1")
         targets.append(Target("accuracy", float(accuracy), True))
     if objective is not None:
         if not math.isfinite(objective):
@@ -28,7 +29,7 @@ def targets_of(
     names = [target.metric for target in targets]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"there are {names.count(name)} targets for {name}: give one")
+            raise UsageError(f"there are {names.count(name)} targets for {name}: give only one")
     return tuple(targets)
 
 

@@ -128,7 +128,9 @@ def resume(
     )
     if replicas is None and spec.replicas >= spec.servers > 0:
         left = spec.servers - 1
-        _say(f"--replicas is {left} now, not {spec.replicas}: there are fewer other servers")
+        _say(
+            f"--replicas is lowered from {spec.replicas} to {left}: there are too few other servers"
+        )
         spec = msgspec.structs.replace(spec, replicas=left)
     _check_goal(spec, read_record(opened, found, Record).passes)
     job = spec.path or spec.name

@@ -15,8 +15,8 @@ from polyrhythm.wire.frames import Frame
 from polyrhythm.wire.messages import Message
 
 _FAR_AWAY = ("192.0.2.1", 9)
-"""An address that no host has. To connect a UDP socket to it sends nothing, but shows which local
-address would be used."""
+"""An address that no host has. Connecting a UDP socket to this address sends nothing, but shows
+which local address would be used."""
 CONNECT_TIMEOUT_S = 10.0
 _BUFFER_NBYTES = 512 * 1024
 """The buffer size of a socket whose other end is on this machine. The kernel would let the buffer
@@ -120,8 +120,8 @@ def _advice(host: str) -> str:
 
 
 def reached_at(host: str) -> str:
-    """The address at which other processes reach a server that listens on `host`: if it listens on
-    every address of this machine, one that other machines can reach."""
+    """The address at which other processes reach a server that listens on `host`. If `host` stands
+    for every address of this machine, the result is an address that other machines can reach."""
     if host not in ANY_HOST:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -53,7 +53,7 @@ def describe(
     if not any(group != BUFFERS for _, _, group in named):
         raise UsageError(
             "the optimizer has no parameter of this model to train: all are frozen"
-            " (requires_grad=False), or the optimizer was given others"
+            " (requires_grad=False), or the optimizer has parameters of another model"
         )
     if KINDS[kind].steps_on_servers and any(
         _has_stepped(state) for state in optimizer.state.values()
@@ -79,7 +79,8 @@ def describe(
 
 
 def merge(models: Sequence[tuple[str, ModelSpec]]) -> ModelSpec:
-    """One spec of several models, with their names before the names of their tensors."""
+    """Join the specs of several models to one spec. The name of each model is put before the names
+    of its tensors."""
     tensors: list[TensorSpec] = []
     groups: list[dict[str, Option]] = []
     state: list[StateName] = []

@@ -51,8 +51,9 @@ class Points:
         """The chunks of the last batch in the order of its points, and how many points belong to
         each; None if the points of a chunk are not neighbours."""
         self._todo: deque[int] = deque()
-        """The chunks that are left of the pass `_todo_pass`, in order, if they are known. They are
-        kept because finding them again for every batch takes long if a worker has many chunks."""
+        """The chunks that are left of the pass `_todo_pass`, in the order of their visits, if they
+        are known. They are kept because finding them again for every batch takes long if a worker
+        has many chunks."""
         self.begin(least)
         self._shared = shared
         self._wanted = order
@@ -71,8 +72,8 @@ class Points:
         leased to it are included."""
         self._lease: Leased | None = None
         self._log: list[dict[int, tuple[int, int]]] = []
-        """Per call of `next` that may be taken back: the positions before it, in the chunks that it
-        used."""
+        """For each call of `next` that may be taken back: the positions before the call, in the
+        chunks from which it took points."""
         self._todo_pass = 0
         self._last_shuffled: tuple[tuple[int, int], int, Indices] | None = None
         self._last_ranked: tuple[Leased, int, dict[int, Indices], Indices] | None = None
@@ -173,7 +174,7 @@ class Points:
 
     def _may_skip(self) -> bool:
         """Whether a remainder may be skipped although no batch of its pass precedes it. The last
-        remainder that this worker visits may not, because progress is reported only with a
+        remainder of this worker may not be skipped, because progress is reported only with a
         batch."""
         last = self._epochs is not None and self._this_pass() + 1 >= self._epochs
         return self.everything >= self._whole and not last
@@ -261,8 +262,8 @@ class Points:
         return kept[2], kept[3]
 
     def _in_order(self, this_pass: int) -> deque[int]:
-        """The chunks of this pass in order: first a chunk that is partly visited, then the others
-        as shuffled for this pass."""
+        """The chunks of this pass in the order of their visits: first a chunk that is partly
+        visited, then the others as shuffled for this pass."""
         rank = np.random.default_rng((self._seed, this_pass, 1)).permutation(max(self._at) + 1)
         left = (number for number, (passes, _) in self._at.items() if passes == this_pass)
         return deque(sorted(left, key=lambda number: (self._at[number][1] == 0, rank[number])))

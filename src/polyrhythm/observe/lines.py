@@ -2,8 +2,8 @@
 
 *A line is shown when it is complete.* A program that draws a progress bar writes carriage returns
 and no line end: of such a line only the newest text is kept, and it can be shown at any time. Bytes
-that are not UTF-8, and control characters other than tabs and colours, are shown escaped. Long lines
-are cut; the log of the process has all of them.
+that are not UTF-8, and control characters other than tabs and colours, are shown escaped. Long
+lines are cut; the log of the process has them in full.
 """
 
 import re

@@ -158,7 +158,7 @@ def _overall(state: RunState) -> float | None:
 
 
 def arrival_spread_ms(state: RunState) -> float | None:
-    """The median over rounds of the time from a round's first arrival to its last."""
+    """The median over all rounds of the time from a round's first contribution to its last."""
     spread_ms = state.spread_ms
     return None if spread_ms is None else round(spread_ms, 6)
 
@@ -293,7 +293,7 @@ def _push_row(result: dict[str, Any]) -> str:
 
 
 def _time_row(time: dict[str, float], overall: float, per_round: float | None) -> str:
-    until = "of the time until each round's slowest worker had computed"
+    until = "of the time before the slowest worker of each round had computed"
     within = "" if per_round is None else f" ({percent(per_round)} {until})"
     redone = f", redone {time['redone_s']:.1f} s" if time["redone_s"] else ""
     return (

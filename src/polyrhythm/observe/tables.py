@@ -32,8 +32,9 @@ _SHORT = (*("sent", "per s", "points/s"), *("comp.", "wait", "link"))
 _SHORT_NAME = 11
 """The longest name of a worker in the live table; the rest of a longer name is cut."""
 _LIVE_WIDTH = 60
-"""The live table is never wider than this, so that a terminal that becomes narrower does not break
-its lines: the table is redrawn in place by the number of its lines."""
+"""The live table is never wider than this, so that its lines are not broken in a terminal that
+becomes narrower. Broken lines would disturb the redrawing in place, which counts the lines of the
+table."""
 _SHOWN = 24
 """The most workers in a live table, so that it fits the screen."""
 

@@ -55,7 +55,7 @@ class Simulation:
         self.scenario = scenario
         self.job = job
         self.workers: dict[str, WorkerProcess] = {}
-        """Per name of a worker, the process that joined last."""
+        """For each name of a worker, the process that was the last to join under this name."""
         self.operators: list[OperatorProcess] = []
         self._clock = clock
         self._rng = random.Random(seed)

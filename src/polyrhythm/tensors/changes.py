@@ -32,8 +32,9 @@ class _Buffer:
 
 
 class BufferChanges:
-    """`flat` are the spaces on which the model computes, `here` those into which versions that
-    arrive are written. Both are the same memory unless `aside` is set."""
+    """`flat`: the spaces on which the model computes. `here`: the spaces into which arriving
+    versions are written. `aside`: whether `here` is separate memory; otherwise both are the same
+    memory."""
 
     def __init__(
         self,
@@ -73,17 +74,18 @@ class BufferChanges:
             base.copy_(self._flat[index])
 
     def land(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """Write these parts of a slice of a new version to their places. The other parts are the
-        same as in the previous version."""
+        """Write the parts of a slice that a new version changes to their places. All parts of the
+        slice that `parts` does not name are as in the previous version."""
         here = self._here[slice_.space][slice_.offset : slice_.offset + slice_.length]
-        # without `aside`, `here` has changed since the version arrived: take the other parts from
-        # the base
+        # If `aside` is not set, the model computes in `here` and may have changed it. So the parts
+        # that were not sent are copied from the base.
         if not self._left:
             here.copy_(self._base[slice_.space][slice_.offset : slice_.offset + slice_.length])
         length = parts_length(slice_, parts)
         if length is None or length * here.element_size() != len(data):
             raise LinkError(
-                f"the peer sent {len(data)} bytes for parts {list(parts)} of slice {slice_.id}"
+                f"the peer sent {len(data)} bytes, which do not fit parts {list(parts)} of slice"
+                f" {slice_.id}"
             )
         incoming = tensor_over(data, here.dtype) if length else here[:0]
         for part, piece in pieces_of(slice_, incoming, parts):
@@ -120,14 +122,14 @@ class BufferChanges:
                 now.copy_(self._of(self._base, buffer))
 
     def set_apart(self) -> None:
-        """Make the values of the last contribution the base of changes: it is in flight, so its
-        changes must not be sent again."""
+        """Make the values of the last contribution the base of changes. The contribution is in
+        flight, so its changes must not be sent again."""
         for index, left in self._left.items():
             self._base[index].copy_(left)
 
     def rebase(self) -> None:
-        """Replace the base by the version that arrived aside, and keep the local changes since the
-        last contribution."""
+        """Replace the base by the version that has arrived in separate memory, and keep the local
+        changes since the last contribution."""
         for buffer in self._all:
             now, left, here = (
                 self._of(spaces, buffer) for spaces in (self._flat, self._left, self._here)

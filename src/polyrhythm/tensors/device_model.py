@@ -265,7 +265,7 @@ class DeviceModel(FlatModel):
         parts = [(space, first, end, self._outgoing[space]) for space, first, end in self._dense]
         for space, first, end, outgoing in parts:
             targets[space][first:end].copy_(outgoing[first:end], non_blocking=True)
-        # The copy is ordered before the check, so that the host prepares the check while the device
+        # The copy is started before the check, so that the host prepares the check while the device
         # copies.
         if model is None:
             return [largest_of(outgoing[first:end]) for _, first, end, outgoing in parts]

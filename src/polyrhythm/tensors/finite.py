@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 FEW = 32768
-"""For at most this many elements, a call takes most of the time, and a call of numpy takes less
-than one of torch."""
+"""Up to this many elements, the fixed cost of a call takes most of the time. This cost is lower for
+numpy than for torch."""
 _NUMPY = (torch.float32, torch.float64)
 Numbers = npt.NDArray[np.floating[Any]]
 

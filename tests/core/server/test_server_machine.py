@@ -1,4 +1,5 @@
-"""The server machine reports contributions, folds only on order of the lead, and tracks its readers."""
+"""The server machine reports contributions, folds only when the lead orders it, and keeps track of
+its readers."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev

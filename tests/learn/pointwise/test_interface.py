@@ -70,9 +70,9 @@ def test_a_layout_gives_back_what_was_made_flat() -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"sum": np.zeros(2)}, "must be 'sum', 'count', and the algorithm returned 'sum'"),
+        ({"sum": np.zeros(2)}, "must be 'sum', 'count', but the algorithm returned 'sum'"),
         ({"sum": np.zeros(3), "count": np.zeros(())}, "'sum' of the statistics has the shape"),
-        ({"sum": np.zeros((2, 1)), "count": np.zeros(())}, r"shape \(2, 1\) and needs \(2,\)"),
+        ({"sum": np.zeros((2, 1)), "count": np.zeros(())}, r"shape \(2, 1\), but must have \(2,\)"),
         ({"sum": np.array([1.0, np.nan]), "count": np.zeros(())}, "'sum' of the .* not finite"),
     ],
 )

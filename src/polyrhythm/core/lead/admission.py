@@ -9,8 +9,8 @@ class Admission:
     """Checks hellos, and keeps the workers that wait for admission.
 
     *A process must use this protocol version and belong to this job; a process that names no job
-    may join any. Workers wait until every server has joined, because a worker is told all servers
-    when it is admitted.*
+    may join any. Workers wait until every server has joined, because a worker is told the addresses
+    of all servers when it is admitted.*
     """
 
     def __init__(self, job: str) -> None:

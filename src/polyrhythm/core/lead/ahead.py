@@ -1,8 +1,8 @@
 """Progress in chunks that belongs to the next fold, and not to the one under way.
 
-*A contribution that becomes complete after a fold was ordered is in the version after it. So a version
-that was just folded does not contain the last visits of all chunks: neither a checkpoint nor the end of
-the job may count these visits.*
+*A contribution that becomes complete after a fold was ordered belongs to the next fold. So the
+version of the ordered fold may lack the last visits of some chunks: neither a checkpoint of this
+version nor the end of the job may count these visits.*
 """
 
 from typing import TypeAlias

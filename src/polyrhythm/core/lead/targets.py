@@ -18,8 +18,8 @@ from polyrhythm.wire.messages.reasons import Field
 
 PATIENCE = 20
 _SAID_AFTER = 3
-"""If no worker evaluates, the lead says that a metric is missing after this many reports of another
-one."""
+"""If no worker evaluates, the lead says that a metric is missing after a worker has reported
+another metric this many times."""
 _PASSES = 2
 _SILENT_NS = 30 * 10**9
 """If no worker has reported anything for this long, the lead says so in a line."""
@@ -38,7 +38,8 @@ class Targets:
         self._missing = {target.metric for target in job.targets}
         """The metrics of targets that no worker has reported yet."""
         self._counts: Counter[tuple[int, str]] = Counter()
-        """How often each worker has reported each metric, while a target is missing."""
+        """How often each worker has reported each metric. Counted while the metric of a target is
+        missing."""
         self._said = False
 
     # -- values --------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 announced.
 
 *The lead announces a server with its incarnation in `Place`, and a worker in `Introduced` when it
-admits the worker. This message and the hello of the peer travel over different links, so a peer
+admits the worker. The announcement and the hello of the peer travel over different links, so a peer
 that is not announced yet waits for up to five seconds before it is refused. These peers are refused
 at once: a peer that the lead has replaced by a later incarnation; a server with a lower number,
-because this server dials those; and a worker without a number or an incarnation, because the lead
-gives both to every worker. Nothing that a peer sends is read before its link is bound.*
+because this server itself dials the servers with lower numbers; and a worker without a number or an
+incarnation, because the lead gives both to every worker. Nothing that a peer sends is read before
+its link is bound.*
 """
 
 from collections.abc import Iterable

@@ -39,7 +39,7 @@ class ServerMachine:
         self._lead = LeadWatch()
         """Watches the heartbeats of the lead. A server in the lead's own process does not use it,
         because the two live and stop together."""
-        # an object's attribute is read faster than its class's
+        # reading an attribute of the object is faster than reading one of its class
         self._handlers = self._HANDLERS
 
     # -- the machine ---------------------------------------------------------------------------
@@ -263,8 +263,8 @@ class ServerMachine:
         state.cutting = 0
         state.tell_lead(m.CutTaken(**state.identity(), number=event.number, torn=event.torn))
         # A waiting fold comes before waiting routes. With rounds, the lead ordered it before it sent
-        # the routes, and it contains contributions to the present slices. Its members are as new as
-        # those that came with the routes.
+        # the routes, and it contains contributions to the present slices. The members that the fold
+        # names are as new as those that came with the routes.
         fold, self._waiting_fold = self._waiting_fold, None
         if fold is not None:
             self._on_fold(fold, now_ns)

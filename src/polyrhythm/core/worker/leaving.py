@@ -2,9 +2,10 @@
 
 *A worker that was evicted rejoins under a new incarnation; its contributions that were not
 acknowledged are dropped. A worker that has lost its link to a server which is still part of the
-job, or that could not reach a server, rejoins in the same way. It tells the lead, because a job
-whose last worker rejoins must wait for it. A worker that is told to leave does not wait for other
-workers. It leaves when every contribution is acknowledged, or after a time limit.*
+job, or that could not reach a server, rejoins in the same way. A worker that rejoins tells the lead
+so, because a job whose last worker rejoins must wait for this worker. A worker that is told to
+leave does not wait for other workers. It leaves when every contribution is acknowledged, or after a
+time limit.*
 """
 
 from polyrhythm.core import events as ev
@@ -87,8 +88,8 @@ class Departure:
             self.fail(message.reason, now_ns)
 
     def _end_loop(self, reason: Reason, now_ns: int) -> None:
-        """The job ended while this worker was not a member. It cannot read the final version, but
-        its loop ends without an error, with the parameters that the worker has."""
+        """The job ended while this worker was not a member. This worker cannot read the final
+        version, but its loop ends without an error, with the parameters that the worker has."""
         state = self._state
         state.job_over = True
         state.over_because = reason
@@ -98,7 +99,7 @@ class Departure:
         state.outbox.do(Note(WITHOUT_PARAMETERS, reason.noted()))
         state.outbox.do(StopWaiting(stop=True))
 
-    # -- losing its place ----------------------------------------------------------------------
+    # -- eviction and lost links ---------------------------------------------------------------
 
     def on_evicted(self, message: m.Evicted, now_ns: int) -> None:
         if message.incarnation == self._state.outbox.incarnation:
@@ -132,9 +133,9 @@ class Departure:
             self._lose_place(reason, now_ns)
 
     def miss(self, parted: Parted, now_ns: int) -> None:
-        """The lead has not said in time whether a server that is not linked is lost. The worker
-        rejoins, and so learns which servers the job has. If it then cannot reach the same server a
-        second time, it fails."""
+        """The lead has not said in time whether a server to which this worker has no link is lost.
+        The worker rejoins, and so learns which servers the job has. If it then cannot reach the
+        same server a second time, it fails."""
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached:

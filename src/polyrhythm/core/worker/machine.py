@@ -51,7 +51,7 @@ class WorkerMachine:
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         state, kind = self._state, type(event)
         effects: list[Effect] = []
-        state.outbox.do = effects.append  # as `begin` does, but without a call for every event
+        state.outbox.do = effects.append  # like `begin`, but without the call
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]
@@ -112,7 +112,7 @@ class WorkerMachine:
         state = self._state
         state.pushes.check()
         if state.phase is Phase.COMPUTING and not state.mode.landing.whole:
-            raise InvariantBroken("computing on a mixture of versions")
+            raise InvariantBroken("the worker computes on a mixture of versions")
         before, event = self._before, self._event
         if state.phase is not before and state.phase not in TABLE[before].get(event, ()):
             change = f"changed the worker's phase from {before.value} to {state.phase.value}"
@@ -153,8 +153,8 @@ class WorkerMachine:
 
     @property
     def unacknowledged(self) -> int:
-        """The number of contributions of this incarnation that are not acknowledged, so that
-        servers may still read their buffers."""
+        """The number of contributions of this incarnation that are not acknowledged. Servers may
+        still read the buffers of these contributions."""
         return len(self._state.pushes.outstanding.sent)
 
     @property

@@ -1,9 +1,9 @@
 """Kind statistics: where a worker continues in a chunk of its lease.
 
 *A worker that knows what the points of a chunk have added continues at its own position, if that is
-further than the position in the lease because of contributions in flight. A worker that does not know
-this begins at the position in the lease: it has never visited the points, or only before it gave the
-chunk up.*
+further than the position in the lease because of contributions in flight. A worker that has never
+visited the points, or has given the chunk up since, does not know what they have added. It begins
+at the position in the lease.*
 """
 
 from typing import TypeAlias

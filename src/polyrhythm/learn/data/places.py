@@ -52,8 +52,8 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def find(dataset: DataSet, where: Sequence[DataFolder]) -> FoundFolder | None:
-    """Return the first folder that holds one of the set's forms. In each folder, the complete form
-    is preferred."""
+    """Return the first folder that holds all files of one form of the data set (the complete set,
+    or a smaller copy). In each folder, the complete form is preferred."""
     for place in where:
         if place.path is None:
             continue

@@ -35,7 +35,8 @@ COUNTS = 3
 """How many numbers come before the statistics of the algorithm."""
 _SHARE, _LARGE_SHARE = 0.25, 0.5
 """The share by which a visit may have more or fewer points than requested, so that it ends at the
-end of a chunk. The second value applies if nothing depends on the number of points."""
+end of a chunk. The second value applies long before the end of an interval, when the exact number
+of points does not matter."""
 
 
 class LeasedChunk:
@@ -154,7 +155,7 @@ class LeasedChunk:
 
 
 def _singles(halted: npt.NDArray[np.bool_], first: int, last: int) -> list[tuple[int, int]]:
-    """The ranges of the blocks that are still visited, one block each."""
+    """A range of one block for each block that has not voted to halt."""
     return [(block, block + 1) for block in range(first, last) if not halted[block]]
 
 
@@ -185,7 +186,8 @@ class Chunks:
         self._remembers = has_memory(algorithm)
         self._chunks: dict[int, LeasedChunk] = {}
         self._todo: deque[LeasedChunk] = deque()
-        """The chunks that are left of this pass, in order, if they are known."""
+        """The chunks that are left of this pass, in the order of their visits, if they are
+        known."""
         self.everything = 0
         """The number of points in the lease."""
         self._lease: Leased | None = None

@@ -70,9 +70,10 @@ class Drifted:
             second += square
             second -= error
             far = np.sqrt(second, out=second)
-        # Squared distances that differ by more than two errors are compared correctly. While the
-        # margin lasts, far + near is at least 2 near, so a margin of error / near is enough. And
-        # (far - near)^2 <= far^2 - near^2, so a margin of the root of two errors is enough.
+        # Two squared distances are compared correctly if they differ by more than 2 * error, so
+        # far^2 - near^2 = (far - near) * (far + near) must exceed 2 * error. Because far + near >=
+        # 2 * near, it is enough that far - near exceeds error / near. Because (far - near)^2 <=
+        # far^2 - near^2, it is also enough that far - near exceeds sqrt(2 * error).
         least, lowest = float(np.sqrt(2.0 * error)), float(near.min())
         if lowest > 0.0:
             least = min(least, error / lowest)
@@ -102,8 +103,8 @@ class Drift:
                 now = now + _move(self._centers, centers)
             largest = float(np.sqrt((centers * centers).sum(1).max()))
             if largest > radius:
-                # Adding twice the radius makes all bounds invalid, because no margin exceeds the
-                # distance between two centres.
+                # No margin exceeds the distance between two centres, which is at most twice the
+                # radius. So adding twice the radius to the drift makes all bounds invalid.
                 now, radius = now + 2.0 * radius, 2.0 * largest
             limit = np.nextafter(now.astype(np.float32), np.float32(np.inf))
             self._drifted = Drifted(now, limit, radius, centers.shape[1])

@@ -43,7 +43,7 @@ class ArrayLayout:
         """Return the arrays as views of `buffer`."""
         if buffer.shape != (self.size,) or buffer.dtype != np.float64:
             raise UsageError(
-                f"a buffer of {self.size} float64 values is needed, and it has"
+                f"a buffer of {self.size} float64 values is needed, but this one has"
                 f" {buffer.size} values of {buffer.dtype}"
             )
         found, at = {}, 0
@@ -68,13 +68,13 @@ class ArrayLayout:
         views = self.views(out)
         if arrays.keys() != views.keys():
             raise UsageError(
-                f"{what} must be {_listed(views)}, and the algorithm returned {_listed(arrays)}"
+                f"{what} must be {_listed(views)}, but the algorithm returned {_listed(arrays)}"
             )
         for name, view in views.items():
             array = np.asarray(arrays[name])
             if array.shape != view.shape:
                 raise UsageError(
-                    f"{name!r} of {what} has the shape {array.shape} and needs {view.shape}"
+                    f"{name!r} of {what} has the shape {array.shape}, but must have {view.shape}"
                 )
             view[...] = array
         if not np.isfinite(out).all():

@@ -17,8 +17,8 @@ Labels = npt.NDArray[np.int32]
 Values = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.intp]
 _MANY = 0.1
-"""If more than this fraction of the rows have moved, all rows are searched, because selecting rows
-would cost more."""
+"""If the nearest centre of more than this fraction of the rows has changed, all rows are searched,
+because selecting rows would cost more."""
 
 DISTANCE_BYTES = 8 * 1024 * 1024
 """The distances of a block with more than 64 rows have at most this many bytes. A thread keeps
@@ -27,8 +27,8 @@ arrays of at most this size for the next visit."""
 
 def distance_rows(features: int, k: int, dtype: npt.DTypeLike) -> int:
     """The number of rows in a block. The points of a block fit into the cache of a core. The
-    distances need not fit, because larger blocks cost fewer calls, but with many centres they would
-    fill the memory."""
+    distances need not fit, because larger blocks cost fewer calls. With many centres a block has
+    fewer rows, so that its distances do not fill the memory."""
     size = np.dtype(dtype).itemsize
     return min(block_rows(features * size), max(64, DISTANCE_BYTES // (k * size)))
 

@@ -69,7 +69,8 @@ class Loop(LoopState):
         self._visits.take_received = deliveries.take_memory
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
-        """Take a new lease. `computing`: the machine waits only for this lease."""
+        """Take a new lease. `computing`: whether the machine has all parameters, so that the loop
+        waited for this lease only."""
         self._visits.lease = lease
         if lease.delivers and not self._listens:
             self._listens = True

@@ -83,7 +83,7 @@ _STALLS = st.dictionaries(st.integers(0, 99), st.floats(1.0, 10_000.0), max_size
 def test_a_speed_lies_between_those_of_the_rounds_however_long_one_stalls(
     rounds: list[tuple[float, int]], stalls: dict[int, float]
 ) -> None:
-    """`stalls`: by how many seconds these rounds take longer than the others."""
+    """`stalls`: for each round that stalls, by how many seconds the stall makes it longer."""
     speeds, now_ns, seen = Speeds(), 10**9, []
     speeds.folded([(ONE, False)], 0)
     speeds.visited(ONE, 1)

@@ -41,14 +41,15 @@ _LEAST_GAIN = 0.5
 The chunk moves only if that time becomes shorter by at least this many rounds. Without such a
 limit, chunks moved back and forth between equally fast workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
-"""A difference must be larger than this many standard errors. The first number is for a move of
-many points, the second for a move of one or two chunks between workers that are known to differ."""
+"""Points move only if the measured difference is larger than this many standard errors. The first
+number is for a move of many points. The second is for a move of one or two chunks between workers
+that are known to differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """Each of `sources` gives about `points` points away; `targets` share them evenly. `ends`:
-    `points` is a number of remaining visits, and not of points."""
+    whether `points` counts remaining visits instead of points."""
 
     sources: tuple[Key, ...]
     targets: tuple[Key, ...]
@@ -159,10 +160,10 @@ def finish_pass(
     may_give: Callable[[Key, Key], bool] = lambda source, target: True,
 ) -> Balance:
     """Let all workers finish the present pass and the next one at about the same time, so that no
-    chunk has two visits more than another. `left` of a pace is the number of its visits in this
-    pass, `left_next` in this pass and the next one. `may_give` says whether chunks of one worker may
-    move to another. Workers are not grouped, because workers that are alike may have reached
-    different parts of the pass."""
+    chunk has two visits more than another. `left` of a pace is the number of visits that the worker
+    has left in this pass, `left_next` in this pass and the next one. `may_give` says whether chunks
+    of one worker may move to another. Workers are not grouped, because workers that are alike may
+    have reached different parts of the pass."""
     ranked = sorted(paces, key=lambda pace: (-pace.finish_s, pace.key))
     worst = ranked[0].finish_s - ranked[-1].finish_s
     moves = []
@@ -179,8 +180,9 @@ def finish_pass(
 def _pairs(
     ranked: Sequence[Pace], may_give: Callable[[Key, Key], bool]
 ) -> Iterator[tuple[Pace, Pace]]:
-    """Pair the worker that finishes last with the one that finishes first, and so on. If chunks may
-    not move between the two, the slow worker is paired with the next worker that finishes early."""
+    """Pair the worker that finishes last with the one that finishes first, the second last with the
+    second, and so on. If chunks may not move between the two, the slow worker is paired with the
+    next worker that finishes early."""
     paired: set[Key] = set()
     for at, slow in enumerate(ranked):
         for fast in reversed(ranked[at + 1 :] if slow.key not in paired else ()):
@@ -191,15 +193,15 @@ def _pairs(
 
 
 def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> int:
-    """How many of its chunks that are due in this pass `slow` should give to `fast`, because `slow`
-    would finish the pass later.
+    """How many chunks `slow` should give to `fast`, because `slow` would finish the pass later.
+    Only chunks that `slow` has yet to visit in this pass can be given.
 
-    *If a worker begins the next pass before another one has finished this pass, visits differ by
-    two from when its first chunk is visited until the other one has finished. A move can shorten
-    the time for which visits differ by two, at the end of this pass and of the next one. A chunk
-    that moves must shorten this time by at least half a round. The end of the next pass counts too
-    because a chunk that moves for the sake of this pass makes the target slower in the next one;
-    otherwise it would often have to come back.*"""
+    *An early worker may begin the next pass while a late worker is still in this pass. Visits then
+    differ by two from the moment at which the early worker has visited its first chunk again until
+    the late worker has finished. A move of chunks can shorten this time, at the end of this pass
+    and of the next one. Each chunk that moves must shorten the sum of both times by at least half a
+    round. The end of the next pass counts because a chunk that moves now makes the target slower in
+    the next pass; otherwise the chunk would often have to come back.*"""
     apart_s, next_s = slow.finish_s - fast.finish_s, slow.finish_next_s - fast.finish_next_s
     noise = math.hypot(*(each.finish_s * each.error / each.seconds for each in (slow, fast)))
     if apart_s <= max(chunk * fast.seconds, _LIKELY * noise):
