@@ -70,7 +70,7 @@ class Group:
 
     def __init__(self, workers: int, connections: list[Connection]) -> None:
         self.connections = connections
-        self.stretch = int(96 / math.log2(max(workers, 2)))  # W ** stretch is at most 2 ** 96
+        self.stretch = int(96 / math.log2(max(workers, 2)))  # float32 holds W ** stretch <= 2 ** 96
 
     def measure(self, rounds: int) -> float:
         """Run the rounds, and check their result. Returns the rounds per second."""

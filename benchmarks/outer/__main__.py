@@ -9,8 +9,8 @@ optimizer between two exchanges; their servers add the average of the changes, o
 outer optimizer with it. The outer optimizer has the values that DiLoCo's authors recommend, and the
 workers' optimizer is the job's own: nothing is tuned to the test set. With `--check`, the exit
 status is 1 if the accuracy with the outer optimizer is more than 1 percentage point below that of
-`bsp`, or if it exchanges more than 1.2 times the bytes of `bsp` divided by the number of local
-steps.
+`bsp`, or if training with it exchanges more than 1.2 times the bytes of `bsp` divided by the number
+of local steps.
 """
 
 import argparse

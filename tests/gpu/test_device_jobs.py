@@ -321,8 +321,8 @@ def test_a_worker_without_memory_leaves_with_one_line_and_the_others_continue(
 @pytest.mark.cluster
 @pytest.mark.gpu
 def test_a_kernel_that_fails_is_reported_as_the_failure_of_its_worker(tmp_path: Path) -> None:
-    """After such an error, every call of CUDA in this process fails, also those that end its
-    copies."""
+    """After a kernel has failed, every call of CUDA in its process fails, even the calls that wait
+    for copies."""
     job = tmp_path / "failing.py"
     job.write_text(
         "import torch\n"

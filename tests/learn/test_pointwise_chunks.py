@@ -102,7 +102,8 @@ def test_a_chunk_that_is_given_up_is_subtracted(algorithm: Algorithm) -> None:
 
 @both
 def test_points_that_are_missing_from_the_sum_are_visited_first(algorithm: Algorithm) -> None:
-    """Only the lease of the second chunk moves to the worker, which has visited the first one."""
+    """The worker has visited its first chunk. It then gets the lease of a second chunk, without the
+    memory of that chunk's points."""
     chunks = make(algorithm, FIRST)
     chunks.visit(1000, PARAMETER)
     third = ChunkLease(2, 25, 50, 1, 0)

@@ -1,8 +1,8 @@
 """Test whether every element of a tensor is finite.
 
 If the sum of all elements is finite, so are the elements; computing it is fast. Otherwise the sum
-may only have overflowed, and every element is tested. For few elements the maximum and the minimum
-are tested instead."""
+may have overflowed although all elements are finite, so every element is tested. For few elements
+the maximum and the minimum are tested instead."""
 
 import math
 from typing import Any

@@ -51,7 +51,7 @@ class LeasedChunk:
         self._block = block
         count = -(-self.length // block)
         self._last: list[Array | None] = [None] * count
-        """Without memory: what each block has added."""
+        """If the algorithm has no memory: what each block has added to the statistics."""
         self._generations = np.zeros(count, np.int64)
         """The generation of each block: the generation in which it was visited last. 0: it was
         never visited."""

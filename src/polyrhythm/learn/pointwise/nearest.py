@@ -84,15 +84,15 @@ class MovedRows:
     label: Labels
     """The nearest centres of these rows."""
     best: Values
-    """For all rows the compared distance to the nearest centre."""
+    """For all rows, the distance to the nearest centre, as |c|^2 - 2 x.c."""
     distance: Values
     own: Rows
     """For all rows, the position of the distance to the nearest centre in the flattened
     distances."""
 
     def second(self, scratch: Scratch) -> Values:
-        """For all rows the compared distance to the second nearest centre. This overwrites
-        `distance`."""
+        """For all rows, the distance to the second nearest centre, as |c|^2 - 2 x.c. This
+        overwrites `distance`."""
         self.distance.reshape(-1)[self.own] = np.inf
         out: Values = scratch.second[: len(self.best)]
         return np.minimum.reduce(self.distance, axis=0, out=out)

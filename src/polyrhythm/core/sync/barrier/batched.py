@@ -1,7 +1,7 @@
 """BSPB and BSPV: BSP with large batches, the baselines that FSP is compared with (FSP §6.1).
 
-Under BSPB a batch is all points of a worker. Under BSPV its size is found at the start by cost and
-benefit (`batch_size`).
+Under BSPB a batch is all points of a worker. Under BSPV the batch size is chosen at the start of
+the job, by a comparison of cost and benefit (`batch_size`).
 """
 
 from msgspec.structs import replace
