@@ -100,7 +100,8 @@ def test_weights_by_workers_with_gradients() -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "psp", "fsp"])
 def test_every_policy_that_averages_local_steps_learns_with_an_outer_optimizer(sync: str) -> None:
-    """Least squares with one weight. Under psp workers train through the barrier and rebase."""
+    """Least squares with one weight. Under psp workers train during the barrier, and then add their
+    newer changes to the new version."""
     final: list[float] = []
 
     def main(worker: Worker) -> None:

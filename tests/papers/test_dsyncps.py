@@ -64,7 +64,7 @@ def test_preamble() -> None:
 )
 def test_event_type(event: str, kind: type[m.Message]) -> None:
     """ "The evtType represents the type of a message. The specific types of message are shown in
-    Table 1.": a frame of that type is read back as the message that it names."""
+    Table 1.": a frame with the type of a message is decoded to that message."""
     message = SAMPLES[kind]
     stream = b"".join(encode(message, [], digest=Digest.SHA1, timestamp_ns=0))
     assert stream[8] == EventType[event]

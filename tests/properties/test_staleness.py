@@ -29,7 +29,8 @@ SEARCH = settings(stateful_step_count=40)
 HUNT = settings(
     SEARCH, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
 )
-"""Settings for rules that are switched off: the first violation is enough, so do not shrink it."""
+"""Settings for tests that switch a rule off. The first violation that hypothesis finds is enough,
+so hypothesis does not look for a smaller one."""
 
 
 class Gate(RuleBasedStateMachine):

@@ -14,7 +14,8 @@ from polyrhythm.sim.simulation import Simulation
 
 
 class Run:
-    """Runs a scenario to its end. `resumed`: the record of the checkpoint with which it begins."""
+    """Runs a scenario to its end. `resumed`: the record of the checkpoint from which the job
+    resumes."""
 
     def __init__(
         self, text: str, *, seed: int = 0, check: bool = True, resumed: Record | None = None

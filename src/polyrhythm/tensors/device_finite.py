@@ -1,8 +1,8 @@
 """Test on a device whether tensors are finite, without allocating memory of their size, and with
 one result for all tensors.
 
-The largest magnitude of a tensor is finite if all of its elements are finite. It is NaN if one of
-them is NaN.
+The largest magnitude of a tensor is finite only if all of its elements are finite, because NaN in
+any element makes the magnitude NaN.
 """
 
 import math

@@ -301,7 +301,7 @@ class DeviceModel(FlatModel):
             flat, base = self._flat[index], self._base[index]
             pieces, scratch = [], torch.empty_like(flat[: next(chunks_of(flat))[1]])
             for begin, end in chunks_of(flat):
-                # `scratch` can be overwritten at once: the device copies the last piece before it
+                # `scratch` can be overwritten now: the device copies the previous piece before it
                 # computes this one.
                 change = torch.sub(flat[begin:end], base[begin:end], out=scratch[: end - begin])
                 self._download(targets[index][begin:end], change)

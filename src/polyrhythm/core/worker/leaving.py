@@ -47,8 +47,8 @@ class Departure:
             return False
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
-        # From now on the worker drops versions that are pushed to it. If it needs the final
-        # version, it must pull it.
+        # From now on the worker drops versions that are pushed to it. A worker that needs the final
+        # version must pull that version.
         state.mode.must_pull = True
         state.mode.expect(None)
         state.outbox.do(StopWaiting())

@@ -57,8 +57,8 @@ class ReplicaApply:
         with self._locks.of(message.slice):
             with self._ledger_lock:
                 if not self._ledger.accepts(message.server, message.slice):
-                    # the sender is not the primary of this slice, or the state of the slice has not
-                    # arrived yet
+                    # ignore the step: its sender is not the primary of this slice, or the slice's
+                    # state has not arrived yet
                     return None
                 new = self._ledger.may_copy(message.server, message.stamp)
             if new:

@@ -74,7 +74,7 @@ class Channel:
         self._last_ns = 0
         self._until_ns: float = inf
         """After the sender has died: messages that would arrive later than this are dropped,
-        because they had not left."""
+        because they had not left when the sender died."""
         self._open = True
         self.heard = True
         """Whether the receiver still reads the link: False once it has closed its end."""

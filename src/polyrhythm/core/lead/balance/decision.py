@@ -1,7 +1,7 @@
 """Decides which super-workers give points to which others, and gives the reason.
 
-*Points move only where the difference is larger than the tolerance, larger than the noise of the
-measured speeds, and larger than a chunk. So nothing moves between equal machines.*
+*Points move only where two super-workers differ by more than the tolerance, by more than the noise
+of the measured speeds, and by more than a chunk. So nothing moves between equal machines.*
 """
 
 import math
