@@ -7,7 +7,8 @@
   the passes after the third, without the start of processes. scikit-learn's time is the difference
   between a long and a short fit, divided by the number of iterations between them. Then both sides
   fit KMeans from the same first centres until it converges. The time of our fit does not contain the
-  start of processes; it contains the copying of the table for them, and their end.
+  start of processes. It contains the time to copy the table for the processes, and the time until they
+  have ended.
 - *digits*: a whole fit of the 1,797 digits in this process, the median of `--repeat` fits.
 - *fits*: ten fits of each estimator with two worker processes find what a fit in this process finds.
 - *quality*: objectives and scores on digits, HIGGS and MovieLens, where the files are found.

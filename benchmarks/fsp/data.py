@@ -46,12 +46,12 @@ def prepare(source: Path, folder: Path) -> None:
 
 
 Targets = dict[str, dict[str, dict[str, float]]]
-"""Per problem and start: the first objective and the target."""
+"""For each problem and each of its starting points: the first objective, and the target."""
 
 
 def open_folder(folder: Path, wanted: Iterable[tuple[str, int]] = (), parallel: int = 1) -> Targets:
-    """Make the files that are too large to be sent, and the targets of these problems and starts, if
-    they are missing. Returns all targets."""
+    """Make the files that are too large to be sent, and the targets of these problems and starting
+    points, if they are missing. Returns all targets."""
     if not (folder / "films.npy").exists():
         np.save(folder / "films.npy", _films(folder / RATINGS))
     if not (folder / SORTED).exists():

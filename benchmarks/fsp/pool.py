@@ -33,7 +33,8 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def expected_s(spec: Spec, limit_s: float) -> float:
-    """About how long a run trains. `bspb` is the slowest, and as slow as its slowest worker."""
+    """About how long a run trains. Under `bspb` a run trains longest, at the speed of its slowest
+    worker."""
     if spec.hold_s:
         return spec.hold_s
     slowest = max((factor for _, factor in spec.slow), default=1.0)
@@ -57,8 +58,8 @@ class Pool:
 
     def work(self, specs: Iterable[Spec], parallel: int, minutes: float) -> list[Spec]:
         """Make the runs, `parallel` at a time. No run begins if it would end later than `minutes` from
-        now. Among the runs of one start, the longest come first. Returns the runs that were not
-        made."""
+        now. Of the runs with the same starting point, the longest are made first. Returns the runs that
+        were not made."""
         ends_s = time.monotonic() + 60 * minutes
         known = set()
         if self._out.exists():

@@ -25,8 +25,8 @@ _STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 150, "oth
 """The shortest duration of a worker's step. With 5 ms, a job keeps both cores busy while a test
 waits."""
 _BETWEEN_FAULTS = (5, 30) if TORTURED else (3, 12)
-"""The next fault begins after this many contributions were acknowledged since the last one: at
-least the first number, and less than the second one."""
+"""How many contributions are acknowledged between two faults: at least the first number, and fewer than
+the second."""
 ONCE = 8192 if TORTURED else 2048
 """A number of columns with which no element gets two contributions: enough for more than a minute
 of contributions."""
@@ -39,8 +39,9 @@ _CLOSE = 1e-3
 _SETTLED = 12
 """The number of steps after which momentum has added all of a contribution except 2**-13 of it."""
 INT8 = "tcp --push int8"
-"""Links over TCP with quantised pushes. A contribution with one step has at most one number other
-than 0 in every block, and the largest number of a block stays as it is."""
+"""Links over TCP with quantised pushes. A contribution with one step has at most one number other than 0
+in every block. Quantisation does not change the largest number of a block, so the contribution stays
+exact."""
 SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
 
 

@@ -1,5 +1,5 @@
-"""The state of the outer optimizer survives: a server that is killed, and a job that is killed and
-resumed. The result is that of an undisturbed job."""
+"""The state of the outer optimizer is not lost when a server is killed, or when the whole job is killed
+and resumed: the trained model is that of an undisturbed job."""
 
 import os
 import signal

@@ -467,7 +467,7 @@ def test_a_segment_smaller_than_its_stated_size_is_refused(local: Pair) -> None:
     segment = Segment(100, shared=True)
     assert segment.fd is not None
     offer(local, segment.fd, 2**40)
-    with pytest.raises(LinkError, match="smaller than it says"):
+    with pytest.raises(LinkError, match="smaller than the offer says"):
         local.there.receive()
 
 

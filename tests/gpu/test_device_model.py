@@ -65,7 +65,8 @@ class Pair:
         return found
 
     def land(self, version: dict[int, bytes]) -> None:
-        """Deliver a version. It is copied into the model at once, unless the copy must wait."""
+        """Deliver a version to both models. Its parameters are used at once, unless it arrives aside, in
+        a separate buffer."""
         for model in self.models:
             for slice_ in model.layout.slices:
                 model.land(slice_, memoryview(version[slice_.id]))

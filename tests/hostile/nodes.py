@@ -24,7 +24,7 @@ _PACE_S = 0.005
 
 
 class Site:
-    """The nodes of the job. `failures`: the exceptions that ended threads of the nodes. It must
+    """The nodes of the job. `failures`: the exceptions that ended threads of the nodes. This list must
     stay empty."""
 
     def __init__(
@@ -175,8 +175,8 @@ class Session:
         return admitted.worker, admitted.incarnation
 
     def data(self) -> bytes:
-        """Return frames for the time after the handshake. Most have the layout that belongs
-        there."""
+        """Return frames to send after the handshake. Most of them have the layout that is valid at that
+        time."""
         rng, inputs = self.rng, self.inputs
         kind = rng.choice(KINDS)
         choice = rng.random()

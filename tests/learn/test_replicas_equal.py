@@ -40,7 +40,7 @@ class Gone:
 
 
 class Hub(inline.Hub):
-    """The links of the job. The first worker uses it to stop and start servers."""
+    """The links of the job. The first worker uses this object to stop and start servers."""
 
     now: "Hub"
 
@@ -163,8 +163,8 @@ def restored(since: str, server: int) -> bool:
 
 
 def train(worker: Worker, optimizer: str) -> Iterator[int]:
-    """Train, and yield the number of steps after each step. The worker rests after a step, because other
-    threads of the test make what the test waits for."""
+    """Train, and yield the number of steps after each step. The worker sleeps after each step, so that
+    other threads can do what the test waits for."""
     number = int(worker.name.rpartition("-")[2])
     model = tj.build()
     optimizer_ = worker.attach(model, tj.OPTIMIZERS[optimizer](model))

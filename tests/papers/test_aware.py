@@ -39,7 +39,8 @@ def test_data_is_segmented_by_the_granularity(granularity: int) -> None:
 @pytest.mark.parametrize("nodes", [2, 3, 7])
 def test_load_is_distributed_fairly_in_advance(nodes: int) -> None:
     """ "The first line of Algorithm 1 distributes the communication load of each node according to the
-    principle of fairness in advance." """
+    principle of fairness in advance." Before training, the primaries are distributed evenly: no server
+    has more than one slice more than another."""
     loads = Counter(route.primary for route in Ring(range(nodes)).place(100))
     assert sum(loads.values()) == 100 and len(loads) == nodes
     assert max(loads.values()) - min(loads.values()) <= 1

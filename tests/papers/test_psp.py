@@ -17,21 +17,23 @@ from tests.papers.simulated import Simulated
 
 
 def test_eq_1() -> None:
-    """Eq. 1: "t_i represents the time spent on local computation in this round of
-    synchronization" """
+    """Eq. 1: "t_i represents the time spent on local computation in this round of synchronization". The
+    usage of a round is the mean of all t_i, divided by the longest t_i."""
     assert resource_usage([2.0, 2.0]) == 1.0
     assert resource_usage([1.0, 4.0]) == 5 / 8
 
 
 def test_eq_14() -> None:
-    """ "defined as the time spent on computation as a percentage of the total execution time" """
+    """ "defined as the time spent on computation as a percentage of the total execution time". The times
+    of all workers are added up first."""
     assert overall_usage([3.0, 5.0], [10.0, 10.0]) == pytest.approx(0.4)
 
 
 def test_fig_1() -> None:
     """ "setting the stale threshold to 1, in an ideal situation, worker node 1 has a computational
     resource utilization rate of only 33.3%, and worker node 2 has a utilization rate of only
-    66.7%. The overall computational resource utilization rate of the computing cluster is 66.7%" """
+    66.7%. The overall computational resource utilization rate of the computing cluster is 66.7%". Steps
+    take 1, 2 and 3 units of time, and each worker waits for the slowest after each step."""
     times = [1.0, 2.0, 3.0]
     assert [time / max(times) for time in times] == pytest.approx([0.333, 0.667, 1], abs=1e-3)
     assert resource_usage(times) == pytest.approx(0.667, abs=1e-3)
@@ -39,7 +41,8 @@ def test_fig_1() -> None:
 
 def test_fig_2() -> None:
     """ "worker node 1 enters the synchronization barrier after completing 6 local model training,
-    then in an ideal situation, the resource utilization rate of the computing cluster is 100%" """
+    then in an ideal situation, the resource utilization rate of the computing cluster is 100%". With
+    step times of 1, 2 and 3, the workers make 6, 3 and 2 steps per round, and none waits."""
     plan = plan_steps({1: 1.0, 2: 2.0, 3: 3.0})
     assert plan.steps == {1: 6, 2: 3, 3: 2}
     assert plan.utilisation == 1.0
@@ -49,7 +52,8 @@ def test_1_1_3() -> None:
     """ "setting the stale threshold to 1 results in a computational resource utilization rate of
     55.5% for the computing cluster, while if the global synchronization is performed after worker
     node 1 completes 3 local model iteration training, the ideal computational resource utilization
-    rate of the cluster can reach 100%" """
+    rate of the cluster can reach 100%". The step times are 1, 1 and 3: with 3, 3 and 1 steps per round,
+    no worker waits."""
     assert resource_usage([1.0, 1.0, 3.0]) == pytest.approx(0.555, abs=1e-3)
     plan = plan_steps({1: 1.0, 2: 1.0, 3: 3.0})
     assert plan.steps == {1: 3, 2: 3, 3: 1}
@@ -84,8 +88,9 @@ def test_fig_3() -> None:
 def test_fig_4() -> None:
     """ "during the first global synchronization, the parameter server obtains the local model
     training time ratios of the three worker nodes, which are 1:2:3. Then, the parameter server
-    calculates the optimal time for worker node 1 to perform global synchronization is after
-    completing six iterations" """
+    calculates the optimal time for worker node 1 to perform global synchronization is after completing
+    six iterations". Every worker makes one step in the first round, and the plan follows from the step
+    times measured there."""
     prediction = Prediction()
     for worker in (1, 2, 3):
         prediction.expect(worker)
@@ -119,8 +124,8 @@ def test_a_simulated_job_with_a_threshold_of_one_has_the_papers_utilisation(
     sync: str, times_ms: tuple[int, ...], share: float
 ) -> None:
     """ "The overall computational resource utilization rate of the computing cluster is 66.7%",
-    "results in a computational resource utilization rate of 55.5%". A threshold of 1 makes SSP wait
-    at every step, as BSP does."""
+    "results in a computational resource utilization rate of 55.5%". The simulated job has the same
+    utilisation. A threshold of 1 makes SSP wait at every step, as BSP does."""
     run = Simulated(scenario(sync, times_ms, 60))
     assert run.result["resource_usage"]["overall"] == pytest.approx(share, abs=0.02)
 

@@ -107,7 +107,8 @@ def test_other_workers_visit_the_points_of_an_evicted_worker(sync: str) -> None:
 
 
 def search(**options: float) -> None:
-    """Run until the first violation. Hangs are ignored, because a job without the rule may not end."""
+    """Run until the first violation. Hangs are ignored, because a job in which a rule is switched off
+    may not end."""
     for seed in range(200):
         for sync in SYNCS:
             try:

@@ -35,8 +35,8 @@ def slow_clockwise(members: set[int], slice_: int) -> list[int]:
 
 
 def slow_place(members: set[int], count: int, current: dict[int, list[int]]) -> list[int]:
-    """The primary of each slice, by brute force. A limited number of servers may hold one slice
-    more than the others: those that are the first to get one more."""
+    """The primary of each slice, by brute force. If the slices cannot be divided evenly, some servers
+    hold one slice more than the others: the first servers that are offered one more."""
     few = count // len(members)
     held = Counter(dict.fromkeys(members, 0))
     placed: dict[int, int] = {}

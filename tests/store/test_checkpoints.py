@@ -200,8 +200,8 @@ def _write_manifest(store: Store, files: list[Any], **options: Any) -> Any:
 
 
 def test_a_job_that_fell_behind_another_in_one_store_is_told(store: Store) -> None:
-    """The other job has deleted its checkpoint 1 already. A new checkpoint 1 would be older than
-    all of its checkpoints, and would be deleted at once."""
+    """The other job has deleted its checkpoint 1 already. A new checkpoint 1 would count as older than
+    all checkpoints of the other job, and would be deleted at once."""
     for number in range(1, 5):
         write_checkpoint(store, number)
     prune(store, 2)

@@ -21,8 +21,8 @@ def on_another_thread(work: Callable[[], Result]) -> Result:
 
 
 def test_another_thread_may_use_more_cores() -> None:
-    """The other thread sets its number before this thread has run any parallel operation of
-    torch."""
+    """The other thread sets its number of torch threads before this thread has run any parallel
+    operation of torch."""
 
     def lane() -> int:
         work_with(1)

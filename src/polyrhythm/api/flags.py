@@ -10,7 +10,9 @@ Connect = Annotated[
 ]
 JobId = Annotated[
     str,
-    typer.Option("--job", help="Join only the job with this id, which is in the run's job.json."),
+    typer.Option(
+        "--job", help="Join only the job with this id. The run's job.json contains the id."
+    ),
 ]
 SecretFile = Annotated[
     Path | None,

@@ -1,5 +1,5 @@
 """`polyrhythm.train`: the options of a job, each with its help text and its default. The flags of the
-command line are made from them."""
+command line are made from these options."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -278,8 +278,8 @@ def train(
     list.
 
     Of rounds, epochs, targets and seconds, the first that is reached ends the job. Ctrl-C stops the
-    job in an orderly way, and the result has `stopped`. A second Ctrl-C ends it at once and raises
-    KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong options, and
+    job in an orderly way, and `stopped` of the result is true. A second Ctrl-C ends it at once and
+    raises KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong options, and
     JobFailed, with the result so far, if the job does not reach its goal.
     """
     check_options(train, locals(), unknown)

@@ -55,7 +55,7 @@ class ConfiguredCommand(TyperCommand):
 
 
 def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """The callback of the flag `--config`, which is read before all others. The values of the file
+    """The callback of the flag `--config`, which is read before all other flags. The values of the file
     become the defaults of the other flags."""
     if ctx.resilient_parsing:
         return path
@@ -101,7 +101,8 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
 
 
 def _as_given(value: Any) -> Any:
-    """The value as text, as on the command line. So it is checked in the same way."""
+    """The value as the text that a user would write on the command line, so that it is checked in the
+    same way."""
     if isinstance(value, dict):
         return [f"{key}={_as_given(item)}" for key, item in value.items()]
     if isinstance(value, list):

@@ -25,8 +25,8 @@ class Lead:
     port: int
     secret: Secret
     job: str = ""
-    """The job's id; empty if it is not known. With it, a request cannot reach another job that now
-    uses the port."""
+    """The job's id; empty if it is not known. A request that contains the id cannot reach another job
+    that now uses the port."""
     path: Path | None = None
     """The folder of the run; None if it is not known."""
     process: RunProcess | None = None

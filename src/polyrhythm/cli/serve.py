@@ -28,7 +28,7 @@ def serve(
 
     Workers are processes that you start where and how you like: a Python program that calls
     polyrhythm.connect("HOST:PORT"), under torchrun, Slurm or cron, or 'polyrhythm worker FILE.py'.
-    Round 1 opens with --workers of them. More may join and leave at any time.
+    Round 1 opens when --workers of them have joined. Workers may join and leave at any time.
 
     Examples:
 
@@ -37,8 +37,8 @@ def serve(
       polyrhythm serve --workers 8 --servers 2 --sync ssp:4 --host 10.0.0.1 --port 7000 --insecure
 
     The settings may also come from the environment and from polyrhythm.toml, as for 'polyrhythm
-    train'. The job ends at its goal, after Ctrl-C, SIGTERM or 'polyrhythm stop'. If all workers
-    have left before, it waits for others.
+    train'. The job ends at its goal, or after Ctrl-C, SIGTERM or 'polyrhythm stop'. If all
+    workers leave before that, the job waits for other workers.
     """
     if show_config:
         print_config(ctx, as_json=json_)

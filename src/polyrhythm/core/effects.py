@@ -19,8 +19,8 @@ from polyrhythm.wire.messages import (
 )
 
 WITHOUT_PARAMETERS = "stopped-without-parameters"
-"""The name of the report that the job ended while this worker was not a member, so that the worker
-could not read the final parameters."""
+"""The name of the report that the job ended while this worker was not a member, so the worker could not
+read the final parameters."""
 
 
 class Send(Effect, frozen=True):
@@ -184,8 +184,8 @@ class StartFold(Effect, frozen=True):
 
 class Publish(Effect, frozen=True):
     """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker. *A
-    version is never sent to another incarnation of the worker, because that incarnation would take
-    the version for its own.*"""
+    version is never sent to another incarnation of the worker, because that incarnation would believe
+    that the version was meant for it.*"""
 
     worker: int
     incarnation: int

@@ -95,7 +95,8 @@ def nonsense(spec: ModelSpec) -> str | None:
         if tensor.dtype not in ITEM_NBYTES:
             return f"{tensor.name!r} has the unknown dtype {tensor.dtype!r}"
         if any(size < 0 for size in tensor.shape) or len(tensor.shape) != len(tensor.strides):
-            return f"{tensor.name!r} has shape {list(tensor.shape)}, strides {list(tensor.strides)}"
+            shape, strides = list(tensor.shape), list(tensor.strides)
+            return f"{tensor.name!r} cannot have the shape {shape} and the strides {strides}"
         if not BUFFERS <= tensor.group < len(spec.optimizer.groups):
             return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
     if not spec.tensors:
@@ -115,7 +116,7 @@ def _parts_fault(spec: ModelSpec) -> str | None:
     """The first fault of the list of models; None if it has none."""
     names = _names(spec)
     if len(set(names)) < len(names) or not all(is_model_name(name) for name in names):
-        return f"its models have the names {names}"
+        return f"of the names {names} of its models, one is not valid or occurs twice"
     if sum(part.groups for part in spec.parts) != len(spec.optimizer.groups):
         return "its models do not have as many parameter groups as its optimizers"
     if sum(part.tensors for part in spec.parts) != len(spec.tensors):
@@ -124,7 +125,7 @@ def _parts_fault(spec: ModelSpec) -> str | None:
     for number, part in enumerate(spec.parts):
         for tensor in spec.tensors[first : first + part.tensors]:
             if not tensor.name.startswith(f"{part.name}."):
-                return f"{tensor.name!r} is among the tensors of the model {part.name!r}"
+                return f"{tensor.name!r} is not a name for a tensor of the model {part.name!r}"
             if tensor.group != BUFFERS and models[tensor.group] != number:
                 return f"{tensor.name!r} is in a parameter group of another model"
         first += part.tensors

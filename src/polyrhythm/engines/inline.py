@@ -2,7 +2,7 @@
 memory links, with one thread per worker. It is for debugging, for notebooks, and for tests.
 
 What workers print goes to the terminal as it is, so that a debugger can use the terminal. *While a
-worker stands in a debugger, the engine shows nothing.*
+worker is stopped in a debugger, the engine shows no progress.*
 """
 
 import bdb
@@ -110,8 +110,9 @@ class InlineEngine:
 
 
 def _stdout_to_stderr() -> contextlib.AbstractContextManager[object]:
-    """Send the output of workers to stderr if stdout is a file or a pipe, which gets the result of
-    the command. A terminal gets both, and a debugger needs the true stdout there."""
+    """Send the output of workers to stderr if stdout is a file or a pipe, because the result of the
+    command is written there. If stdout is a terminal, it also gets the output, because a debugger needs
+    the true stdout."""
     if sys.stdout is None or sys.stdout.isatty():
         return contextlib.nullcontext()
     return contextlib.redirect_stdout(sys.stderr)

@@ -3,8 +3,8 @@
 *When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new one.*
 So the newest output is always kept, and a process needs at most about twice the limit on the disk.
 
-*A log is replaced only if an earlier look found it.* Until then the terminal may still show the rest
-of the log before it, and that log is deleted when this one is renamed.
+*A log is replaced only if an earlier check has found the same file.* Before that, the terminal may still
+be showing the rest of the previous log, which is deleted when this log is renamed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Logs:
         self._processes = processes
         self._looked_s = 0.0
         self._found: dict[str, int] = {}
-        """By process: the file (its inode) that the last look found."""
+        """Per process, the inode of the log that the last check found."""
         self._told: dict[str, int] = {}
         """For each process, the inode of the log that it was told to replace."""
 

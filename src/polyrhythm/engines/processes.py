@@ -56,8 +56,8 @@ class Child:
 
 def _stderr() -> int:
     """The descriptor of stderr. In a notebook `sys.stderr` may have no descriptor; the descriptor
-    of the process's stderr is returned then. If the process was started without stderr, it is the
-    null device."""
+    of the process's stderr is returned then. If the process was started without stderr, the null device
+    is opened instead."""
     if sys.stderr is None:
         return subprocess.DEVNULL
     try:
@@ -124,7 +124,8 @@ class Processes:
 
     def begin(self, run: str, preload: str, threads: Sequence[int], *, cuda: bool) -> None:
         """Start the fork server of a run. `preload`: the job whose module the fork server imports.
-        `threads`: the number of threads of each worker. `cuda`: it looks for CUDA devices."""
+        `threads`: the number of threads of each worker. `cuda`: the fork server looks for CUDA
+        devices."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "polyrhythm.engines.fork_server"]
         arguments = [str(theirs.fileno()), run, *([preload] if preload else [])]

@@ -253,7 +253,8 @@ def _weights(value: Any, like: Array) -> Array:
 
 
 def _inverse(precisions: Array) -> Array:
-    """The covariances of the given precisions: a row of numbers per component, or a matrix."""
+    """The covariances that belong to the given precisions: for each component a row of numbers, or a
+    matrix."""
     if precisions.ndim == 2:
         if precisions.min() <= 0:
             raise ValueError("precisions_init contains a number that is not above 0")

@@ -68,7 +68,7 @@ class Piece:
     own."""
 
     def for_many(self) -> "Piece":
-        """This piece with a digest that several links share. It is valid until the memory
+        """This piece with a digest that several links share. The digest is valid until the memory
         changes."""
         return replace(self, fingerprint=Fingerprint(self.memory))
 
@@ -100,7 +100,7 @@ def map_segment(fd: int, nbytes: int) -> memoryview:
                 "the peer offered a memory segment that is not sealed against shrinking"
             )
         if os.fstat(fd).st_size < nbytes:
-            raise LinkError("the peer offered a memory segment smaller than it says")
+            raise LinkError("the peer offered a memory segment that is smaller than the offer says")
         return memoryview(mmap.mmap(fd, max(1, nbytes), prot=mmap.PROT_READ))[:nbytes]
     except (OSError, ValueError, OverflowError) as error:
         raise LinkError(

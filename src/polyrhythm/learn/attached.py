@@ -84,7 +84,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
         """
         self._steps.before_step()
         if self.unmade:
-            # the last call of `GradScaler.step` has called this step, so it is not left out
+            # the last call of `GradScaler.step` has called `step()`, so this step is not left out
             self.unmade.pop()
         self._closure, self._result = closure, None
         if closure is not None and not self._steps.steps_locally:
@@ -125,7 +125,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
 
     def _follow_inner(self) -> None:
-        """The user's optimizer has loaded a state, and has new parameter groups: use them too."""
+        """The user's optimizer has loaded a state, and so has new parameter groups: share the new
+        groups."""
         self.param_groups[:] = self.inner.param_groups
         self.inner.param_groups = self.param_groups
         self.state = self.inner.state
@@ -146,8 +147,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         return any(parameter.grad is not None for parameter in self.parameters)
 
     def gradient_states(self) -> list[tuple[int, int]]:
-        """The identity and the version counter of every gradient that exists. One of them differs
-        after a gradient was computed."""
+        """The identity and the version counter of every gradient that exists. When a gradient is
+        computed, at least one of these values changes."""
         gradients = (parameter.grad for parameter in self.parameters)
         return [(id(each), each._version) for each in gradients if each is not None]
 

@@ -1,5 +1,5 @@
-"""Steps that a worker leaves out because they are not finite (`--on-nan skip`), or because the
-user's code has made no step with its points.
+"""Steps that a worker leaves out. Either the step is not finite (`--on-nan skip`), or the user's code
+has taken points and made no step with them.
 
 *A step whose gradient is not finite changes nothing: a local optimizer does not take it, and it
 adds nothing to the gradients of a contribution. A contribution without any other step is left out:
@@ -42,7 +42,7 @@ class LeftOut:
         return False
 
     def stepped(self, points: float) -> bool:
-        """The worker has made a local step with a closure. Its gradients were not known before.
+        """The worker has made a local step with a closure. The gradients were not known before the step.
         Returns whether the step is left out, because the parameters after it are not finite."""
         if self.skips:
             try:
@@ -74,7 +74,7 @@ class LeftOut:
     def take(self, steps: int) -> tuple[int, float, NotFinite | None]:
         """The worker contributes `steps` steps: return how many of them are left out because they
         are not finite, how many points all left out steps have, and, if no other step remains, the
-        reason. Then begin at zero."""
+        reason. Then set all counts to zero."""
         count, points, why = self._steps, self._points, self._why
         not_finite = count - self._without
         self._steps, self._points, self._without, self._why = 0, 0.0, 0, None

@@ -61,8 +61,8 @@ class Extremes:
 
 @dataclass(slots=True)
 class ModelSteps:
-    """The contributions of a job and their sizes. In a job with several models, each may be a step
-    of one model."""
+    """The contributions of a job and their sizes. In a job with several models, a contribution may be a
+    step of one model only."""
 
     _sizes: list[int] = field(default_factory=list)
     """The size of each model in bytes."""

@@ -21,8 +21,8 @@ class CudaCopies:
         self._downloaded = self._event()
         self._uploaded = self._event()
         self._ordered = False
-        """Whether the stream of uploads waits already for what the user's code had ordered when the
-        version began to arrive. The loop orders nothing until `join`."""
+        """Whether the stream of uploads already waits for the work that the user's code had queued when
+        the version began to arrive. The user's loop queues no further work until `join`."""
         self._has_uploaded = False
         self._joined_ns = 0
         self._done_ns = 0

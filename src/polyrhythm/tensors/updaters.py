@@ -155,10 +155,10 @@ class Optimizer(Averaging):
         fused: bool,
         all_present: bool = False,
     ) -> None:
-        """`fused`: use torch's fused kernels. The answer must be the same for all slices of the
-        model (`can_fuse`). `all_present`: every contribution has a change of every parameter, which
-        may be zero. So a parameter that no worker has changed takes part in the step, and moves
-        with its momentum."""
+        """`fused`: use torch's fused kernels. The value must be the same for all slices of the model
+        (`can_fuse`). `all_present`: every contribution has a change of every parameter, which may be
+        zero. So a parameter that no worker has changed takes part in the step, and moves with its
+        momentum."""
         self._params = {
             held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
             for held in slices

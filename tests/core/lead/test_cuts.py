@@ -1,5 +1,5 @@
-"""Cuts, which are the copies of all slices for a checkpoint: when the lead orders a cut, what it
-records for it, and when it gives the cut up."""
+"""Cuts, which are the copies of all slices for a checkpoint: when the lead orders a cut, what it records
+for the cut, and when it gives the cut up."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Moves of chunks whose points are sent to another worker: how many are in flight at a time, the
-one event with which a move is complete, and inactive copies."""
+"""Moves of chunks whose points are sent to another worker: how many are in flight at a time, the single
+event that completes a move, and inactive copies."""
 
 import pytest
 

@@ -8,8 +8,8 @@ from polyrhythm.core.server.async_scale import power_for
 
 MEMBERS = 8
 ROUNDS = {"RMSprop": 400}
-"""The number of rounds, if it is not 200. RMSprop needs more rounds, because it does not correct
-its mean of squares, which begins at 0."""
+"""The optimizers that are run for another number of rounds than 200. RMSprop needs more rounds, because
+its mean of squares begins at 0 and is not corrected for that."""
 NOISE = 16.0
 
 

@@ -158,7 +158,7 @@ def test_a_batch_that_was_planned_for_another_number_of_points_does_not_fit() ->
 
 
 def test_a_micro_batch_that_would_end_long_after_the_interval_does_not_fit() -> None:
-    """A point takes a millisecond, and a usual micro-batch eight."""
+    """A point takes one millisecond, and a usual micro-batch takes eight milliseconds."""
     cadence = ByClock()
     cadence.begin(100, 2)
     assert cadence.fits(100, Standing(left_ns=MS), TERMS), "nothing is measured yet"

@@ -155,7 +155,7 @@ def test_rows_of_several_columns_are_put_together_from_arrays() -> None:
 
 
 def test_parts_of_a_batch_are_taken_without_looking_at_every_point() -> None:
-    """The chunks 5 and 6 are own, and 7 and 8 received."""
+    """Chunks 5 and 6 are the worker's own; chunks 7 and 8 were received."""
     received, own = ReceivedPoints(), torch.arange(20.0).reshape(10, 2)
     for chunk in (7, 8):
         packed = pack_columns((torch.full((2, 2), 10.0 * chunk) + torch.arange(2)[:, None],))
@@ -192,7 +192,7 @@ def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
         received.add(message, memoryview(b"".join(packed.buffers())))
     for _ in range(50):
         leased = rng.choice(6, size=rng.integers(0, 5), replace=False).tolist()
-        # received points may have numbers of own points, or higher ones
+        # received points may have the same numbers as the worker's own points, or higher numbers
         later = 15 * int(rng.integers(0, 2))
         numbers = {chunk: np.arange(5) + 5 * chunk + later for chunk in leased}
         expected = {int(each): own[each] for each in range(30)}
@@ -205,7 +205,8 @@ def test_every_lease_serves_the_points_of_its_own_received_chunks() -> None:
 
 
 def test_received_columns_of_another_type_are_served_too() -> None:
-    """The workers' own data sets may differ. numpy then chooses a type for the batch."""
+    """The data sets of two workers may have different dtypes. numpy then chooses the dtype of the
+    batch."""
     received = ReceivedPoints()
     packed = pack_columns((torch.tensor([50.5, 51.5], dtype=torch.float64), torch.tensor([50, 51])))
     received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))
@@ -216,7 +217,8 @@ def test_received_columns_of_another_type_are_served_too() -> None:
 
 @pytest.mark.parametrize("indices", [[51, 50], [51, 2, 50], [1, 51, 2, 50] * 5])
 def test_received_points_come_to_the_device_of_the_own_ones(indices: list[int]) -> None:
-    """The own points are on torch's device without memory, which every machine has."""
+    """The worker's own points are on torch's `meta` device, which has no memory and exists on every
+    machine."""
     received, own = ReceivedPoints(), (torch.zeros(10, device="meta"), torch.zeros(10, 3))
     packed = pack_columns((torch.tensor([50.5, 51.5]), torch.ones(2, 3)))
     received.add(part(packed, 1, 2, 0, 2), memoryview(b"".join(packed.buffers())))

@@ -8,8 +8,8 @@ while training goes on. If the servers do not have that version any more, or if 
 local steps when it evaluated, the version after the next fold is kept instead; if no fold follows
 because the job ends, the last version is kept. Without rounds, each server copies its parameters when
 the lead's order arrives.* One file is written at a time. A better report that comes while a file is
-written waits until that file is complete; the rule is then applied to the version that the servers
-have at that moment.
+written waits until that file is complete. Which version is kept then depends, as above, on the version
+that the servers have at that moment.
 """
 
 import msgspec
@@ -68,7 +68,7 @@ class KeepBest:
         return self._saving.wake_ns
 
     # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that
-    # the job has done, and `last` says that the job ends, so that no further fold may come.
+    # the job has done, and `last` says that the job ends, so no further fold may come.
 
     def reported(self, message: m.Report, done: int, now_ns: int, *, last: bool) -> None:
         value = message.metrics.get(self._metric) if self._metric else None

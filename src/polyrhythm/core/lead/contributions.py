@@ -49,8 +49,8 @@ class _Sender(msgspec.Struct, gc=False):
     incomplete: int = 0
     """The number of contributions of this incarnation that are incomplete."""
     done: int = 0
-    """The highest sequence that is complete. Contributions complete in order, so this number is
-    enough."""
+    """The highest sequence that is complete. Contributions become complete in the order of their
+    sequences, so this number is enough."""
 
 
 class _Partial(msgspec.Struct, gc=False):
@@ -62,7 +62,7 @@ class _Partial(msgspec.Struct, gc=False):
     trailer: Trailer | None = None
     round: int = 0
     first: int = MOST_COUNT
-    """The earliest round to whose aggregate a server has added the contribution."""
+    """The earliest round in which a server has added the contribution to its aggregate."""
 
     def lacks(self, primary_since: PrimarySince) -> set[int]:
         """The primaries that have not reported this contribution for all of their slices."""
@@ -146,7 +146,7 @@ class Contributions:
         if partial is None:
             sender = self._sender(key)
             if message.sequence <= sender.done:
-                return None  # the worker has sent a contribution again that was counted before
+                return None  # the contribution was counted before, and the worker has sent it again
             partial = self._begin(key, sender)
         partial.trailer = message
         return self._complete_if(key, partial, primary_since) if partial.reports else None

@@ -13,8 +13,8 @@ from polyrhythm.errors import InvariantBroken
 
 class InactiveCopies:
     def __init__(self, most_nbytes: int | None) -> None:
-        """`most_nbytes`: the most bytes of the copies of a worker (None: as many points as the first
-        share of a worker has)."""
+        """`most_nbytes`: how many bytes the copies of one worker may have. If None, they may have as
+        many points as a worker's first share."""
         self._most_nbytes = most_nbytes
         self._held: dict[Holder, dict[int, None]] = {}
         """Per member, the chunks of which it has a copy, the oldest one first."""
@@ -45,9 +45,9 @@ class InactiveCopies:
         return chunk in self._held.get(holder, ())
 
     def moved(self, plan: DataPlan, chunk: int, source: Holder, target: Holder) -> None:
-        """The member `source` has given the chunk to `target`: it keeps a copy if the chunk may come
-        back, and the oldest copies are dropped if there are too many. A copy that becomes active
-        again is not dropped."""
+        """The member `source` has given the chunk to `target`: `source` keeps a copy if the chunk may
+        come back, and drops its oldest copies if it has too many. A copy that becomes active again is
+        not dropped."""
         may_return = plan.may_move(chunk, target, source, sent=False)
         if not may_return or plan.reads(source, chunk):
             return
@@ -90,7 +90,9 @@ class InactiveCopies:
     def check(self, plan: DataPlan) -> None:
         for holder, copies in self._held.items():
             if any(plan.chunks[index].holder == holder for index in copies):
-                raise InvariantBroken("a chunk is leased to the member that has an inactive copy")
+                raise InvariantBroken(
+                    "a member has an inactive copy of a chunk that is leased to it"
+                )
             if not all(plan.may_move(index, holder, holder, sent=False) for index in copies):
                 raise InvariantBroken(
                     "a member has a copy of points that their owner does not share"

@@ -89,7 +89,8 @@ class ByArrival:
         if decision.fold:
             self.fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            # A worker that has just contributed has asked for the parameters in its contribution.
+            # The worker that has just contributed has already asked for the parameters: its contribution
+            # is also its request.
             asked = sync.NO_WORKERS
             if isinstance(event, sync.MemberContributed):
                 asked = frozenset((event.worker,))

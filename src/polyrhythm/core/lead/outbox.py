@@ -1,5 +1,5 @@
-"""The effects of one event, in order: messages of the lead to members, servers and processes that
-are not admitted, and journal lines.
+"""The effects of one event, in the order in which they are performed: messages of the lead to members,
+servers and processes that are not admitted, and journal lines.
 
 *Every message contains the term, and the view and routing epochs in which it was sent.*
 """

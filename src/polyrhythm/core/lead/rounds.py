@@ -120,8 +120,7 @@ class Rounds:
         return [*arrived, *sorted(workers.difference(arrived))]
 
     def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
-        """A server has folded. Returns True if all primaries have folded now, so that the fold is
-        over."""
+        """A server has folded. Returns True if all primaries have folded now: then the fold is over."""
         if self._folding is None or message.round != self.round:
             return False
         self._folding.add(message.server)

@@ -7,8 +7,8 @@ from polyrhythm.wire.messages import Route, Row, Stamp
 
 
 class RoundsLedger(Ledger):
-    """The ledger of a policy with rounds. The number of a slice's last step is its round. The rows
-    as of the last fold are kept too, beside the current rows."""
+    """The ledger of a policy with rounds. A step of a slice has the number of the round that it folds.
+    The rows as of the last fold are kept too, beside the current rows."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
         super().__init__(mine, replicated=replicated)

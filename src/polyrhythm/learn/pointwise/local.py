@@ -1,6 +1,6 @@
 """A point-wise algorithm on one set of points in this process, by the shortest loop: visit all points,
-compute the parameters, check the end. It is used for first parameters, and as the reference with
-which the results of jobs are compared."""
+compute the parameters, and check whether to end. It is used for first parameters, and as the reference
+with which the results of jobs are compared."""
 
 import time
 from collections.abc import Callable

@@ -47,8 +47,8 @@ class MStep:
         self._rounds = rounds
         self._between = 1 if rounds else 2
         """How many generations are between two checks. Without rounds, visits of the next generation
-        may already be part of the sum that was checked, so only the generation after it begins after
-        the check."""
+        may already be part of the sum that was checked, so only the generation after the next one begins
+        after the check."""
         self._algorithm = algorithm
         self._points = points
         self._resumed = resumed

@@ -1,9 +1,9 @@
 """Separates faults that a peer causes from faults of this process.
 
-*Any exception while the bytes or the message of one peer are decoded, checked and used ends the
-link to that peer, with one line of output, and nothing else.* Two kinds of exceptions end the
-process instead: `InvariantBroken`, and exceptions of machines and of their effects (`Driver.run` is
-called outside this boundary). After these, the state of the process may be half changed.
+*Any exception while the bytes or the message of one peer are decoded, checked and used ends only the
+link to that peer, and prints one line.* Two kinds of exceptions end the process instead:
+`InvariantBroken`, and exceptions of machines and of their effects (`Driver.run` is called outside this
+boundary). After these, the state of the process may be half changed.
 """
 
 import sys

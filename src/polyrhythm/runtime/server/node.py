@@ -209,7 +209,9 @@ class ServerNode:
             self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message):
             if not self._leads:
-                raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
+                raise LinkError(
+                    f"{link.peer} sent a message for the lead, which runs in another process"
+                )
             used_here = type(message) in _USED_BY_NODE
             if not used_here or self._take_for_lead(link, message, payload):
                 self._driver.put(LEAD, message)
@@ -378,7 +380,7 @@ def _check_model(message: m.Attach, job: m.JobSpec) -> None:
 def _payload(message: m.Message, payload: Payload | None) -> memoryview:
     if payload is None:
         name = type(message).__name__
-        raise FrameError(f"{m.article(name)} {name} came without its slice")
+        raise FrameError(f"{m.article(name)} {name} came without its payload")
     return payload.view()
 
 

@@ -188,18 +188,18 @@ def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
     length = kept.held.slice.length
     dtype = DTYPES.get(message.dtype)
     if dtype is None:
-        return f"its dtype is {message.dtype[:_LONGEST_NAME]!r}"
+        return f"its dtype {message.dtype[:_LONGEST_NAME]!r} is not known"
     if (
         not 0 < message.parts <= 1 + kept.updater.most_tensors
         or not 0 <= message.part < message.parts
     ):
-        return f"it is part {message.part} of {message.parts}"
+        return f"it cannot be part {message.part} of {message.parts}"
     if message.shape not in ((), (1,), (length,)):
-        return f"its shape has {len(message.shape)} dimensions, or is another slice's"
+        return f"its shape, of {len(message.shape)} dimensions, does not fit the slice"
     if nbytes != math.prod(message.shape) * dtype.itemsize:
-        return f"it has {nbytes} bytes"
+        return f"its {nbytes} bytes do not fit its shape and dtype"
     if len(message.name) > _LONGEST_NAME:
-        return f"its name has {len(message.name)} characters"
+        return f"its name is too long: it has {len(message.name)} characters"
     if message.name == PARAMETERS and (message.shape, dtype) != ((length,), kept.dtype):
-        return f"its parameters are {message.dtype}"
+        return f"its parameters are {message.dtype}, which does not fit the dtype or length of the slice"
     return None

@@ -165,9 +165,9 @@ class WorkerNode(MachineHost):
         return self.timesheet.waited_for_version(began_ns)
 
     def rebase(self) -> int:
-        """Replace the base of the parameters by the version that has arrived aside, and keep the
-        changes since the last contribution. After a rejoin, and at the end of the job, these
-        changes are discarded. Returns how long this took; the time counts as transferring."""
+        """A version has arrived in a buffer beside the parameters: make it the base of the parameters,
+        and keep the changes since the last contribution. After a rejoin, and at the end of the job,
+        these changes are discarded. Returns how long this took; the time counts as transferring."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
         if self.loop.terms.anew or self.loop.terms.stop:

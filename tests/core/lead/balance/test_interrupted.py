@@ -1,4 +1,4 @@
-"""Moves of leases that end without being complete do not count as moved."""
+"""If a move of chunks ends before it is complete, its chunks are not counted as moved."""
 
 import pytest
 

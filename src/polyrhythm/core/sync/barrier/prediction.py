@@ -111,8 +111,8 @@ class Prediction:
     when the second one comes, because a process's first step takes many times as long as its
     others. All workers make one step per round until each of them has been measured.
 
-    One rule is not in the paper: a plan is also replaced if a new plan has at most half its
-    horizon. Without this rule, if one slow worker among a thousand became fast again, utilisation
+    One rule is not in the paper: a plan is also replaced if a new plan has at most half the horizon of
+    the old one. Without this rule, if one slow worker among a thousand became fast again, utilisation
     would hardly change, and all workers would go on meeting as rarely as the slow worker needed.
     """
 

@@ -2,9 +2,9 @@
 
 The search starts with the interval in which all workers together visit as many points as in a round
 of bsp, because the user chose the learning rate for batches of that size. The kind statistics has no
-learning rate. There the search starts with twice the cost of a barrier, or with three quarters of
-that interval if this is longer (`Bounds.start_ns`). The search moves away from its start only as far
-as measurements prove.
+learning rate. For that kind the search starts with twice the cost of a barrier, or with three quarters
+of the interval above, whichever is longer (`Bounds.start_ns`). The search moves away from its start only
+as far as measurements prove.
 
 A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
 with 2 eta, and the objective is measured between parts. Each part at 2 eta is compared with the
@@ -81,7 +81,8 @@ class _Stage:
     promised: float
     """The fall of the objective per second that the trial predicted."""
     interval_ns: int
-    """The chosen interval. While the lower limit is higher, the interval in use is longer."""
+    """The chosen interval. While the lower limit is longer than this, the lower limit is used
+    instead."""
     span: int
     """The number of rounds from one check to the next."""
     rounds: int = 0
