@@ -84,7 +84,7 @@ def worker(
     """Join a running job as one more worker, train with it, and leave when it ends.
 
     After Ctrl-C or SIGTERM the worker contributes what it has, returns its data, and leaves; the
-    command ends with status 130 or 143. After a second one it leaves at once.
+    command ends with status 130 or 143. After a second signal it leaves at once.
 
     Examples:
 

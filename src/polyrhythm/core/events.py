@@ -60,7 +60,7 @@ class LinkClosed(Event, frozen=True):
 
 class LeadLinked(Event, frozen=True):
     """The link to the lead is up. The lead sends a heartbeat every `heartbeat_s` seconds. After
-    `timeout_s` seconds of silence it counts as lost."""
+    `timeout_s` seconds of silence the lead counts as lost."""
 
     heartbeat_s: float
     timeout_s: float

@@ -44,8 +44,8 @@ class Pulse:
 
     def beat(self, now_ns: int) -> None:
         if self.last_beat_ns is not None:
-            # peers do not send heartbeats more often than agreed: a shorter gap means that two were
-            # read together
+            # peers do not send heartbeats more often than agreed: a shorter gap means that two
+            # heartbeats were read together
             self._add_gap(max(self.beat_ns, now_ns - self.last_beat_ns))
         self.last_beat_ns = self.heard_ns = now_ns
 

@@ -41,8 +41,8 @@ _BETAS = {"beta1": 0.9, "beta2": 0.999}
 
 
 def parse_outer(text: str) -> OptimizerSpec | None:
-    """The outer optimizer, with its options as one parameter group; None if there is none.
-    `maximize` makes torch use the averaged change as a negative gradient."""
+    """The outer optimizer, with its options as one parameter group; None if the job has no outer
+    optimizer. `maximize` makes torch use the averaged change as a negative gradient."""
     if text.strip() == OFF:
         return None
     said, _, rest = text.strip().partition(":")

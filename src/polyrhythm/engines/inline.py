@@ -142,7 +142,8 @@ def _main_of(requests: Sequence[ChildRequest]) -> Callable[[Worker], None]:
 
 
 def _devices_of(requests: Sequence[ChildRequest], say: Callable[[str], None]) -> tuple[str, ...]:
-    """The devices of the workers. No process is forked for them."""
+    """The devices of the workers. This process looks for CUDA devices itself, and forks no process to do
+    so."""
     asked = [request.device for request in requests if request.role == "worker"]
     found = look_for_cuda() if any(map(may_use_cuda, asked)) else CudaFound()
     assigned = assign(asked, found)

@@ -193,7 +193,7 @@ class Processes:
             if key.data is None:
                 for line in self._exits.read():
                     self._note_exit(line)
-            # the child was not removed meanwhile
+            # skip a child that was removed meanwhile
             elif key.data.control in self._selector.get_map():
                 self._hear(key.data)
         # handle lines that were read while a process was being started

@@ -25,7 +25,7 @@ class AttachedModels:
 
     @property
     def only(self) -> AttachedOptimizer:
-        """The model of a worker with one model."""
+        """The model, if the worker has only one."""
         (model,) = self._models
         return model
 

@@ -35,8 +35,8 @@ class Writers:
         self._worker = worker
         self._given: list[AnyWriter] = []
         self._open: list[tuple[Any, bool]] = []
-        """The writers in use, each with whether a function of the user's code made it. Such a
-        writer is closed at the end."""
+        """The writers in use. For each: whether a function of the user's code made it. Such a writer is
+        closed at the end."""
         self._warned: set[str] = set()
 
     def add(self, writer: AnyWriter) -> None:

@@ -89,8 +89,8 @@ _NO_WAIT = "nothing is being waited for"
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a run waits for. Moments are times on the clock of the journal. `waited_s` and `left_s`
-    are durations: before now, and from now on."""
+    """What a run waits for. Moments are times on the clock of the journal. `waited_s` is how long the
+    wait has lasted, and `left_s` how long it can still last."""
 
     what: str
     missing: tuple[str, ...] = ()

@@ -9,10 +9,10 @@ that waited least. Every message wakes a waiting worker, and this makes its copy
 scenario gives no worker more copying time than the worker that waited least has. Under psp workers do
 not wait, and the round-trip time is unknown.*
 
-A journal has only means, so all steps of a worker take equally long. Workers that joined late or
-left are present from the beginning to the end, and there is no limit on the data. A run with
-`--read-ahead` shows little of the round-trip time, so a prediction from it makes the waits of other
-policies too short.
+A journal has only means, so all steps of a worker take equally long. In the scenario, workers that
+joined late or left early are present from the beginning to the end, and there is no limit on the data. A
+run with `--read-ahead` shows little of the round-trip time, so a prediction from it makes the waits of
+other policies too short.
 """
 
 from polyrhythm.core.kinds import steps_on_servers

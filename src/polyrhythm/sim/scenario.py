@@ -86,8 +86,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     (their points travel too) or blocking (both workers wait meanwhile). auto: lease under fsp, and
     full with data_private."""
     migrate_memory: Size | None = None
-    """For migrate = "full" and "blocking": the most bytes of a worker's inactive copies. None: as
-    many points as the worker's first share has."""
+    """For migrate = "full" and "blocking": how many bytes a worker's inactive copies may have. None:
+    they may have as many points as the worker's first share."""
     data_private: bool = False
     """Whether every worker has a data set of its own. `points` in its [[workers]] table gives the
     size."""

@@ -33,7 +33,7 @@ class _ByName(Stateless):
         weight: float,
         parts: tuple[int, ...] | None = None,
     ) -> None:
-        raise AssertionError("a contribution is taken when a fold names it")
+        raise AssertionError("this updater takes a contribution only when a fold names it")
 
 
 class RowSums(_ByName):
@@ -109,4 +109,4 @@ def _key(name: str) -> tuple[int, int]:
             return int(worker), int(incarnation)
     except ValueError:
         pass
-    raise LinkError(f"the peer sent a state of statistics with a tensor {name[:100]!r}")
+    raise LinkError(f"the peer sent a state of statistics with an unknown tensor {name[:100]!r}")

@@ -72,7 +72,9 @@ class Updater(Protocol):
 
 def without_rows(updater: Updater, held: Held, live: Iterable[Row], named: Sequence[Named]) -> None:
     """The `enter` of an updater that is not `by_name`."""
-    raise AssertionError("this updater takes a contribution when it arrives")
+    raise AssertionError(
+        "this updater takes a contribution when it arrives, not when a fold names it"
+    )
 
 
 class Stateless:

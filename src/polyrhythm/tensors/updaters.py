@@ -199,8 +199,8 @@ class Optimizer(Averaging):
             self._step_all(present)
 
     def _complete(self, held: Held) -> None:
-        """Torch's SGD and Adagrad treat a row that a sparse gradient does not contain as one with
-        the gradient 0."""
+        """Torch's SGD and Adagrad treat a row that a sparse gradient does not contain as if its gradient
+        were 0."""
         if held.slice.width:
             fill_unsent(held)
 

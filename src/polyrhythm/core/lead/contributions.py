@@ -29,7 +29,7 @@ from polyrhythm.wire.messages import (
 )
 
 _MOST_INCOMPLETE = 16
-"""The most incomplete contributions of one member. A correct worker has at most two contributions
+"""How many incomplete contributions one member may have. A correct worker has at most two contributions
 without an acknowledgement, also when it sends them again after a failover."""
 
 _Key = tuple[int, int, int]

@@ -33,7 +33,7 @@ class InactiveCopies:
 
     @property
     def most_points(self) -> int:
-        """The most points of the copies of one member."""
+        """How many points the copies of one member may have in all."""
         if self._most_nbytes is None or not self.point_nbytes:
             return self._share_points
         return int(self._most_nbytes / self.point_nbytes)

@@ -21,7 +21,7 @@ CHUNKS_PER_WORKER = 16
 CHUNKS_TO_BALANCE = 100
 """The fewest chunks of a job that balances passes: so one chunk is at most 1% of a pass."""
 _MOST_PASSES = 10_000
-"""The most passes over a chunk that one contribution may report."""
+"""How many passes over a chunk one contribution may report."""
 
 
 class DataPlan:
@@ -216,8 +216,8 @@ class DataPlan:
         return chunk.holder
 
     def _hand(self, index: int, member: Holder | None, *, remembered: bool) -> None:
-        """Lease the chunk to `member`; a move of this chunk is complete. `remembered`: whether `member`
-        knows what the points have added."""
+        """Lease the chunk to `member`. If the chunk was moving, its move ends. `remembered`: whether
+        `member` knows what the points have added."""
         chunk = self.chunks[index]
         if not remembered:
             self._forget(index)

@@ -26,7 +26,7 @@ class Rounds:
         self.readers: frozenset[int] = frozenset()
         """The workers to which the new version is pushed."""
         self.members: tuple[MemberSpec, ...] = ()
-        """The members as the servers know them."""
+        """The members that the servers know of."""
         self.enlisted: frozenset[tuple[int, int]] = frozenset()
         """The members in `members`, as pairs of worker and incarnation. Only these workers can read
         the version."""

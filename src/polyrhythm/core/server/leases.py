@@ -36,8 +36,8 @@ class Versions:
         self._leases: dict[int, tuple[int, int]] = {}
         """Per reader, the version that it was sent and the slot that holds it."""
         self._earlier: dict[tuple[int, int], list[int]] = {}
-        """Leases of readers that were sent another version since then, or other slices. Per reader and
-        version: the slots, oldest first."""
+        """Earlier leases of readers that were later sent another version, or other slices. Per reader
+        and version: the slots, oldest first."""
         self._readers: Counter[int] = Counter()
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}

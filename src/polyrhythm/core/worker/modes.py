@@ -60,7 +60,7 @@ class WorkerRoundsMode(Pulls):
             self._pulling.clear()
         super().resume(keep)
 
-    # -- what happens to it; True: the worker may be able to go on now -------------------------
+    # -- events of the worker; a method returns True if the worker may now be able to go on ----
 
     def follow_first_routes(self) -> None:
         self.expect(0)

@@ -143,7 +143,7 @@ class MStep:
         if anew:
             self._checked = (self._generations, self.parameter, None)
         if self._final or (final and self._rounds):
-            return  # no M-step follows: the servers have the parameters of the last one
+            return  # make no M-step, because the servers have the parameters of the last M-step
         counted = float(row[0])
         resumes = self._resumed > 0 and not self._begun and counted < self._points
         held = resumes or torn

@@ -33,7 +33,7 @@ from polyrhythm.store.model_read import load_into
 BATCH = 32_768
 """How many points a worker visits at a time, unless the sync policy wants fewer."""
 BLOCK = 8_192
-"""The most points of a block (`chunks.py`)."""
+"""How many points a block may have (`chunks.py`)."""
 _SAMPLE_RANGES = 16
 """The number of ranges that form the sample for the first parameters."""
 _RATES = (0.0,)

@@ -71,7 +71,7 @@ class ServerLinks:
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
 
     def server(self, number: int) -> Link | None:
-        """The link to this server. The lead and the server that runs it share one link."""
+        """The link to this server. The lead and the server in the lead's process share one link."""
         name = server_name(number)
         return self._peers.get(name) or self._peers.get(SEAT.link_to(name))
 

@@ -177,8 +177,8 @@ class WorkerNode(MachineHost):
         return self.timesheet.rebased(began_ns, anew=self.loop.terms.anew)
 
     def set_apart(self) -> None:
-        """Leave the last contribution out of the next one. This is for a worker that has not yet
-        received a version with the last contribution in it."""
+        """Do not send the changes in the last contribution again with the next one. This is for a worker
+        that has not yet received a version with the last contribution in it."""
         assert self._model is not None
         self._model.set_apart(self._push.sent)
 

@@ -2,7 +2,7 @@
 
 Machines decide by the codes; messages and the journal carry codes too. Only `observe/reasons.py`
 turns them into sentences. *Text appears in a reason only as `detail`: the words of an exception, of
-the operating system or of a user's program. It is shown, and no code interprets it.*
+the operating system or of a user's program. `detail` is shown to users, and no code interprets it.*
 """
 
 from collections.abc import Mapping

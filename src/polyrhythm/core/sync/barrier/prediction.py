@@ -48,8 +48,8 @@ class StepPlan:
     best: float
     """The highest utilisation of all candidates."""
     cap: int
-    """The most steps of the fastest worker. The limit is raised if the fastest worker makes more
-    steps than this during one step of the slowest worker."""
+    """How many steps the fastest worker may make in a round. The limit is raised if the fastest worker
+    makes more steps than this during one step of the slowest worker."""
 
 
 def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:

@@ -45,9 +45,9 @@ _FIRST_UNRATED_NS = 25 * 10**6
 parameters by parameters that are computed from its points. If these are very few points, the new
 parameters can be worse than the initial ones."""
 _WARM_UP = (5, 12)
-"""The least and the most rounds before the first trial. In the first round the processes are still
-warming up. The second round measures the objective, and so shows how long measuring takes. The other
-rounds approach the interval in which each worker visits one batch."""
+"""The smallest and the largest number of rounds before the first trial. In the first round the processes
+are still warming up. The second round measures the objective, and so shows how long measuring takes. The
+other rounds approach the interval in which each worker visits one batch."""
 _ABOUT_ONE = (0.67, 1.5)
 _SHORTER, _LONGER = 4, 2
 """A stage may divide the interval by up to 4, or double it at most. An interval longer than those
@@ -59,8 +59,8 @@ _COMPARISONS = 4
 _ERRORS = 3.0
 """How many standard errors the true slope may be away from the measured one."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
-"""The least and the most rounds in one part of a trial. Without the upper limit, a wrong report of
-a worker about the time to measure the objective could make a trial endless."""
+"""The smallest and the largest number of rounds in one part of a trial. Without the upper limit, a wrong
+report of a worker about the time to measure the objective could make a trial endless."""
 _PROBES = 10
 """A part of a trial takes this many times as long as measuring the objective, unless it would then
 have more than `_MOST_ROUNDS` rounds."""
@@ -69,9 +69,9 @@ _SAMPLES = (1, 2, 4, 8)
 share is as large as possible, but a trial must not take longer than the job has trained so far. The
 first measurement of a job uses an eighth."""
 _NARROWEST, _WIDEST = 4, 8
-"""The fewest and the most rounds between two checks of the gain that a trial has promised. The unit
-is the number of rounds in one part of the trial. A stage has at least three checks, so it takes
-longer than its trial, which has nine parts."""
+"""The smallest and the largest number of rounds between two checks of the gain that a trial has
+promised. The unit is the number of rounds in one part of the trial. A stage has at least three checks,
+so it takes longer than its trial, which has nine parts."""
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
 
