@@ -178,8 +178,8 @@ def test_when_slices_are_lost_nothing_is_saved(tmp_path: Path) -> None:
 def test_a_server_that_dies_while_it_sends_its_slices_is_replaced_by_its_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
 ) -> None:
-    """On a busy machine a server can be silent for seconds, so that the lead removes it. Then the
-    job cannot be used for this test, and another job is started."""
+    """On a busy machine a server can be silent for seconds, and the lead then removes the server. Such a
+    job cannot be used for this test, so another job is started."""
     sizes = ("--workers", 2, "--servers", 3, "--replicas", 1, "--threads", 1)
     for attempt in range(ATTEMPTS):
         folder = tmp_path / str(attempt)

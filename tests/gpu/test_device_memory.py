@@ -99,8 +99,8 @@ def used_memory(place: Place) -> int:
 def test_workers_that_are_killed_and_started_again_leave_no_memory_on_the_device(
     tmp_path: Path, place: Place
 ) -> None:
-    """On a GPU, 50 workers are killed with SIGKILL: five times ten at once, while another one
-    trains on. No other process may use the GPU meanwhile."""
+    """On a GPU, 50 workers are killed with SIGKILL, ten at a time, while another worker trains on. No
+    other process may use the GPU meanwhile."""
     waves, together = (5, 10) if place.device != "cpu" else (2, 2)
     job = tmp_path / "training.py"
     job.write_text(TRAINING)
@@ -135,8 +135,8 @@ def test_workers_that_are_killed_and_started_again_leave_no_memory_on_the_device
 def test_workers_that_respawn_use_no_more_memory_than_the_first_ones(
     tmp_path: Path, place: Place
 ) -> None:
-    """On a GPU, 51 workers are killed with SIGKILL: three times 17 at once, while another one trains
-    on. No other process may use the GPU meanwhile."""
+    """On a GPU, 51 workers are killed with SIGKILL, 17 at a time, while another worker trains on. No
+    other process may use the GPU meanwhile."""
     waves, together = (3, 17) if place.device != "cpu" else (2, 2)
     job = tmp_path / "training.py"
     job.write_text(TRAINING)

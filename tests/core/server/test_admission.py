@@ -51,7 +51,7 @@ def test_a_server_that_was_named_is_bound_at_once() -> None:
 
 
 def test_a_server_that_is_not_named_yet_waits_for_the_leads_word() -> None:
-    """The lead may tell the other server to dial before its `Place` has reached this server."""
+    """The other server may dial before the lead's `Place` has reached this server."""
     server = machine()
     assert server.handle(ev.ServerCalled("link-1", 2, 5), 0) == []
     assert server.wake_at() == WAIT_NS

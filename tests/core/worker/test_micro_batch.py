@@ -11,8 +11,8 @@ MS = 10**6
 
 
 def train(micro: MicroBatch, start_ms: float, point_ms: float, intervals: int) -> list[float]:
-    """Train for intervals of 200 ms. Returns by how many milliseconds each one was exceeded; a
-    negative number means that it ended early."""
+    """Train for intervals of 200 ms. Returns by how many milliseconds the work exceeded each interval; a
+    negative number means that the work ended early."""
     missed = []
     for _ in range(intervals):
         left_ns = 200.0 * MS

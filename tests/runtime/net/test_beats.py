@@ -52,8 +52,8 @@ def test_a_peer_that_does_not_read_gets_few_heartbeats() -> None:
 
 
 def test_a_peer_that_waits_for_the_job_to_begin_gets_all_heartbeats() -> None:
-    """A worker reports with its own heartbeats how many it has read. It sends none before it is
-    admitted, so the lead must not wait for its reports."""
+    """A worker's own heartbeats report how many of the lead's heartbeats it has read. The worker sends
+    none before it is admitted, so the lead must not wait for these reports."""
     peers = Peers()
     _, there = pair(peers)
     beats = Beats(peers)
