@@ -47,8 +47,8 @@ def test_equal_models_do_not_differ() -> None:
             "the parameter 'w' has strides [1, 2], in the job it has [3, 1]: give all workers the same"
             " memory_format",
         ),
-        (model(tensor(), tensor("b")), "it has 2 tensors, the job has 1"),
-        (model(), "it has 0 tensors, the job has 1"),
+        (model(tensor(), tensor("b")), "it has 2 tensors, but the model of the job has 1"),
+        (model(), "it has 0 tensors, but the model of the job has 1"),
     ],
 )
 def test_the_first_difference_is_told(theirs: ModelSpec, text: str) -> None:

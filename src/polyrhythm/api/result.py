@@ -95,7 +95,9 @@ class Result:
         path = self.run / choose(model, there, best=best)
         if not path.is_file():
             reason = (
-                self.summary.get("not_saved") or self.summary.get("ended") or "it has not ended"
+                self.summary.get("not_saved")
+                or self.summary.get("ended")
+                or "the run has not ended"
             )
             raise StoreError(f"run {self.run.name} has no {path.name}: {reason}")
         from safetensors.torch import load_file  # this imports torch, which takes seconds

@@ -35,7 +35,7 @@ def checkpoint(
         last = [answer for answer in answers if answer.done][-1]
     except LinkError as error:
         if lead.path is not None:
-            check_running(load_run(lead.path))  # say so if the run has just ended
+            check_running(load_run(lead.path))  # if the run has just ended, this error says so
         raise UsageError(f"the lead of {lead.name} cannot be reached: {error}") from None
     told = in_words(plain_reason(last.reason))
     if last.failed or last.reason.code != "checkpoint-made":

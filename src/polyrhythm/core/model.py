@@ -22,7 +22,7 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
         if (found := _difference_of_tensors(mine, other)) is not None:
             return found
     if len(ours.tensors) != len(theirs.tensors):
-        return f"it has {len(theirs.tensors)} tensors, the job has {len(ours.tensors)}"
+        return f"it has {len(theirs.tensors)} tensors, but the model of the job has {len(ours.tensors)}"
     if (ours.optimizer, ours.parts) != (theirs.optimizer, theirs.parts):
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
     if ours.state != theirs.state:
@@ -108,7 +108,7 @@ def nonsense(spec: ModelSpec) -> str | None:
     if len({entry.name for entry in spec.state}) != len(spec.state):
         return "its state_dict has a name twice"
     if (nbytes := max(nbytes_of(spec), _nbytes_saved(spec))) > _MOST_NBYTES:
-        return f"it has {nbytes} bytes, and at most {_MOST_NBYTES} can be held"
+        return f"it has {nbytes} bytes, but at most {_MOST_NBYTES} can be held"
     return None
 
 

@@ -27,9 +27,9 @@ RULES = {
     " fires",
     "waiting": "bsp folds a round when every member has contributed or abstained, or when the timer"
     " fires",
-    "stale": "ssp lets a worker begin a step while its clock is at most N ahead of the slowest",
-    "restarting": "a worker that is N steps ahead of the slowest stops; when all have stopped, clocks"
-    " restart",
+    "stale": "ssp lets a worker begin a step while its clock is at most N ahead of the slowest clock",
+    "restarting": "a worker stops when it is N steps ahead of the slowest worker; when all workers have"
+    " stopped, their clocks restart",
     "waits": "a worker continues after the fold",
     "folding": "a round is over when every server that holds slices has folded",
     "unreported": "a contribution counts when every server that holds slices has received its part",
@@ -78,7 +78,9 @@ _REMEDIES = {
     "saving": ("wait for the disk; a second Ctrl-C ends the job without its model",),
     "servers": ("start the missing servers: {server}",),
     "starting": ("wait: the command of the job is starting them",),
-    "failover": ("look for a second server that is stopped: all others wait until it is lost",),
+    "failover": (
+        "look for a second server that is stopped: all others wait until the lead removes it",
+    ),
     "resending": ("look at those workers: a worker that is stopped will be evicted",),
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
     "window": ("the servers are too slow: use more --servers, or --kind local --local-steps 8",),
