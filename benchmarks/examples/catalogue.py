@@ -25,7 +25,7 @@ class Example:
     flags: tuple[str, ...] = ()
     """Flags of `polyrhythm train` that the script needs under every policy."""
     policy_flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Further flags, by policy."""
+    """For each policy that needs them, further flags of `polyrhythm train`."""
 
     @property
     def path(self) -> Path:
@@ -36,7 +36,7 @@ class Example:
         return self.path.stem
 
     def words(self, policy: str) -> tuple[str, ...]:
-        """The flags that choose this policy for this script."""
+        """The flags of `polyrhythm train` with which this script is run under this policy."""
         return ("--sync", policy, *self.flags, *self.policy_flags.get(policy, ()))
 
     def deficit(self, value: float, plain: float) -> float:

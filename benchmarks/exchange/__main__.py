@@ -51,8 +51,8 @@ FLOORS: list[tuple[str, str, str, tuple[float, float, float]]] = [
 
 
 def _rounds(nbytes: int) -> tuple[int, int]:
-    """The numbers of rounds and of warm-up rounds. With the faster systems they take a second or
-    two."""
+    """How many rounds are measured, and how many warm-up rounds precede them. The faster systems
+    need a second or two for all of these rounds."""
     rounds = max(20, min(1500, int(1.6e9 / nbytes)))
     return rounds, max(3, rounds // 10)
 

@@ -34,7 +34,8 @@ from tools.s3_server import BUCKET, binary, running
 
 SLICE_NBYTES = 2 * 1024 * 1024
 ALLOWED = {"folder": 2.0, "s3": 1.5}
-"""How many times as long as the bare bytes a checkpoint may take."""
+"""Per kind of store, the largest allowed ratio: the time to write a checkpoint, divided by the time
+to write the bare bytes."""
 
 
 class Subject:

@@ -32,7 +32,7 @@ from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, Numbers
 
 POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp", "fsp", "fsp --kind gradient")
-"""Values of `--sync`. Further flags follow after a space."""
+"""Values of `--sync`. A value may be followed by a space and further flags."""
 PEERS = {
     "Ray, synchronous": ["ray_peer", "sync"],
     "Ray, asynchronous": ["ray_peer", "async"],

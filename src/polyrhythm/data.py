@@ -1,5 +1,5 @@
 """Tables of points in files: `RowGroups` for `worker.batches`, and `open_points` for algorithms that are
-written point by point. `DatasetSource` gives these the items of a torch data set."""
+written point by point. `DatasetSource` gives such algorithms the items of a torch data set."""
 
 from polyrhythm.learn.data.row_groups import RowGroups
 from polyrhythm.learn.data.tables import open_points

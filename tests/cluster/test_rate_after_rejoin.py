@@ -12,8 +12,8 @@ from tests.cluster.processes import Command, wait_until
 JOB = Path(__file__).parent / "jobs" / "rates.py"
 STEPS = 40
 IN_FLIGHT = 3
-"""The largest number of sent contributions whose effect may be missing from the parameters that a
-worker has read, plus one contribution that was counted before the eviction."""
+"""The most contributions that may have been sent but are missing from the parameters that a worker
+has read. One of them was counted before the eviction."""
 
 
 def book(folder: Path, name: str) -> list[tuple[int, float, int]]:

@@ -2,9 +2,9 @@
 
 The collecting process (`forked_tests.py`) does what a test process of xdist does, up to the end of the
 collection. A test process that is forked from it takes over the configuration of pytest, the session
-and the tests. It makes anew what belongs to one process: the capture of output, the folder for
-temporary files and the file for reports of crashes. Then it tells xdist the same as if it had
-collected the tests.
+and the tests. It creates anew what every process needs for itself: the capture of output, the
+folder for temporary files and the file for reports of crashes. Then it reports the tests to xdist
+as if it had collected them itself.
 """
 
 import gc
@@ -87,7 +87,7 @@ class CollectedTests:
                 getattr(plugin, "pytest_unconfigure", lambda _: None)(self._config)
                 plugin.pytest_configure(self._config)
         self._began = self._config.hook.pytest_sessionstart
-        # the session has begun for all plugins but those of this process
+        # for all plugins that were registered before the fork, the session has begun already
         self._config.hook.pytest_sessionstart = self._for_new_plugins("pytest_sessionstart")
 
     def _collect(self) -> None:
@@ -98,8 +98,8 @@ class CollectedTests:
         gc.enable()
 
     def _for_new_plugins(self, hook: str) -> Any:
-        """Return a caller of this hook for the plugins that were registered after the collection,
-        which are those of xdist."""
+        """Return a function that calls this hook only in the plugins that were registered after the
+        collection. These are the plugins of xdist."""
         return self._config.pluginmanager.subset_hook_caller(hook, self._plugins)
 
 

@@ -1,5 +1,5 @@
-"""The same tests for every updater: a fold in place, and a fold into a spare buffer, equals the
-step of plain torch."""
+"""The same tests for every updater: a fold, in place or into a spare buffer, has the same result as
+a step of plain torch."""
 
 import functools
 from collections.abc import Callable
@@ -115,8 +115,8 @@ CASES = [
 
 
 class Server:
-    """Slices with an updater. It folds them as the slice store does, in place or into a spare
-    buffer."""
+    """Slices and an updater. The updater folds the slices as in the slice store, in place or into a
+    spare buffer."""
 
     def __init__(self, case: Case, seed: int = 0) -> None:
         self.case = case

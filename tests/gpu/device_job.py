@@ -34,7 +34,7 @@ def train(worker: Worker, device: str, optimizer_name: str, steps: int = 1) -> t
 
 def main(worker: Worker) -> None:
     """Train on the device of `--set device=`. Worker 0 saves the result in `--set out=FILE`. With
-    `--set exhaust=NUMBER`, this worker runs out of memory after two steps."""
+    `--set exhaust=NUMBER`, the worker with this number runs out of memory after two steps."""
     device, number = worker.options["device"], int(worker.name.removeprefix("worker-"))
     if worker.options.get("exhaust") == str(number):
         _exhaust(worker, device)

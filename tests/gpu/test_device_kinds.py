@@ -20,8 +20,8 @@ Train = Callable[[Worker, str], tj.State]
 
 
 def filled(module: nn.Module, seed: int) -> nn.Module:
-    """The module with random parameters. Inline workers share torch's generator, so another one is
-    used."""
+    """Fill the module with random parameters. Inline workers share torch's global generator, so
+    this function uses a generator of its own."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -225,7 +225,8 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
 
 
 def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: Command) -> None:
-    """A stranger sends one such frame. In an earlier version, this ended the job."""
+    """A stranger sends one hello with a deeply nested field. In an earlier version, such a frame
+    ended the job."""
     nested = b"\x91" * 50_000 + b"\xc0"
     fields = m.encode_head(hello_of("stranger", ""))
     head = b"\xdc" + (fields[2] + 256 * fields[1] + 1).to_bytes(2, "big") + fields[3:] + nested

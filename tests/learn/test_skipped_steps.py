@@ -104,8 +104,8 @@ def test_a_loop_that_skips_steps_does_not_stop_the_others(
 
 
 def test_scaled_gradients_that_are_left_at_the_end_are_not_contributed() -> None:
-    """The loop steps after every third batch, and the scaler has divided only these gradients by
-    its scale."""
+    """The loop makes a step after every third batch. Only at a step does the scaler divide the
+    gradients by its scale, so gradients that are left at the end are far too large."""
     ends: list[nn.Linear] = []
 
     def main(worker: Worker) -> None:

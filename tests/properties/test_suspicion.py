@@ -37,7 +37,7 @@ def test_a_worker_with_regular_heartbeats_is_suspected_soon(gap_ms: int, count: 
 def test_a_worker_with_its_usual_heartbeats_is_never_suspected(
     gap_ms: int, jitter: float, count: int, random: object
 ) -> None:
-    """Each gap is up to `jitter` longer or shorter than usual."""
+    """Each gap between heartbeats is up to `jitter` longer or shorter than usual."""
     found = Suspicion(gap_ms / 1000)
     now_ns = SECOND_NS
     found.expect(7, now_ns)

@@ -44,7 +44,8 @@ step_lognormal = {jitter}
 
 
 def epochs_of(sync: str) -> int:
-    """The number of passes of a job. Under bspb a round is a whole pass, so more are needed."""
+    """The number of passes of a job. Under bspb a round is a whole pass, so a job needs more
+    passes."""
     return 12 if sync == "bspb" else 2
 
 

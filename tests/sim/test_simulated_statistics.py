@@ -2,9 +2,9 @@
 memory of all points of all members, and no point is in two rows, whatever happens to workers and
 servers.
 
-The checker of the simulator tests this after every fold, on primaries and replicas. The tests try 200
-seeds, and those that have found a fault. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
-Jobs also resume from checkpoints.
+The checker of the simulator tests this after every fold, on primaries and replicas. The tests try
+200 seeds, and further seeds that once found a fault. With POLYRHYTHM_TORTURE=N and N > 1 they try
+10,000 seeds. Jobs also resume from checkpoints.
 """
 
 import os
@@ -40,8 +40,8 @@ Versions = dict[int, list[PointNumbers]]
 
 
 def text_of(seed: int) -> str:
-    """In every second scenario servers fail too. In every third scenario, points move from worker
-    to worker together with their memory."""
+    """The scenario of a seed. In every second scenario servers fail too. In every third scenario,
+    points move from worker to worker together with their memory."""
     sync = SYNCS[seed % len(SYNCS)]
     moves = '[job]\nmigrate = "full"\n' if seed % 3 == 2 else "[job]\n"
     if seed // len(SYNCS) % 2:

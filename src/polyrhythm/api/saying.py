@@ -12,7 +12,8 @@ def say(line: str) -> None:
 
 
 def say_starting(here: Here, *, quiet: bool) -> None:
-    """Print what the command does next. Until a process reports something, seconds can pass."""
+    """Print what the command does next, because seconds can pass before a process reports
+    something."""
     if not quiet:
         processes = counted(here.servers, "server")
         if here.workers:

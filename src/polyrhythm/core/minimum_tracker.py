@@ -1,6 +1,7 @@
 """The minimum over keys, where each key has a number that usually grows and rarely falls. The cost
-does not depend on the number of keys. After a number has fallen, the tracker counts up from it to the
-next minimum again."""
+of an update does not depend on the number of keys. The tracker counts up from the last minimum to
+the next one. When a number falls below the minimum, the tracker counts up from that number
+again."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar

@@ -2,7 +2,7 @@
 command that trains shows the lines of the log in its terminal (`observe/output.py`).
 
 The log is the file behind the descriptors 1 and 2, so the output of C code and of processes that the
-user's code starts is in it too. *A log that cannot be written harms no training.*
+user's code starts is in it too. *If a log cannot be written, training goes on.*
 """
 
 import contextlib
@@ -47,9 +47,10 @@ def send_to(log: Path) -> None:
 def begin_anew(log: Path) -> None:
     """Begin a new log. The present log is renamed and replaces the one that was renamed before.
 
-    The new log gets its name when all output goes to it. So a reader that finds it knows that this
-    process writes nothing more to the renamed log. It is also created before the earlier renamed
-    log is deleted, so it cannot get the inode of that log: readers recognise a log by its inode."""
+    The new log gets its name when all output goes to it. So a reader that finds the new log knows
+    that this process writes nothing more to the renamed log. The new log is created before the
+    earlier renamed log is deleted. So the two have different inodes, by which readers recognise a
+    log."""
     new = log.with_name(f"{log.name}.new")
     with _replacing:
         if not _begin(new):

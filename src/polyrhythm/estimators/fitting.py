@@ -30,14 +30,15 @@ from polyrhythm.wire.messages import JobSpec
 
 AfterPass = Callable[[int, float | None], None]
 _FEW_POINTS = 20_000
-"""With fewer points, a second worker in this process would cost more time than it saves."""
+"""With fewer points than this, a second worker in this process would cost more time than it
+saves."""
 _CHUNK_POINTS = 8_192
 """The fewest points of a chunk: a chunk is visited by one call of the algorithm."""
 _CHUNKS_EACH = 4
 _STEP_POINTS = 131_072
-"""With many points, a worker visits at most about this many points at a time, and has at least
+"""If there are many points, a worker visits about this many at a time, and has at least
 `_CHUNKS_EACH` chunks. Chunks are large, because each visit of a chunk is a call that takes time,
-and because chunks move only if a worker dies. A worker has at most 16 chunks, so a worker with more
+and because chunks move only if a worker dies. A worker has at most 16 chunks. So a worker with more
 than 16 times this many points has larger chunks."""
 _HEARTBEAT_S = 20.0
 _LONGEST_S = 1e7
@@ -66,7 +67,7 @@ class Fitted:
     ended_s: list[float] = field(default_factory=list)
     """The time at the end of each pass, by the clock of `time.perf_counter`."""
     began_s: float = 0.0
-    """When the first worker began, by the same clock."""
+    """When the first worker began, by the clock of `time.perf_counter`."""
     start_s: float = 0.0
     """How long it took until the processes of the job had started."""
 
@@ -81,8 +82,8 @@ def fit_points(
     parameter: Arrays | None = None,
     after_pass: AfterPass | None = None,
 ) -> Fitted:
-    """Run an algorithm on these points. `parameter`: the first parameters, if they are not to come
-    from `init_parameter`."""
+    """Run an algorithm on these points. `parameter`: the initial parameters; None: `init_parameter`
+    computes them."""
     with one_blas_thread():
         if parameter is None:
             sample = sample_of(points, algorithm.sample_points, rng)
@@ -259,7 +260,7 @@ def _keep(points: Batch, folder: Path) -> dict[str, Any]:
 
 def _mapped(array: npt.NDArray[Any]) -> tuple[str, str, int, tuple[int, ...]] | None:
     """The file, the type, the offset and the shape of an array that is mapped from a file; None if
-    the array is not mapped, or is not in one piece."""
+    the array is not mapped, or not contiguous."""
     whole: Any = array
     while whole is not None and not isinstance(whole, np.memmap):
         whole = whole.base

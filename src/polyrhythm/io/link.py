@@ -87,7 +87,7 @@ class Link(Protocol):
 
 
 class PollableLink(Link, Protocol):
-    """A link with a file descriptor, which one thread can read among many others (`io/poll.py`)."""
+    """A link with a file descriptor. One thread can read many such links (`io/poll.py`)."""
 
     unfinished: bool
     """Whether the last `receive_ready` stopped at its limit `most`."""

@@ -1,10 +1,10 @@
 """Optimizers whose `step(closure)` evaluates the loss several times: LBFGS, with kind local.
 
-LBFGS keeps a history: how its last steps have changed the gradient. The next step uses it as if only
-these steps had changed the parameters. *If the version that answers a contribution has the
-parameters that this worker computed, the worker keeps them and the history. Otherwise it takes the
-version's parameters and forgets the history.* So a job with one worker computes what torch computes,
-bit for bit (docs/decisions/059).
+LBFGS keeps a history of how its last steps have changed the gradient. The next step relies on this
+history, and assumes that nothing but these steps has changed the parameters. *If the version that
+answers a contribution has the parameters that this worker computed, the worker keeps them and the
+history. Otherwise it takes the version's parameters and forgets the history.* So a job with one
+worker computes what torch computes, bit for bit (docs/decisions/059).
 """
 
 import inspect
@@ -70,7 +70,7 @@ class History:
 
 
 def _same_but_rounded(version: torch.Tensor, own: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether the version has the parameters `own`, except for rounding errors. These arise because
-    the difference between `own` and `base` is sent, and added to `base` again."""
+    """Whether the version has the parameters `own`, except for rounding errors. Rounding errors
+    arise because the difference between `own` and `base` is sent, and added to `base` again."""
     bound = _ROUNDINGS * torch.finfo(own.dtype).eps * (own.abs() + base.abs())
     return bool(((version - own).abs() <= bound).all())

@@ -123,8 +123,8 @@ def write_manifest(
     servers have written their files. `record` must be a value that msgspec can encode as JSON.
 
     Raise StoreTaken if another job has written a checkpoint with this number or a higher one. Two
-    jobs then use one store, and the caller must stop making checkpoints there. If there is a higher
-    number, `listing.prune` would soon delete this checkpoint."""
+    jobs then use one store, and the caller must stop making checkpoints there. Beside a checkpoint
+    with a higher number, `listing.prune` would soon delete this one."""
     data = msgspec.json.encode(record)
     name = f"record-{_token()}.json"
     store.put(path_of(number, name), data)
@@ -289,8 +289,9 @@ def _is_latest(store: Store, number: int) -> bool:
 
 
 def _created(store: Store, number: int, manifest: bytes) -> bool:
-    """Create the manifest. Return False if there is one of another job. A store whose answer was
-    lost may report that the manifest exists, because the same request was sent again."""
+    """Create the manifest. Return False if there is one of another job. If the store's answer to
+    the first request was lost and the request was sent again, the store reports that the manifest
+    exists already: then it is compared with this one."""
     path = path_of(number, MANIFEST)
     return store.create(path, manifest) or store.get(path) == manifest
 

@@ -2,7 +2,7 @@
 manifest does.
 
 The manifest is written last, and only if there is none with the same number: if two jobs write a
-checkpoint with one number, only one of them succeeds. Its outer form (`format`, `digest`,
+checkpoint with the same number, only one of them succeeds. Its outer form (`format`, `digest`,
 `manifest`) is the same in all versions of polyrhythm, so that a manifest of another version is not
 taken for a damaged one.
 """

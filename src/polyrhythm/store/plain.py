@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _MOST_DEPTH = 64
 _LARGE = 2**53
-"""Larger integers are stored as text, because some JSON readers would round them."""
+"""Integers whose absolute value is this or larger are stored as text, because some JSON readers
+would round them."""
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _MAKE: dict[str, type] = {kind: type_ for type_, kind in _MAPPINGS.items()}
 _KEYS = (str, int, float, bool, type(None))

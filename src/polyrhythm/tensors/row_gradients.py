@@ -15,7 +15,7 @@ from polyrhythm.tensors.rows import ABSENT, rows_nbytes, write_rows
 
 @dataclass(slots=True)
 class _Table:
-    """A tensor whose gradients contain some of its rows, and its slices."""
+    """A tensor whose gradients contain only some of its rows, and the slices of this tensor."""
 
     tensor: torch.Tensor
     place: TensorPlace
@@ -23,14 +23,14 @@ class _Table:
     gathered: list[torch.Tensor] = field(default_factory=list)
     """The numbers of the rows in the gradients that were gathered since the last contribution."""
     whole: bool = False
-    """Whether one of these gradients contained all rows."""
+    """Whether a gradient that was gathered since the last contribution contained all rows."""
     begun: bool = False
     """Whether a gradient was gathered since the last contribution."""
 
 
 class RowGradients:
-    """The tensors of a model whose gradients contain some of their rows. `wires`: the dtype of each
-    space as it is sent."""
+    """The tensors of a model whose gradients contain only some of their rows. `wires`: the dtype in
+    which each space is sent."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class RowGradients:
         wires: Sequence[torch.dtype],
     ) -> None:
         self.sent: dict[int, int] = {}
-        """For each slice of which the last contribution contains only rows, the number of these
-        rows."""
+        """For each slice of which the last contribution contains only some rows, how many rows
+        these are."""
         self._wires = wires
         self._tables = {
             index: _Table(tensors[index], place, slices)
@@ -89,7 +89,7 @@ class RowGradients:
         self, push: Sequence[torch.Tensor], sums: dict[int, torch.Tensor], points: float
     ) -> None:
         """Divide the sums by the total number of points, write them into the push buffers, and
-        reset them. `sums`: by tensor."""
+        reset them. `sums`: per tensor, the sum of its gradients."""
         self.sent = {}
         for index, table in self._tables.items():
             if not table.begun:

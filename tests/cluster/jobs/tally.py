@@ -4,12 +4,12 @@ it has added.
 A visit of a point adds the square of the number of the last M-step. *In every version every point
 must be in the sum at most once, and the number that it has added must be a square.* A difference
 that is added twice, or lost, gives another number. The two statistics of a point are far apart, in
-slices of different servers, so a version that is torn between servers shows too. A worker that sees
-a fault writes it to a file and ends with an error.
+slices of different servers. So a version that differs between servers is noticed too. A worker that
+sees a fault writes it to a file and ends with an error.
 
 `--set drift=1`: the M-step of every worker but worker-0 is wrong. `--set slow=S`: each step takes S
-seconds longer. `--set stop=N`: the algorithm ends when the number is N. `--set die=N`: worker-1 kills
-itself at its visit number N. `--set points=N`: the number of points. The file `finish` ends the job. A
+seconds longer. `--set stop=N`: the algorithm ends at M-step number N. `--set die=N`: worker-1 kills
+itself at its N-th visit. `--set points=N`: the number of points. The file `finish` ends the job. A
 worker writes a line to its book for every version (`tests/cluster/job_workers.py`).
 """
 

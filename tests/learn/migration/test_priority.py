@@ -1,6 +1,7 @@
 """FSP §4.3: "the target always trains newly migrated data with high priority and then continues over
 locally native data", and such data "are removed from the priority queue and regarded as native when
-their lost passes have already been compensated"."""
+their lost passes have already been compensated". So a worker visits a chunk that has moved to it
+first, until the chunk has had as many passes as the worker's own chunks."""
 
 import pytest
 

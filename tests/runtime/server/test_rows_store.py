@@ -105,7 +105,8 @@ class Site:
         return event
 
     def fold(self, **named: int) -> float:
-        """Fold the next round. `named`: the last sequence of each member that the fold contains."""
+        """Fold the next round. `named`: per member, the sequence number of its last contribution in
+        the fold."""
         self.round += 1
         numbers = {member.name: member.worker for member in MEMBERS}
         rows = tuple(Row(numbers[name], 1, sequence) for name, sequence in named.items())

@@ -37,12 +37,12 @@ class ByRounds:
         self._keeps_rows = keeps_rows(parts.job.kind)
         self._sharing = parts.sharing
         self._whole = self._based_on_whole = True
-        """Kind statistics: whether a version contains all points that have moved and, after a goal
-        in passes, also the points of members that have left since. `_whole` is about the version of
-        the last fold that was ordered, `_based_on_whole` about the version before it. *When a goal
-        is reached, one more fold follows, with the parameters that the evaluator has computed from
-        the version before it. If points were missing from that version, because they were moving or
-        their member had left, more folds follow.*"""
+        """Kind statistics: whether a version is whole. A whole version lacks no point that moves
+        and, after a goal in passes, no point of a member that has left since. `_whole` is about the
+        version of the last fold that was ordered, `_based_on_whole` about the version before it.
+        *When a goal is reached, one more fold follows, with the parameters that the evaluator has
+        computed from the version before it. If points were missing from that version, because they
+        were moving or their member had left, more folds follow.*"""
         self._noted_share = 1.0
         """The smallest share of a full optimizer step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -152,7 +152,7 @@ class ByRounds:
 
     def _close(self, goal: Reason) -> None:
         """Kind statistics: end the job if the parameters in the last fold were computed from a
-        version in which no moving point was missing."""
+        version that lacks no moving point."""
         stopping = self._stopping
         goal = stopping.goal or goal
         if stopping.asked and (self._based_on_whole or stopping.at_once):

@@ -25,7 +25,7 @@ def shared_anew(members: int) -> Reason:
 @dataclass(slots=True)
 class EndedMoves:
     """Moves that have ended. `reason`: None if they are complete; otherwise why the chunks stay
-    where they are. `free`: how many of the chunks moved without their points."""
+    where they are. `free`: how many of the chunks moved without sending their points."""
 
     source: int
     target: int
@@ -50,6 +50,6 @@ class EndedCounts:
         ended.free += free
 
     def take(self, *, complete: bool) -> list[EndedMoves]:
-        """The moves that have ended since the last call. `complete`: also those that are complete."""
+        """The moves that have ended since the last call. `complete`: include complete moves."""
         due = [key for key, ended in self._ended.items() if ended.reason or complete]
         return [self._ended.pop(key) for key in due]

@@ -37,7 +37,8 @@ class _DataSet:
     points: int
     chunks: list[int]
     worker: int = -1
-    """The number of the owner's worker, in all its incarnations; -1 until it is known."""
+    """The owner's worker number, which is the same in all its incarnations; -1 until it is
+    known."""
     holder: Holder | None = None
     """The member that owns the data set; None while the owner is gone."""
     shares: bool = False
@@ -54,8 +55,8 @@ class PrivatePlan(DataPlan):
         self._sets: dict[str, _DataSet] = {}
         """Per name of a worker, its data set."""
         self._set_of: list[_DataSet] = []
-        """Per chunk, its data set. The owner may have replaced that data set by another one since
-        then."""
+        """Per chunk, the data set that it belongs to. The owner may have come back later with
+        another data set."""
         self._mine: dict[Holder, _DataSet] = {}
         """Per member, its data set."""
         self._floor = 0
@@ -290,7 +291,8 @@ class PrivatePlan(DataPlan):
 
     def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
         """In a lease, the points of a member's own data set have the numbers that they have in the
-        data set. Points of other data sets get higher numbers, each a different one."""
+        data set. Points of other data sets get higher numbers, and no two points get the same
+        number."""
         chunk, mine = self.chunks[index], self._mine.get(holder)
         if mine is None:
             return chunk.first, chunk.last

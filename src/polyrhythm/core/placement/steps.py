@@ -88,7 +88,7 @@ def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
 
 def promote(routes: Sequence[Route], targets: Sequence[Route], epoch: int) -> Routes:
     """A slice gets its route in `targets` if every server in that route has the slice already;
-    otherwise it keeps its present route. New primaries are primaries from `epoch` on."""
+    otherwise it keeps its present route. A new primary has this role from `epoch` on."""
     return tuple(_promote(now, target, epoch) for now, target in zip(routes, targets, strict=True))
 
 

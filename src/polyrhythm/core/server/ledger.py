@@ -22,7 +22,7 @@ MOST_PARTIAL = 64
 """The most incomplete contributions that are kept per member. A correct member completes one
 contribution before it sends the next. The limit keeps a faulty member from making the ledger grow."""
 Rows = dict[int, tuple[int, int]]
-"""Per worker, its incarnation and its last sequence that is in the slice."""
+"""Per worker, its incarnation, and the sequence number of its last contribution in the slice."""
 
 
 class Verdict(Enum):
@@ -161,8 +161,8 @@ class Ledger:
         return len(self._arrivals)
 
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
-        """Whether this incarnation of the worker has a contribution in the slice. If so, it has
-        also read a version."""
+        """Whether the slice contains a contribution of this incarnation of the worker. If so, the
+        worker has also read a version."""
         row = self._rows.get(slice_, {}).get(worker)
         return row is not None and row[0] == incarnation
 
@@ -257,8 +257,8 @@ class Ledger:
         mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
 
     def awaits(self, server: int, slice_: int, routing: int) -> bool:
-        """Whether a state that was requested from `server` in this routing epoch is still wanted:
-        since then, this server has copied the slice from no other primary."""
+        """Whether a state that was requested from `server` in this routing epoch is still wanted.
+        It is not if this server has begun to copy the slice from another primary since then."""
         mine = self._primaries.get(slice_) == server
         return mine and routing >= self._copied_since[slice_]
 
@@ -281,8 +281,8 @@ class Ledger:
         ]
 
     def made(self, primary: int, steps: Iterable[Row]) -> tuple[Row, ...]:
-        """Returns those of `steps` that are in every slice copied from `primary`, together with all
-        steps before them. Slices whose state is still being fetched are left out."""
+        """Returns those of `steps` that every slice copied from `primary` contains. Such a slice
+        also contains all earlier steps. Slices whose state is still being fetched are left out."""
         replicas = self._reliable(primary)
         return tuple(
             step for step in steps if replicas and all(self._has(s, step) for s in replicas)

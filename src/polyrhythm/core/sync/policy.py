@@ -99,7 +99,7 @@ class RoundTerms(msgspec.Struct, frozen=True, gc=False):
     points.
 
     A value of 0 sets no such limit; if all are 0, the user's loop decides. `probe`: evaluate the
-    probe sample first; of its points, only every `probe_parts`-th one.
+    probe sample first. `probe_parts`: n, to evaluate only every n-th point of the sample.
     """
 
     steps: int = 0

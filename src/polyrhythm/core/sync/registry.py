@@ -200,7 +200,7 @@ def _check_rows(job: JobSpec) -> None:
 
 
 def _averages(traits: Traits) -> bool:
-    """Whether a round can be the average of workers' local steps."""
+    """Whether the policy has rounds in which the local steps of workers are averaged."""
     return traits.rounds and any(map(steps_on_workers, traits.kinds))
 
 

@@ -42,8 +42,8 @@ class Outstanding:
         """The contributions that are not acknowledged, the oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
-        """The slices that servers must acknowledge for a new contribution, by the current routes: all
-        slices."""
+        """What the servers must acknowledge for a new contribution: every slice, each by its
+        primary in the current routes."""
 
     def __len__(self) -> int:
         return len(self.sent)
@@ -67,7 +67,7 @@ class Outstanding:
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
         """A server has acknowledged this contribution and all earlier ones, for the slices whose
-        primary it has been since epoch `routing` or longer."""
+        primary it became in epoch `routing` or earlier."""
         for sent in self.sent[:] if len(self.sent) > 1 else self.sent:
             if sent.sequence > sequence:
                 break
@@ -210,7 +210,7 @@ class Pushes:
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
         # This call has at most 15 keywords. With more, Python would build a dict, which would take
-        # longer than all the rest.
+        # longer than the rest of this function.
         trailer = m.Trailer(
             term=outbox.term,
             view=outbox.view,

@@ -29,8 +29,8 @@ _SHORTEST = 1e-10
 class LogisticRegressionAlgorithm(Algorithm):
     """`classes`: how many classes there are; labels are 0 to classes - 1. With two classes there is
     one row of coefficients. `penalty` times half the sum of squared coefficients is added to the mean
-    loss. `tol`: the job ends when no element of the gradient is larger. `steps`: how many steps are
-    made at most."""
+    loss. `tol`: the job ends when no element of the gradient is larger than this. `steps`: the most
+    steps that are made."""
 
     name = "lr"
 
@@ -57,7 +57,8 @@ class LogisticRegressionAlgorithm(Algorithm):
         return self.begin(np.zeros((self.rows, sample.x.shape[1] + 1)))
 
     def begin(self, coefficients: Array) -> Arrays:
-        """The parameters of a search that begins here. The last column is the intercept."""
+        """The parameters of a search that begins with these coefficients. The last column is the
+        intercept."""
         size = coefficients.size
         return {
             "coef": coefficients.copy(),
@@ -162,7 +163,7 @@ class Search:
 
 
 def product(factor: npt.NDArray[Any], x: Any) -> npt.NDArray[Any]:
-    """factor x^T for points in a numpy array or a CSR matrix."""
+    """The matrix product of `factor` and x^T. The points x are a numpy array or a CSR matrix."""
     if isinstance(x, np.ndarray):
         found: npt.NDArray[Any] = factor @ x.T
         return found

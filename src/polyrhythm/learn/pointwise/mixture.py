@@ -23,7 +23,7 @@ Covariance = Literal["diag", "full"]
 
 class GaussianMixtureAlgorithm(Algorithm):
     """`covariance`: "diag" or "full". `regularisation` is added to every variance. `tol`: the job
-    ends when the mean log-likelihood of a point grows by less."""
+    ends when the mean log-likelihood of a point grows by less than this."""
 
     name = "gmm"
 
@@ -214,7 +214,7 @@ class Density:
 
 def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The probability of each component for each point, and the log-likelihood of each point. The
-    result takes the place of `logs`."""
+    probabilities are written into `logs`."""
     highest = logs.max(0)
     logs -= highest
     share = np.exp(logs, out=logs)
@@ -233,7 +233,8 @@ _SINGULAR = (
 
 
 def root_of_precision(covariance: Array) -> Array:
-    """The matrix L^-T for the covariance L L^T: (x - mean) times it has unit variances."""
+    """The matrix L^-T for the covariance L L^T. The product of (x - mean) and this matrix has unit
+    variances."""
     try:
         lower = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:

@@ -42,8 +42,8 @@ def limits_for(slice_nbytes: int) -> Limits:
 
 @contextmanager
 def patience(link: Link, seconds: float = 10.0) -> Iterator[threading.Event]:
-    """Close the link if the body of the `with` statement takes longer than this, because the peer
-    does not answer. In that case, also set the event that the body gets."""
+    """Close the link if the body of the `with` statement takes longer than `seconds`, because the
+    peer does not answer. The body gets an event, which is set in that case."""
     expired = threading.Event()
 
     def give_up() -> None:

@@ -22,7 +22,7 @@ from polyrhythm.wire import messages as m
 
 class KeptStates:
     def __init__(self, job: m.JobSpec, to: Callable[[str], Link | None]) -> None:
-        """`to` returns the link to the peer with this name."""
+        """`to(name)` returns the link to the peer of that name."""
         self._job = job
         self._to = to
         self._lock = threading.Lock()

@@ -30,7 +30,7 @@ class Joiner:
         heard_throttle: HeardThrottle,
         put: Callable[[Event], None],
     ) -> None:
-        """`job`: the job's identifier, or empty if it is not known. The machine knows this worker's
+        """`job`: the job's identifier, or empty if it is not known. `machine` knows this worker's
         number in the job."""
         self.servers: tuple[m.Address, ...] = ()
         """The servers that the job had when this worker joined."""

@@ -13,7 +13,7 @@ from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.wire.messages import ChunkPart, ChunkProgress, Contribution, Leased
 
 Statistics = tuple[float, float]
-"""The sum of the numbers of some points, and how many points these are."""
+"""The sum of the numbers that some points have added, and how many points these are."""
 ZERO: Statistics = (0.0, 0.0)
 
 
@@ -26,8 +26,9 @@ def minus(one: Statistics, other: Statistics) -> Statistics:
 
 
 class PointNumbers(dict[int, float]):
-    """The number of each point of a worker, at the time of one of its contributions. An object of
-    this class is never changed, and is equal only to itself, so it can be the key of a cache."""
+    """For each point of a worker, the number that the point has added, at the time of one
+    contribution. An object of this class is never changed, and is equal only to itself, so it can
+    be the key of a cache."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -36,8 +37,8 @@ class PointNumbers(dict[int, float]):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a contribution adds to its row; and the memory of all points of the worker after this
-    contribution: the number of each point."""
+    """What a contribution adds to its row (`change`), and the number that each point of the worker
+    has added up to this contribution (`memory`)."""
 
     change: Statistics
     memory: PointNumbers
@@ -56,7 +57,7 @@ def carry(message: Contribution, difference: Difference) -> CarriedContribution:
 
 @dataclass(frozen=True, slots=True)
 class ChunkMemory:
-    """The memory of the points of a chunk: the number of each point that was visited."""
+    """The memory of the points of a chunk: for each visited point, the number that it has added."""
 
     numbers: Mapping[int, float]
     subtotal: Statistics
@@ -74,7 +75,7 @@ class SimMemory:
     def __init__(self) -> None:
         self._remembered = Remembered[Statistics](lambda: ZERO, plus, minus)
         self._numbers: dict[int, dict[int, float]] = {}
-        """Per chunk, the number of each of its points that was visited."""
+        """Per chunk, the number that each of its visited points has added."""
         self._firsts: dict[int, tuple[int, int]] = {}
         """Per chunk of the lease, its first point and its number of points."""
         self._at: dict[int, tuple[int, int]] = {}
@@ -97,11 +98,11 @@ class SimMemory:
 
     @property
     def known(self) -> Collection[int]:
-        """The chunks with points in the row."""
+        """The chunks whose points have added numbers to the row."""
         return self._remembered.chunks
 
     def knows(self, chunk: int) -> bool:
-        """Whether points of this chunk are in the row."""
+        """Whether points of this chunk have added numbers to the row."""
         return chunk in self._remembered.chunks
 
     def adopt(self, chunk: int, memory: ChunkMemory) -> None:

@@ -84,12 +84,12 @@ class WorkerProcess(SingleProcess):
         shares: bool = False,
         data: str = "",
     ) -> None:
-        """`kept_nbytes`: the size of the state that the user's code keeps; 0: it keeps none. `dial`
-        returns the channel to a server, or None if no server listens there.
-        `lead_linked`: the event that the machine gets when the link to the lead is up.
-        `dial_worker` returns the channel to another worker; `point_nbytes`: the size of a point;
-        `memory`: how many points of other workers fit into memory; `shares`: the worker sends its
-        private points to others; `data`: the fingerprint of its data set."""
+        """`kept_nbytes`: the size of the state that the user's code keeps; 0 if it keeps none.
+        `dial` returns the channel to a server, or None if no server listens there. `lead_linked`:
+        the event that the machine gets when the link to the lead is up. `dial_worker` returns the
+        channel to another worker. `point_nbytes`: the size of a point. `memory`: how many points of
+        other workers fit into memory. `shares`: the worker sends its private points to others.
+        `data`: the fingerprint of the worker's data set."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, _ME, self.machine, check=check)
         self.name = name

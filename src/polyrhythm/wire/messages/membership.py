@@ -27,7 +27,8 @@ from polyrhythm.wire.messages.specs import (
 
 class Admitted(Message, frozen=True, kw_only=True):
     """The lead has admitted a worker or a server: the settings and the servers of the job. A worker
-    connects to every server. A new server finds the number that it was given in `server`."""
+    connects to every server. For a new server, `server` is the number that the lead has given
+    it."""
 
     job: JobSpec
     servers: tuple[ServerSpec, ...]
@@ -72,8 +73,8 @@ class Leased(Message, frozen=True, kw_only=True):
     worker has sent a contribution with the new number.
 
     If points are delivered from worker to worker (`--migrate full`), the lease also says which
-    chunks the worker must send, and which points of other chunks it keeps. It drops all other points
-    that it has received with deliveries up to `delivery`."""
+    chunks the worker must send, and which points of other chunks it keeps. The worker drops all
+    other points that it has received with deliveries up to number `delivery`."""
 
     points: int
     seed: int
@@ -81,7 +82,7 @@ class Leased(Message, frozen=True, kw_only=True):
     epochs: int | None = None
     number: int = 0
     sends: tuple[ChunkSend, ...] = ()
-    """The chunks to send. A chunk is in no lease until it has arrived."""
+    """The chunks that this worker must send. Such a chunk is in no lease until it has arrived."""
     copies: tuple[Amount, ...] = ()
     """The chunks of which the worker keeps an inactive copy, which it must not visit. While the worker
     waits (`--migrate blocking`), its own chunks are among them."""
@@ -90,8 +91,8 @@ class Leased(Message, frozen=True, kw_only=True):
     delivery: Amount = 0
     """The highest number of a delivery so far."""
     delivers: bool = False
-    """Whether points are delivered from worker to worker. A worker that does not listen for points yet
-    begins to, and says where (`Enrol`)."""
+    """Whether points are delivered from worker to worker. A worker that does not listen for points
+    yet begins to listen, and says where (`Enrol`)."""
 
 
 class Delivered(Message, frozen=True, kw_only=True):
@@ -158,6 +159,6 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Alive(Message, frozen=True, kw_only=True):
-    """A heartbeat of the worker or server in the identity fields; of the lead if both fields are
-    -1. `sequence`: how many heartbeats of the lead this worker or server has read over this
-    link."""
+    """A heartbeat. The identity fields name the worker or the server that sends it. If both fields
+    are -1, the lead sends it. `sequence`: how many heartbeats of the lead this worker or server has
+    read over this link."""
