@@ -12,8 +12,8 @@ from tests.cluster.processes import Command, wait_until
 JOB = Path(__file__).parent / "jobs" / "rates.py"
 STEPS = 40
 IN_FLIGHT = 3
-"""The most contributions that may have been sent but are missing from the parameters that a worker
-has read. One of them was counted before the eviction."""
+"""How many contributions the two counts may differ by: two that were sent but are missing from the
+parameters that a worker has read, and one that was counted before the eviction."""
 
 
 def book(folder: Path, name: str) -> list[tuple[int, float, int]]:

@@ -112,9 +112,9 @@ def test_outer_goes_with_rounds_of_local_steps(sync: str, kind: str) -> None:
     [
         ({"kind": "gradient"}, "--outer needs --kind local: with --kind gradient"),
         ({"sync": "asp"}, "--outer needs --sync bsp or psp or fsp"),
-        ({"sync": "ssp:3"}, "which ssp:3 does not have"),
-        ({"sync": "ssp-restart:3"}, "which ssp-restart:3 does not have"),
-        ({"sync": "bspb"}, "which bspb does not have"),
+        ({"sync": "ssp:3"}, "and ssp:3 does not average local steps"),
+        ({"sync": "ssp-restart:3"}, "and ssp-restart:3 does not average local steps"),
+        ({"sync": "bspb"}, "and bspb does not average local steps"),
         ({"sync": "asp", "kind": "gradient"}, "--outer needs --sync bsp or psp or fsp"),
         ({"sync": "fsp", "abandon": "50ms"}, "--outer needs --kind local"),
         ({"kind": "local", "updater": "addition"}, "--outer needs --updater optimizer"),

@@ -72,7 +72,10 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
         (gzip.compress(b"\0\0\x08\x03" + bytes(100))[:-20], "cannot be read"),
         (gzip.compress(b"\0\0\x0d\x01\0\0\0\0"), "not an idx file of bytes"),
         (gzip.compress(b"\0\0\x08\x03\0\0"), "ends before its header is complete"),
-        (gzip.compress(b"\0\0\x08\x01\0\0\0\x09abc"), r"holds 3 bytes, but has the shape \[9\]"),
+        (
+            gzip.compress(b"\0\0\x08\x01\0\0\0\x09abc"),
+            r"its 3 bytes of data do not fit its shape \[9\]",
+        ),
     ],
     ids=["empty", "not-gzip", "torn", "floats", "no-shape", "too-short"],
 )
@@ -94,7 +97,9 @@ def test_an_incomplete_record_is_reported(tmp_path: Path) -> None:
     folder = make_cifar10(tmp_path / "cifar10", each=1)
     with (folder / "data_batch_3.bin").open("ab") as out:
         out.write(b"more")
-    with pytest.raises(DataError, match=r"data_batch_3.bin.*3077 bytes are not whole records"):
+    with pytest.raises(
+        DataError, match=r"data_batch_3.bin.*3077 bytes cannot be divided into records"
+    ):
         read_cifar10(folder)
 
 

@@ -152,7 +152,7 @@ def test_an_objective_that_rises_is_not_said_to_fall(
 ) -> None:
     fields = {"interval_ms": 20.0, "before_ms": 10.0, "gain": gain, "promised": promised}
     assert in_words(Reason("interval-chosen", fields)).endswith(f": the objective {chosen}")
-    assert f"the objective {over}: the" in in_words(Reason("interval-stage-over", fields))
+    assert f"the objective {over}: intervals" in in_words(Reason("interval-stage-over", fields))
 
 
 def test_why_a_worker_left() -> None:
@@ -165,7 +165,7 @@ def test_why_a_worker_left() -> None:
 def test_how_the_loss_of_a_server_was_noticed() -> None:
     assert noticed_by(Reason("link-ended", {"detail": "x"})) == "the end of its link"
     assert noticed_by(Reason("unreachable", {"by": 2, "detail": "x"})) == (
-        "s2, which lost its link to it"
+        "s2, whose link to it ended"
     )
 
 

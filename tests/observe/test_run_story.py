@@ -164,7 +164,7 @@ def test_a_timer_line_may_name_the_missing_itself() -> None:
 def test_what_a_policy_changes_about_itself() -> None:
     fields = {"horizon_ms": 80.0, "workers": [0, 1, 2], "steps": [4, 4, 1], "usage": 0.98}
     assert after_opening(line(5.0, "policy", reason="plan", fields=fields)) == [
-        "   5.0 s  a barrier follows every 80 ms; steps of each worker between two barriers: 4 of"
+        "   5.0 s  there is a barrier every 80 ms; steps of each worker between two barriers: 4 of"
         " worker-0 and worker-1; 1 of worker-2 (98% of the time computing)"
     ]
 

@@ -42,8 +42,8 @@ def forged_manifest(manifest: Manifest, **changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"layout_servers": 0}, "made for 0 servers"),
-        ({"layout_servers": 10**9}, "servers"),
+        ({"layout_servers": 0}, "its number of servers, 0, is impossible"),
+        ({"layout_servers": 10**9}, "servers, 1000000000, is impossible"),
         ({"slice_nbytes": 0}, "0 bytes"),
         ({"slice_nbytes": -5}, "-5 bytes"),
         ({"model": ModelSpec((), MODEL.optimizer)}, "its model is impossible: it has no tensors"),

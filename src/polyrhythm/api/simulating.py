@@ -87,7 +87,9 @@ def simulate(
             end = simulation.run()
     except InvariantBroken as error:
         again = shlex.join(["polyrhythm", "simulate", *source[1:], "--seed", str(seed)])
-        raise InvariantBroken(f"{error}; see it again with: {again} --check --debug") from error
+        raise InvariantBroken(
+            f"{error}; repeat the failure with: {again} --check --debug"
+        ) from error
     finally:
         journal.close()
     progress.tick()  # the display reads the rest of the journal
@@ -121,7 +123,7 @@ def _script(
         return script, (str(scenario), str(scenario), *policy)
     run = load_run(find_run(runs_dir, from_run))
     if run.job is None:
-        raise UsageError(f"{run.path} has no description of its job")
+        raise UsageError(f"{run.path} cannot be simulated: it has no description of its job")
     script = scenario_of(run.state, run.job, sync or run.job.sync)
     return script, (run.name, "--from-run", str(run.path), *policy)
 

@@ -61,7 +61,9 @@ def list_(data_dir: _DataDir = None) -> None:
 
 @data.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="The sets to fetch: see 'data list'.")],
+    names: Annotated[
+        list[str], typer.Argument(help="The data sets to fetch; 'data list' shows them.")
+    ],
     data_dir: _DataDir = None,
     quiet: flags.Quiet = False,
     debug: Debug = False,
@@ -86,7 +88,7 @@ def fetch(
 @data.command()
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(help="The sets to check; default: all that are found.")
+        list[str] | None, typer.Argument(help="The data sets to check; default: all found.")
     ] = None,
     data_dir: _DataDir = None,
     debug: Debug = False,

@@ -235,7 +235,7 @@ def _processes(
             found = _saved(path)
             found.start_s = max(0.0, found.began_s - called_s)
             return found
-    raise JobFailed("no worker has left a result")
+    raise JobFailed("no worker has written a result")
 
 
 def _keep(points: Batch, folder: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ SENTENCES = {
     "unacknowledged": "waiting for {servers} to acknowledge the last two contributions",
     "withheld": "a checkpoint is being made; this worker withholds its contribution until the slices"
     " are copied",
-    "lead-suspect": "the lead is silent; this process waits for it until --lead-timeout",
+    "lead-suspect": "the lead is silent; this process waits for it as long as --lead-timeout says",
     "order-missing": "round {round} waits for the lead to order the fold",
     "rerouting": "the slices have new primaries; waiting for {servers} to follow the new routes",
     "copying": "waiting for {servers} to copy what was folded",
@@ -37,7 +37,7 @@ SENTENCES = {
     "round": "round {round} waits for {missing}",
     "folding": "the servers fold round {round}",
     "failover": "s{lost} is lost; waiting for {servers} to follow the new routes",
-    "resending": "waiting for {workers} to send {servers} again what was lost with a server",
+    "resending": "waiting for {workers} to send to {servers} again what a lost server had received",
     "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
     " contributions",
     "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
@@ -64,20 +64,20 @@ SENTENCES = {
     "going": "no worker is held back",
     "turn": "the view changes: {members:member} from now on",
     "restart": "all {members:member} have stopped: clocks restart",
-    "plan": "a barrier follows every {horizon_ms:.0f} ms; steps of each worker between two barriers:"
+    "plan": "there is a barrier every {horizon_ms:.0f} ms; steps of each worker between two barriers:"
     " {plan} ({usage:.0%} of the time computing)",
-    "plan-over-cap": "a barrier follows every {horizon_ms:.0f} ms; steps of each worker between two"
+    "plan-over-cap": "there is a barrier every {horizon_ms:.0f} ms; steps of each worker between two"
     " barriers: {plan} ({usage:.0%} of the time computing); --most-steps {cap} is raised to {raised},"
     " because the fastest worker makes that many steps in one step of the slowest",
     "interval-over": "the interval is over: all workers contribute what they have",
     "on-arrival": "contributions are folded as they arrive",
     "interval-started": "the interval is {interval_ms:.1f} ms now; it changes in steps until it"
     " has the length at which the search begins",
-    "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
+    "interval-measuring": "intervals around {interval_ms:.1f} ms are being measured",
     "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
     " objective should {fall}",
-    "interval-stage-over": "the objective {falls}: the interval is measured anew around"
-    " {interval_ms:.1f} ms",
+    "interval-stage-over": "the objective {falls}: intervals around {interval_ms:.1f} ms are"
+    " measured now",
     "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes"
     " {phi_ms:.1f} ms",
     "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes"
@@ -137,8 +137,8 @@ SENTENCES = {
     "link-lost": "{name} lost its link to {peer}: {detail}",
     "rejoin-failed": "{cause}; {attempt}",
     "unreachable": "its link to s{by} ended: {detail}",
-    "silent": "{name} has been silent for {silent_s:.2f} s; suspect after {limit}",
-    "server-silent": "s{server} has been silent for {silent_s:.2f} s; suspect after {limit}",
+    "silent": "{name} has been silent for {silent_s:.2f} s; it is suspect after {limit}",
+    "server-silent": "s{server} has been silent for {silent_s:.2f} s; it is suspect after {limit}",
     "server-removed": "s{server} is not in the job any more: {cause}",
     "unexpected-copies": "s{server} confirmed copies in too many routing epochs that the lead has not"
     " named",
@@ -176,7 +176,8 @@ SENTENCES = {
     "data-replaced-partly": "{name} is back with a new data set of {points:point} (before: {before});"
     " {kept} of its old points, which it has shared, stay with other workers, and no pass includes the"
     " rest of them any more",
-    "data-back": "{name} is back with its {points:point}, and passes include them again: {total} in all",
+    "data-back": "{name} is back with its {points:point}, and passes include them again: the job now has"
+    " {total:point}",
     "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
     " {expected}",
     "too-many-contributions": "{name} has {contributions} contributions in flight: at most {most} are"
@@ -194,7 +195,7 @@ SENTENCES = {
     "too-many-servers-wait": "s{by}: too many servers wait until the lead announces them",
     "too-many-workers-wait": "s{by}: too many workers wait until the lead announces them",
     "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
-    "not-an-operator": "only an operator may ask for that",
+    "not-an-operator": "only an operator may send this request",
     "asked-already": "{name} has sent a request already; each link carries one",
     "unknown-request": "the lead does not know the request '{what}'",
     "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
@@ -221,7 +222,7 @@ SENTENCES = {
     "code-refused": "{detail}",
     "code-none": "the job was not started from a file, so it has no code that can be sent",
     # reasons why a worker evaluates the model for all workers
-    "lowest-number": "it has the lowest number",
+    "lowest-number": "it has the lowest number of all members",
     "evaluator-gone": "{name} is gone",
     # reasons why a job, or a process of a job, ended
     "goal": "the job reached its goal: {goal}",
@@ -279,7 +280,7 @@ GOALS = {
 """For each code of a goal, the words that name the goal."""
 NOTICED = {
     "link-ended": "the end of its link",
-    "unreachable": "s{by}, which lost its link to it",
+    "unreachable": "s{by}, whose link to it ended",
     "server-silent": "its silence",
 }
 """For each code of a reason, the words for how the loss of a server was noticed."""

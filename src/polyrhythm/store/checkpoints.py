@@ -179,7 +179,9 @@ def load(store: Store, number: int) -> Checkpoint:
         ) from None
     manifest = decode_manifest(data, store.url_of(path))
     if manifest.number != number:
-        raise DamagedCheckpoint(f"{store.url_of(path)} is the manifest of {manifest.number}")
+        raise DamagedCheckpoint(
+            f"{store.url_of(path)} is damaged: it is the manifest of checkpoint {manifest.number}"
+        )
     return Checkpoint(number, manifest)
 
 
@@ -273,7 +275,7 @@ def check_model(checkpoint: Checkpoint, model: ModelSpec) -> None:
         found = f"its optimizer is {model.optimizer.name}, the job's is {ours.optimizer.name}"
     if found is not None:
         raise StoreError(
-            f"checkpoint {checkpoint.number} is of another job than this model: {found}"
+            f"this model differs from the model of checkpoint {checkpoint.number}: {found}"
         )
 
 

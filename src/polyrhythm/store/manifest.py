@@ -97,12 +97,12 @@ def _fault(manifest: Manifest) -> str | None:
     if (fault := nonsense(manifest.model)) is not None:
         return f"its model is impossible: {fault}"
     if not 1 <= manifest.layout_servers <= _MOST_SERVERS:
-        return f"it was made for {manifest.layout_servers} servers"
+        return f"its number of servers, {manifest.layout_servers}, is impossible"
     if manifest.slice_nbytes < _LEAST_SLICE_NBYTES:
-        return f"its slices have {manifest.slice_nbytes} bytes"
+        return f"the size of its slices, {manifest.slice_nbytes} bytes, is too small"
     for file in (*manifest.files, manifest.record, *([manifest.kept] if manifest.kept else [])):
         if not _NAME.fullmatch(file.name):
-            return f"it names a file {file.name!r}"
+            return f"it names a file {file.name!r}, which is not a valid file name"
     return None
 
 

@@ -73,7 +73,7 @@ def _kept_tensor(tensor: "torch.Tensor", path: str, tensors: "dict[str, torch.Te
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
         raise UsageError(f"{path} cannot be kept: it is not a dense tensor of real numbers")
     if not stores(tensor):
-        raise UsageError(f"{path} cannot be kept: its dtype is {tensor.dtype}")
+        raise UsageError(f"{path} cannot be kept: the dtype {tensor.dtype} is not supported")
     name = path
     while name in tensors:  # two values can have one path: the keys 1 and "1" of a dict
         name += "'"
@@ -98,7 +98,7 @@ def _pairs(
 
 def _value(tree: Any, tensors: "Mapping[str, torch.Tensor]", depth: int) -> Any:
     if depth > _MOST_DEPTH:
-        raise ValueError("it is too deep")
+        raise ValueError(f"it is more than {_MOST_DEPTH} levels deep")
     if not isinstance(tree, list):
         if isinstance(tree, dict):
             raise ValueError("it contains a value of an unknown type")

@@ -62,7 +62,7 @@ def test_a_silent_worker_is_evicted_with_the_derivation_of_its_limit(sync: str) 
     assert told.incarnation == stage.incarnations[1]
     limit = "2.00 s = mean gap 0.50 s (of the last 4) + 2 x 0.50 s"
     assert in_words(told.reason).startswith(
-        f"{note.fields['name']} has been silent for 2.00 s; suspect after {limit}"
+        f"{note.fields['name']} has been silent for 2.00 s; it is suspect after {limit}"
     )
     assert [member.worker for member in stage.lead.view.members()] == [0]
 

@@ -105,7 +105,7 @@ class PrivatePlan(DataPlan):
             self._mine.pop(found.holder, None)
         found.worker, found.holder, found.shares = holder[0], holder, shares
         found.fingerprint = fingerprint or found.fingerprint
-        if not shares:  # data sets that this one has replaced are not shared any more either
+        if not shares:  # the earlier data sets of this worker are not shared any more either
             for each in self._set_of:
                 each.shares = each.shares and each.name != name
         self._mine[holder] = found
@@ -340,6 +340,6 @@ class PrivatePlan(DataPlan):
             held = (self.chunks[index].points for index in self._passes.all_keys())
             if self.points != sum(held):
                 raise InvariantBroken(
-                    "the number of points differs from that of all chunks with a holder"
+                    "the number of points is not the sum over all chunks with a holder"
                 )
             self._checked = self.points

@@ -161,8 +161,8 @@ def _check_outer(job: JobSpec, traits: Traits) -> None:
         return
     if not _averages(traits):
         raise UsageError(
-            f"--outer needs --sync {_names(_averages)}: it makes a step with the averaged change"
-            f" of a round of local steps, which {job.sync} does not have"
+            f"--outer needs --sync {_names(_averages)}: the outer optimizer applies the"
+            f" average of local steps in a round, and {job.sync} does not average local steps"
         )
     if job.updater == "addition":
         raise UsageError("--outer needs --updater optimizer: plain addition has no average")
@@ -176,7 +176,10 @@ def _check_outer(job: JobSpec, traits: Traits) -> None:
 def _check_rows(job: JobSpec) -> None:
     """Raise an error if the job has an option that cannot be used with the kind statistics."""
     if job.updater == "addition":
-        raise UsageError("--updater addition needs --kind gradient: statistics are rows, not steps")
+        raise UsageError(
+            "--updater addition needs --kind gradient: the servers add"
+            " statistics to rows, not to parameters"
+        )
     for flag, value, exact in (
         ("--wire-dtype", job.wire_dtype, "same"),
         ("--push", job.push, EXACT),

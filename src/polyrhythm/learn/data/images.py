@@ -79,7 +79,9 @@ def _read_idx(path: Path) -> Bytes:
         raise _damaged(path, "the file ends before its header is complete")
     shape = struct.unpack_from(f">{data[3]}I", data, 4)
     if len(data) - begin != math.prod(shape):
-        raise _damaged(path, f"it holds {len(data) - begin} bytes, but has the shape {list(shape)}")
+        raise _damaged(
+            path, f"its {len(data) - begin} bytes of data do not fit its shape {list(shape)}"
+        )
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
@@ -93,7 +95,9 @@ def _read_batches(paths: list[Path]) -> tuple[Bytes, Bytes]:
         except OSError as error:
             raise _damaged(path, error.strerror or str(error)) from None
         if not len(data) or len(data) % record:
-            raise _damaged(path, f"{len(data)} bytes are not whole records of {record} bytes each")
+            raise _damaged(
+                path, f"its {len(data)} bytes cannot be divided into records of {record} bytes"
+            )
         parts.append(data.reshape(-1, record))
     records = np.concatenate(parts)
     return records[:, 1:].reshape(-1, *_CIFAR_SHAPE), records[:, 0]

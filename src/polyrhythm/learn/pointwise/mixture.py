@@ -227,8 +227,8 @@ _NARROW = 1e3
 """A component is narrow if the mean square of the points is this many times its variance. In
 float32, the log-probabilities of narrow components would have errors above 1e-4."""
 _SINGULAR = (
-    "a covariance is singular: a component lies on points that coincide in a direction; give fewer"
-    " components or a larger reg_covar"
+    "a covariance is singular: in some direction, all points of a component have the same value; give"
+    " fewer components or a larger reg_covar"
 )
 
 
