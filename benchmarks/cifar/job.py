@@ -35,7 +35,7 @@ MODELS = {"vgg11": cifar10_vgg11.build, "small": _small}
 
 
 def loss_on(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The mean loss of the model, in the mode in which it is used after training."""
+    """The mean loss of the model in evaluation mode (`model.eval()`)."""
     training = model.training
     model.eval()
     with torch.inference_mode():

@@ -1,1 +1,1 @@
-"""Our estimators beside scikit-learn's."""
+"""Compares polyrhythm's estimators with those of scikit-learn."""

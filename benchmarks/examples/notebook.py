@@ -2,8 +2,8 @@
 
     python -m benchmarks.examples.notebook examples/notebook.ipynb --set sync=asp --set seed=1
 
-The options follow the cell with the tag `parameters`, as variables. The notebook runs in an empty
-folder, by nbclient and ipykernel, as in Jupyter. The last line of output is JSON: the metrics of
+The options are inserted as variables after the cell with the tag `parameters`. The notebook runs in an
+empty folder, by nbclient and ipykernel, as in Jupyter. The last line of output is JSON: the metrics of
 the variable `result`, the number of training points, and `failed`, which is null.
 """
 

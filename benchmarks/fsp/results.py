@@ -1,4 +1,5 @@
-"""The results of runs of docs/fsp.md, and their means over the starts.
+"""The results of the runs in docs/fsp.md, and their means over the starts (initial parameters and orders
+of the points).
 
 *A figure is the geometric mean over the starts. A ratio of two policies is the geometric mean of the
 ratios of the same starts. A run that has not reached its target counts with its time limit.*
@@ -125,8 +126,9 @@ def machine_of(result: Result) -> str:
 
 
 def on_machine(results: list[Result], counted: Callable[[Spec], bool]) -> tuple[str, Results]:
-    """The results of the machine that has made the most different runs of some kind, or the most
-    repetitions of them. Runs of different machines are not compared with each other."""
+    """The results of one machine: the one with the most different runs of this kind. If several machines
+    have as many, the one with the most repetitions. Runs of different machines are not compared with
+    each other."""
     made: dict[str, list[Spec]] = {}
     for result in results:
         spec = Spec.read(result["spec"])

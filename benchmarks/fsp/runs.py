@@ -94,7 +94,8 @@ def _follow(
 
 
 def _end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
-    """A command that does not end in order is killed; its processes end with it."""
+    """End the command with SIGTERM. If it does not end within 20 s, kill it; its processes then end
+    too."""
     if process.poll() is None:
         process.terminate()
         try:

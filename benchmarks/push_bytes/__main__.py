@@ -75,7 +75,7 @@ def round_s(push: str, rounds: int, runner: Runner) -> float:
 
 
 def quantising_s(repetitions: int = 20) -> tuple[float, float]:
-    """The processor time in which one thread quantises 25 MB, and reads them again."""
+    """The processor time that one thread needs to quantise 25 MB, and to read the quantised numbers."""
     torch.set_num_threads(1)
     slices = [Slice(number, 0, 0, 0, _SLICE, ((0, _SLICE),)) for number in range(12)]
     numbers = [torch.randn(_SLICE) for _ in slices]

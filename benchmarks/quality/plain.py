@@ -1,5 +1,5 @@
-"""Trains a job as an ordinary torch loop in one process. Every policy's final accuracy is compared
-with this one.
+"""Trains a job as an ordinary torch loop in one process. The final accuracy of every policy is compared
+with the accuracy of this loop.
 
     python -m benchmarks.quality.plain digits 3 0
 

@@ -128,8 +128,8 @@ def all_tests(config: pytest.Config) -> bool:
 def test_every_row_is_asserted_by_the_tests_that_carry_its_marker(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The tests of a row cover exactly the policies and the k that the row states. Every marker
-    names an existing row."""
+    """The tests of a row cover exactly the policies and the values of k that the row states. Every
+    marker names an existing row."""
     rows, tests = stated(), marked(request.session, tmp_path)
     assert rows.keys() == tests.keys()
     for name, row in rows.items():

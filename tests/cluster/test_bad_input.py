@@ -312,7 +312,7 @@ def main(worker):
 @contextlib.contextmanager
 def file_size_limit(nbytes: int) -> Iterator[None]:
     """Limit the size of files for processes that are started in this context."""
-    # the warm server must be started before the limit is set, so that it does not inherit it
+    # start the warm server before the limit is set, so that the server does not inherit the limit
     warm_server()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))

@@ -1,5 +1,5 @@
-"""Metrics of users in real jobs: all output shows them, they are targets, and they choose the best
-model."""
+"""Metrics of users in real jobs: all output shows them, a job can end at a target for them, and they
+choose the best model."""
 
 import ast
 import json

@@ -49,8 +49,8 @@ Stream = int | IO[Any] | None
 
 
 class _WarmServer:
-    """The connection of this test process to the warm server of its test run. The test process that
-    gets the server's address first starts the server."""
+    """The connection of this test process to the warm server of its test run. The first test process
+    that binds the server's address starts the server."""
 
     def __init__(self) -> None:
         self.loaded = _read_when_loaded(os.environ)

@@ -84,7 +84,7 @@ def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
 
 def test_a_learner_must_have_the_contributions_of_a_worker_that_left() -> None:
     """The contribution of the worker may be acknowledged already, because acknowledgements do not
-    wait for learners. So a learner without it has not caught up."""
+    wait for learners. So a learner without this contribution has not caught up."""
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(ev.Rerouted(2, 0, ()))

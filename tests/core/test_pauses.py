@@ -1,5 +1,5 @@
 """How long a process was stopped. A process reads the clock at regular times. If it reads the clock
-late, it was stopped since the reading before, except for the time in which it computed."""
+late, it was stopped since its last reading, except for the time in which it computed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Faults of workers: in what they compute, on which points, and with which weight it counts."""
+"""Faults of workers: wrong results, wrong points, or a wrong weight of a contribution."""
 
 from tests.mutants.mutant import Mutant, mutant
 

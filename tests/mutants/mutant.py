@@ -2,9 +2,9 @@
 line.
 
 A `Change` names a definition, such as `runtime:SliceStore.add`: a layer of the package, and a
-function, method or constant in that layer. It replaces one expression, or consecutive statements,
-in it. Patterns are compared as syntax trees, so comments and line breaks do not matter. A name or a
-pattern that is not found exactly once is an error: when code changes, its mutants must be reviewed.
+function, method or constant in that layer. It replaces one expression, or consecutive statements, of
+this definition. Patterns are compared as syntax trees, so comments and line breaks do not matter. A name
+or a pattern that is not found exactly once is an error: when code changes, its mutants must be reviewed.
 """
 
 import ast
@@ -55,7 +55,7 @@ def mutant(
 
 def write_mutated(mutant: Mutant, package: Path, into: Path) -> None:
     """Make a copy of the package with the mutant's changes in the folder `into`. Files that do not
-    change are symbolic links, also compiled files."""
+    change, including compiled files, are symbolic links."""
     sources = mutated_sources(mutant, package)
     copy = into / package.name
     copy.mkdir()
@@ -235,7 +235,8 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 @functools.cache
 def _imports(path: Path) -> list[ast.stmt]:
-    """The imports of a module. The compiler writes other code for a call of an imported name."""
+    """The imports of a module. They are needed because the compiler writes different code for a call of
+    an imported name."""
     return [node for node in _parse(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
 
 

@@ -96,7 +96,8 @@ def test_workers_share_the_same_parameters(coordination: str) -> None:
 
 def test_whatever_was_processed_is_committed() -> None:
     """ "a worker immediately commits local training results right after computing the current data
-    point, no matter how many have been processed since the last barrier" """
+    point, no matter how many have been processed since the last barrier": all workers contribute in
+    every round, a slow one with fewer points."""
     done = train(Regression(), rounds=30)
     workers = [line for line in done.journal if line["what"] == "rounds"][-1]["workers"]
     points = sorted(totals["points"] for totals in workers.values())
@@ -139,7 +140,7 @@ def test_the_objective_falls_for_a_convex_problem() -> None:
 
 def test_a_worker_that_has_visited_all_points_asks_for_the_barrier() -> None:
     """ "any worker already completed a traversal pass, will immediately notify the coordinator for
-    synchronization" """
+    synchronization": the round ends when a worker has visited all of its points."""
     policy = choose_policy(JobSpec(job="j", sync="fsp", interval="10min"))
     for worker in (0, 1):
         policy.on(sync.Joined(worker), 0)
@@ -195,8 +196,9 @@ def test_a_long_operation_is_left_out() -> None:
 
 
 def test_without_a_patience_workers_wait_for_a_long_operation() -> None:
-    """ "In most cases, computing one data point leads to negligible waiting costs. It is acceptable
-    that the worker participates in synchronization after completing the local operation." """
+    """ "In most cases, computing one data point leads to negligible waiting costs. It is acceptable that
+    the worker participates in synchronization after completing the local operation." By default no point
+    is abandoned."""
     assert JobSpec(job="j").abandon == "off"
     assert not abandons(late_ns=1000 * MS, patience_ns=None, gathered=5)
 
@@ -215,8 +217,9 @@ def test_a_contribution_under_bspb_has_all_points_of_the_worker() -> None:
 PASS_NS = 1600 * MS
 BATCH_NS = 40 * MS
 WARM_UP, MEASURING = 5, 4 * (4 + 2) + 4 + 1
-"""The number of rounds of the search: 5 until the interval is 40 ms; then four times 4 rounds of 40
-ms and 2 of 80 ms, 4 more of 40 ms, and one that measures the objective at the end."""
+"""The number of rounds of the search: first 5 rounds until the interval is 40 ms. Then follow, four
+times, 4 rounds of 40 ms and 2 rounds of 80 ms. At the end come 4 rounds of 40 ms and one that measures
+the objective."""
 
 
 def search(
@@ -273,15 +276,16 @@ def test_quality_and_quantity() -> None:
 
 
 def test_two_points_of_the_line() -> None:
-    """ "which requires two points (...) with different interval attempts for estimation": eta and
-    "eta_{i+1} = 2 eta_i", but without the paper's rollback."""
+    """ "which requires two points (...) with different interval attempts for estimation": the search
+    measures with the interval eta and with the interval 2 eta ("eta_{i+1} = 2 eta_i"). The paper's
+    rollback is not implemented."""
     told = search(AutoInterval(), {}, rounds=WARM_UP + MEASURING)
     assert {terms.interval_ns for terms in told[WARM_UP:]} == {40 * MS, 80 * MS}
 
 
 def test_the_objective_is_gained_in_both_measurements_for_the_same_time() -> None:
-    """ "the training quality during the valid elapsed time (...) = 2 eta": all parts of the
-    measurement, at eta and at 2 eta, have the same time of work."""
+    """ "the training quality during the valid elapsed time (...) = 2 eta": workers compute equally long
+    in each part of the measurement, with the interval eta and with 2 eta."""
     told = search(AutoInterval(), {}, rounds=WARM_UP + MEASURING)[WARM_UP:]
     ends = [at for at, terms in enumerate(told) if terms.probe]
     work = {sum(terms.interval_ns for terms in told[start:end]) for start, end in pairwise(ends)}
@@ -289,8 +293,8 @@ def test_the_objective_is_gained_in_both_measurements_for_the_same_time() -> Non
 
 
 def test_stages() -> None:
-    """ "once such a delay is detected, we should enter into the next stage and recompute another
-    eta*" """
+    """ "once such a delay is detected, we should enter into the next stage and recompute another eta*":
+    when the objective falls more slowly, the search measures two intervals again."""
     interval = AutoInterval()
     search(interval, {40: 3.0, 80: 2.0}, rounds=WARM_UP + MEASURING)
     first = interval.next().interval_ns
@@ -304,7 +308,8 @@ def test_stages() -> None:
 def test_recursive_binary_searching() -> None:
     """ "eta = eta / lambda takes effect if the change (...) w.r.t. eta after some iteration, is
     smaller than (that) w.r.t. eta / 2, which is accumulated across the strictly subsequent lambda
-    iterations", "recursively continued until the result is reversed" """
+    iterations", "recursively continued until the result is reversed": the interval is halved as long as
+    the objective falls faster with half the interval."""
     interval = BinaryInterval()
     told = search(interval, {1600: 1.0, 800: 2.0, 400: 3.0, 200: 2.0, 100: 9.0}, rounds=9)
     lengths_ms = [terms.interval_ns // MS for terms in told]
@@ -325,7 +330,8 @@ def test_binary_is_fixed_afterwards() -> None:
 
 def test_a_straggler_commits_in_advance() -> None:
     """ "A straggler can execute a short interval, so as to commit results in advance and then the
-    coordinator can receive reports at roughly the same time instance." """
+    coordinator can receive reports at roughly the same time instance." A worker whose contributions
+    arrive late gets a shorter interval."""
     delays_ns = {1: 1 * MS, 2: 40 * MS}
     lateness, spreads = Lateness(), []
     for _ in range(10):
@@ -351,7 +357,7 @@ def test_the_interval_is_uniform_and_each_worker_is_shortened_on_its_own() -> No
 
 def test_bspv_searches_only_at_the_beginning() -> None:
     """ "automatically seeks an optimal batch size based on cost-benefit analysis [10] at the very
-    beginning of computations" """
+    beginning of computations": the size does not change any more when the search has ended."""
     sizes, objective, told = BatchSize(), 10.0, []
     for round_ in range(60):
         terms = sizes.next()

@@ -272,7 +272,8 @@ def test_sending_the_points_costs_less_than_4_percent_of_the_run(bandwidth: str)
 
 
 def short_job(fast: int) -> str:
-    """Some fast workers and a slow one, whose points travel slowly while both wait."""
+    """Some fast workers and a slow one. Its points travel slowly, and meanwhile their old and new
+    holders wait."""
     text = job_with("blocking", "rounds = 40", **{"points = 20000": "points = 2000"})
     return text.replace('"2MB"', '"500kB"').replace("count = 3", f"count = {fast}")
 

@@ -47,8 +47,11 @@ def test_a_file_of_the_same_model_is_copied_in_place(tmp_path: Path) -> None:
     ("changes", "fault"),
     [
         ({"0.bias": None}, "it has no '0.bias'"),
-        ({"0.weight": torch.ones(2, 4)}, "'0.weight' has shape [2, 4], in the model it has [2, 3]"),
-        ({"0.bias": torch.ones(2).double()}, "'0.bias' is float64, in the model it is float32"),
+        (
+            {"0.weight": torch.ones(2, 4)},
+            "'0.weight' has shape [2, 4], but shape [2, 3] in the model",
+        ),
+        ({"0.bias": torch.ones(2).double()}, "'0.bias' is float64, but float32 in the model"),
         ({"2.bias": torch.ones(2)}, "the model has no '2.bias'"),
         ({"a": torch.ones(2), "b": torch.ones(2)}, "the model has no 'a' and 1 more"),
     ],

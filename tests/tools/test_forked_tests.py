@@ -92,7 +92,7 @@ def test_a_test_process_reads_its_program_and_can_be_killed(tmp_path: Path) -> N
         assert process.stdout.readline().split() == [str(process.pid).encode(), b"__main__"]
     one.kill()
     one.wait()
-    other.stdin.close()  # the program of the other process reads stdin until its end, and then ends
+    other.stdin.close()  # the program of this process ends when its stdin is closed
     other.wait()
     for process in (one, other):
         process.stdin.close()

@@ -1,5 +1,5 @@
-"""Options of a job in the form in which the job uses them: the model to begin with, and options for
-its own use."""
+"""Checks two options and converts them for the job: `--init`, the initial model, and `--set`, options of
+the job's own code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from polyrhythm.errors import UsageError
 
 
 def checked_init(path: Path) -> Path:
-    """The absolute path given with --init: of a file, or of a folder with the files of several
+    """The absolute path of the file that --init names, or of the folder with the files of several
     models. Raises an error if a file cannot be read."""
     from polyrhythm.store.model_open import check_readable
 

@@ -36,7 +36,7 @@ class Here:
         if not 1 <= here.servers <= job.servers:
             raise UsageError(
                 f"--local-servers is {here.servers}: give 1 to {job.servers} (--servers); the lead"
-                " runs in the first, on this machine"
+                " runs in the first server, on this machine"
             )
         if not 0 <= here.workers <= job.workers:
             raise UsageError(
@@ -51,7 +51,8 @@ class Here:
         return here
 
     def invitation(self, job: JobSpec, way: JoinWay) -> list[str]:
-        """Lines for the user: how many processes must join from elsewhere, and how they do it."""
+        """Lines for the user: how many processes must join from other machines, and which command starts
+        each."""
         lines = []
         for missing, role in (
             (job.servers - self.servers, "server"),
@@ -59,7 +60,7 @@ class Here:
         ):
             if missing:
                 each = "" if missing == 1 else ", once for each"
-                there = f"{counted(missing, role)} from elsewhere; run there{each}"
+                there = f"{counted(missing, role)} from other machines; run there{each}"
                 lines.append(f"waiting for {there}: {way.hint(role)}")
         return lines
 

@@ -17,8 +17,8 @@ def server(
     host: Annotated[
         str,
         typer.Option(
-            help="Address that this server listens on; default: the one by which this machine"
-            " reaches the job."
+            help="Address that this server listens on; default: the address from which this"
+            " machine reaches the job."
         ),
     ] = "",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 0,
@@ -33,8 +33,9 @@ def server(
 ) -> None:
     """Join a job as a server: hold a share of its model until the job ends.
 
-    The job was started with fewer --local-servers than --servers, and its lead numbers this server.
-    Ctrl-C or SIGTERM ends the server, and the command ends with status 130 or 143.
+    The job was started with fewer --local-servers than --servers, and the lead of the job chooses the
+    number of this server. Ctrl-C or SIGTERM ends the server, and the command ends with status 130 or
+    143.
 
     Examples:
 

@@ -1,9 +1,9 @@
 """Whether the lead is alive, as a worker or a server sees it.
 
 The lead sends heartbeats to every process that is linked to it, and these processes send heartbeats
-to the lead (dSyncPS has heartbeats in both directions). *A process suspects a silent lead by the
-rule by which the lead suspects its peers (`liveness`); time in which the process itself was paused
-does not count. After `--lead-timeout` without a message, the process treats the lead as lost.*
+to the lead (dSyncPS has heartbeats in both directions). *A process applies the same rule to a silent
+lead that the lead applies to silent peers (`liveness`); time in which the process itself was paused does
+not count. After `--lead-timeout` without a message, the process treats the lead as lost.*
 """
 
 from polyrhythm.core.effects import Note

@@ -102,7 +102,7 @@ class Reported:
         return sorted(self._values)
 
     def fits(self, metrics: Iterable[str]) -> bool:
-        """Whether the job may have these metrics too: the number of names is limited, because each
+        """Whether the job may have these metrics too: the number of names is limited, because each name
         takes memory and a column of the history."""
         new = [name for name in metrics if name not in self._values]
         return not new or len(self._values) + len(new) <= MOST_NAMES
@@ -115,7 +115,7 @@ class Reported:
                 self._values.setdefault(name, {})[worker] = value
 
     def left(self, worker: int) -> None:
-        """A worker left: its values do not count any more. Names stay known."""
+        """A worker left: its values do not count any more. The names of its metrics stay known."""
         for values in self._values.values():
             values.pop(worker, None)
 

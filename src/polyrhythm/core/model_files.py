@@ -41,7 +41,7 @@ def named(file: str, *, best: bool = False) -> str | None:
 
 def choose(model: str | None, there: Iterable[str], *, best: bool = False) -> str:
     """The name of the file of this model; `model` is None for a job with one model. `there`: the
-    files of the run. Raises StoreError if the job has other models."""
+    files of the run. Raises StoreError if the job has no such model."""
     names = sorted(name for file in there if (name := named(file, best=best)) is not None)
     if model is None and names:
         raise StoreError(f"the job has several models: name one of {', '.join(names)}")

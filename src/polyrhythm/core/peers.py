@@ -1,8 +1,8 @@
 """Which server the lead runs in, and how peers reach the lead and that server.
 
 The lead's machine and the machine of one server share a process and its links: a peer that is
-linked to the lead sends messages for that server over the same link. All other modules ask this one
-which server that is. If the lead could move, only this module would change.
+linked to the lead sends messages for that server over the same link. All other modules ask this one in
+which server the lead runs. If the lead could move, only this module would change.
 """
 
 from dataclasses import dataclass

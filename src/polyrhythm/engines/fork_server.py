@@ -36,8 +36,8 @@ def main(engine: socket.socket, preload: list[str], *, cuda: bool) -> None:
     if cuda:
         _tell(engine, Exit(found=look_for_cuda_in_child()), set())
     gc.collect()
-    # without this, a garbage collection in a child would write to the pages of imported modules, so
-    # that the kernel must copy them
+    # without this, a garbage collection in a child would write to the pages of imported modules, and the
+    # kernel would have to copy these pages
     gc.freeze()
     children: set[int] = set()
     woken, waker = os.pipe()

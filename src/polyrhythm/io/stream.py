@@ -1,4 +1,4 @@
-"""A link that sends frames over a stream: `tcp` and `local` links differ in their carrier alone.
+"""A link that sends frames over a stream: `tcp` and `local` links differ only in their carrier.
 
 One thread at a time reads, into the memory that the decoder names. Sending never blocks the caller:
 small frames are written at once if the socket's buffer has space. All others are written, in order,

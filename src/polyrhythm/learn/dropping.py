@@ -1,4 +1,5 @@
-"""Batches that the training loop drops: it asks for the next batch, and has computed no gradient.
+"""Batches that the training loop drops: the loop asks for the next batch without having computed a
+gradient.
 
 *The points of such a batch count as visited, or a pass would never end, but they have no weight. The
 next batch has the full size, so that a loop that skips small batches still makes its steps.*
@@ -56,7 +57,7 @@ class Dropping:
         sizes = self._plan.sizes
         use = ""
         if least := sizes.least_used:
-            use = f"; it skips small batches, and --min-batch {least} would give it none"
+            use = f"; it skips small batches; --min-batch {least} prevents such batches"
         self._say(
             "the training loop asked for the next batch before it had computed a gradient with"
             f" {sizes.dropped_points:,} of the first {sizes.points:,} points of a worker: if it skips"

@@ -1,9 +1,9 @@
-"""Sparse gradients, as embeddings with `sparse=True` have them, before they are contributed.
+"""Prepares sparse gradients, such as those of embeddings with `sparse=True`, for contributions.
 
 SGD, Adagrad and SparseAdam take gradients of rows (`tensors/rows.py`). For all other optimizers on
-servers, a sparse gradient is made dense, and a line says so. With kind local the optimizer of the
-worker gets the gradients: they are made dense only for an optimizer of torch that refuses sparse
-ones.
+servers, a sparse gradient is made dense, and the user gets a message about it. With kind local the
+optimizer of the worker gets the gradients: they are made dense only for an optimizer of torch that
+refuses sparse ones.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from polyrhythm.errors import UsageError
 from polyrhythm.tensors.flat import FlatModel
 
 _NO_ROWS = (
-    "only embeddings with sparse=True that SGD, Adagrad (both without weight decay) or SparseAdam"
-    " optimizes contribute rows"
+    "rows are contributed only for embeddings with sparse=True whose optimizer is SparseAdam, or SGD"
+    " or Adagrad without weight decay"
 )
 _SEVERAL = "in a job with several models, no gradient is contributed as rows"
 
@@ -44,7 +44,7 @@ class SparseGradients:
         self._said: set[int] = set()
 
     def prepare(self, parameters: list[torch.Tensor]) -> None:
-        """Make the gradients that are not contributed row by row dense."""
+        """Convert the sparse gradients that are not contributed row by row to dense tensors."""
         for parameter in parameters:
             gradient = parameter.grad
             if gradient is None:

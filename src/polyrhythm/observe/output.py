@@ -2,8 +2,8 @@
 
 Each process writes to its own file, `logs/worker-3.log` in the folder of the run, and this module
 reads the new lines of these files. *So a process never waits for the terminal: the files hold what
-the terminal has not shown yet.* Only if the terminal is far behind is output left out there, and a
-line names the file.
+the terminal has not shown yet.* If the terminal is far behind, some output is not shown there, and a
+line names the file that contains it.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ class ProcessOutput:
         return [*lines, f"… {size(left_out + begin)} of output are only in {path}"]
 
     def _gap(self) -> list[str]:
-        """A line in the place of output that may be lost, if there is such output."""
+        """A line that says that output may be missing here; nothing if no output was lost."""
         if not self._missed:
             return []
         self._missed = False

@@ -73,7 +73,7 @@ class ObservedWorker:
     incarnation: int | None = None
     clock: int | None = None
     device: str = ""
-    """The device on which the worker computes; empty if the journal does not say so."""
+    """The device on which the worker computes; empty if the journal does not name the device."""
     measured: Fields = field(default_factory=dict)
     """The fields of this worker in the last line about rounds. `before` has the fields of a line
     that is `recent_s` seconds older."""

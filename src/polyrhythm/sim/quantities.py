@@ -34,7 +34,7 @@ class Rate(int):
     def parse(cls, text: object) -> "Rate":
         rate = cls(_number(text, _RATES, "a rate, per second", "1Gbit or 100MB"))
         if not rate:
-            raise ValueError(f"{text!r} is no rate: nothing would ever arrive")
+            raise ValueError(f"{text!r} is not a rate that can be used: nothing would ever arrive")
         return rate
 
 

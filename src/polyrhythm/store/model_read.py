@@ -53,10 +53,10 @@ def _difference(file: Any, state: Mapping[str, torch.Tensor]) -> str | None:
         found = file.get_slice(name)
         shape, code = found.get_shape(), found.get_dtype()
         if list(shape) != list(tensor.shape):
-            return f"{name!r} has shape {list(shape)}, in the model it has {list(tensor.shape)}"
+            return f"{name!r} has shape {list(shape)}, but shape {list(tensor.shape)} in the model"
         if _DTYPES.get(code) != tensor.dtype:
             dtype = _DTYPES.get(code, code)
-            return f"{name!r} is {_word(dtype)}, in the model it is {_word(tensor.dtype)}"
+            return f"{name!r} is {_word(dtype)}, but {_word(tensor.dtype)} in the model"
     if extra := sorted(there - state.keys()):
         more = "" if len(extra) == 1 else f" and {len(extra) - 1} more"
         return f"the model has no {extra[0]!r}{more}"

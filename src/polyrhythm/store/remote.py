@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _RETRIES = 3
 _RETRY_S, _CONNECT_S, _SILENCE_S, _REQUEST_S = 15, 5, 30, 600
-"""The limits of all retries together, of connecting, of a silence while reading, and of one
-request. So a store that refuses connections fails after some seconds, and a silent store after
-about 30 s."""
+"""Time limits in seconds: for all retries together, for connecting, for a silence while reading, and for
+one request. So a store that refuses connections fails after some seconds, and a silent store after about
+30 s."""
 
 
 def open_remote(url: str) -> "ObjectStore":

@@ -69,7 +69,7 @@ def test_objectives_are_weighted_by_points() -> None:
 
 def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> None:
     """The same 10,000 losses are counted point by point and as means of batches of 10 and of 100.
-    The error is the same."""
+    The standard error of the mean is the same in all three cases."""
     rng = random.Random(1)
     losses = [rng.gauss(1.0, 0.5) for _ in range(10_000)]
     errors = []

@@ -21,8 +21,8 @@ class Chunk:
     """The member that gets the chunk when the present holder has confirmed lease `asked`."""
     asked: int = 0
     delivery: int = 0
-    """The number of the delivery that brings the points to `heir` (`migration.py`); 0: `heir` has
-    them, or can read them."""
+    """The number of the delivery that brings the points to `heir` (`migration.py`); 0 if no points are
+    sent, because `heir` has them or can read them itself."""
     delivered: bool = False
     given_up: bool = False
     """Whether the holder has confirmed lease `asked`."""
@@ -76,7 +76,7 @@ class HeldPoints:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
         found = {member: cls(left=None if epochs is None else 0) for member in members}
         for chunk in chunks:
-            due = chunk.heir or chunk.holder  # as `due`, without a call for every chunk
+            due = chunk.heir or chunk.holder  # the same as `due`, but saves a call for every chunk
             held = None if due is None else found.get(due)
             if held is not None:
                 points = chunk.last - chunk.first

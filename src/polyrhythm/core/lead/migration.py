@@ -1,10 +1,10 @@
 """Moves of chunks whose points travel from worker to worker (`--migrate full` and `blocking`).
 
-*A chunk in flight is locked: it is in no lease, and its holder sends its points to the target. The
-move is complete in one event: when the holder has contributed under a lease without the chunk, and
-the target has reported all points. Until then the chunk belongs to its holder, and it stays there if
-the target dies, leaves or cannot take the points. Only a few chunks of a worker are in flight at a
-time; the others wait, and are visited meanwhile.*
+*A chunk in flight is locked: it is in no lease, and its holder sends its points to the target. The move
+is complete as soon as the holder has contributed under a lease without the chunk and the target has
+reported all points. Until then the chunk belongs to its holder, and it stays there if the target dies,
+leaves or cannot take the points. Only a few chunks of a worker are in flight at a time; the others wait,
+and are visited meanwhile.*
 
 A worker keeps an inactive copy of the points of a chunk that it gave away (`copies.py`).
 """
@@ -40,12 +40,12 @@ class Migration:
     def __init__(
         self, copies_nbytes: int | None = None, *, blocking: bool = False, rows: bool = False
     ) -> None:
-        """`copies_nbytes`: the most bytes of the inactive copies of a worker (None: as many points as
-        the first share of a worker has). `blocking`: all chunks of a move are in flight at once, and
-        their old and new holders have no other points meanwhile. `rows`: kind statistics. What the
-        points have added stays in the row of the holder until the points have arrived. Then the
-        holder subtracts it, and after that the new holder adds it. No copies are kept, because the
-        memory of the points must always be sent."""
+        """`copies_nbytes`: the most bytes of a worker's inactive copies (None: as many points as a
+        worker's first share has). `blocking`: all chunks of a move are in flight at once, and until they
+        have arrived, their old and new holders visit no points. `rows`: kind statistics. What the points
+        have added stays in the row of the holder until the points have arrived. Then the holder
+        subtracts it, and after that the new holder adds it. No copies are kept, because the memory of
+        the points must always be sent."""
         self._rows = rows
         self._copies = InactiveCopies(copies_nbytes)
         self._blocking = blocking
@@ -57,8 +57,9 @@ class Migration:
         """The chunks that move without their points, because the target has a copy: per chunk, its
         source and its target."""
         self._back: set[int] = set()
-        """The chunks in `_free` that go back to an owner which does not share them any more. The
-        journal has no line that such a move has begun, so it gets none if the move is given up."""
+        """The chunks in `_free` that go back to an owner which does not share them any more. The journal
+        has no line for the beginning of such a move, so it gets no line either if the move is given
+        up."""
         self._numbers = 0
         self._barred: set[tuple[Holder, Holder]] = set()
         """Pairs of a source and a target between which points cannot be sent."""
@@ -113,7 +114,8 @@ class Migration:
     # -- moves ---------------------------------------------------------------------------------
 
     def queue(self, gifts: Sequence[Gift]) -> list[Gift]:
-        """Move these chunks, one window after the other. Returns those that can move."""
+        """Queue these moves; only a few chunks are in flight at a time. Returns the moves whose source
+        can send points to the target."""
         found = [gift for gift in gifts if gift[1:] not in self._barred]
         self._queue.extend(found)
         return found
@@ -250,9 +252,9 @@ class Migration:
         return plan.take_back(chunks) | (plan.renumber(before) if self._blocking else set())
 
     def withdraw(self, plan: DataPlan, chunks: Collection[int], owner: Holder) -> set[Holder]:
-        """This member does not share its points. `chunks`: those of its chunks that others hold. End
-        the moves of its points, also of earlier data sets, let the chunks go back to it, and let
-        others drop their copies. Returns the members whose leases changed."""
+        """This member does not share its points. `chunks`: its chunks that other members hold. End the
+        moves of its points, also of earlier data sets, let the chunks go back to it, and let others drop
+        their copies. Returns the members whose leases changed."""
         reason = Reason("move-withdrawn", {"targets": [owner[0]]})
 
         def ends(index: int, source: Holder, target: Holder) -> bool:
@@ -368,5 +370,5 @@ class Migration:
         for index, delivery in self._flying.items():
             chunk = plan.chunks[index]
             if chunk.delivery and (chunk.holder, chunk.heir) != (delivery.source, delivery.target):
-                raise InvariantBroken(f"chunk {index} is not moving as its delivery says")
+                raise InvariantBroken(f"chunk {index} and its delivery name different members")
         self._copies.check(plan)

@@ -22,7 +22,7 @@ class Mode(Protocol):
     """Whether workers must withhold contributions before a cut. With rounds they need not, because
     a fold separates the contributions before it from those after it."""
     part: float
-    """The fraction of the next round equivalent that is done; always 0 by rounds."""
+    """The fraction of the next round equivalent that is done; always 0 in the mode with rounds."""
 
     @property
     def done(self) -> int:
@@ -82,11 +82,11 @@ class Mode(Protocol):
         """The members were released after a fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
-        """The primaries have changed; `versions` gives the version of each. Returns True if the fold
-        under way is over now."""
+        """The primaries have changed; `versions` gives the version of each primary. Returns True if the
+        fold under way is over now."""
 
     def repaid(self, now_ns: int) -> None:
-        """No worker has to send contributions again to a promoted server any more."""
+        """Workers have finished sending contributions again to promoted servers."""
 
     def resume(self, now_ns: int) -> None:
         """Every server applies the new routes: if a fold has waited for the routes, order it."""

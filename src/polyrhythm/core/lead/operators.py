@@ -55,7 +55,7 @@ class Operators:
     # -- answers -------------------------------------------------------------------------------
 
     def tell(self, what: str, reason: Reason) -> None:
-        """Tell all operators that have sent this request how far it is."""
+        """Tell all operators that have sent this request how far its execution has come."""
         for link in self._waiting(what):
             self._outbox.do(Send(link, m.OperatorAnswer(term=TERM, reason=reason)))
 

@@ -100,8 +100,8 @@ class JobProgress:
     def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
         """A member leaves a contribution out, because it is not finite, or because the training loop
         has made no step. Its points count as visited, or a pass would never end. Returns how many
-        contributions of this member were left out for this reason, and why the job must end: None if
-        it goes on."""
+        contributions of this member were left out for this reason, and the reason why the job must end
+        (None if the job goes on)."""
         self._commit(message, ahead=ahead)
         self._skipped += 1
         without_step = message.skipped is not None and message.skipped.code == NO_STEP
@@ -135,8 +135,8 @@ class JobProgress:
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
     ) -> Reason | None:
         """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
-        `why`. `passes`: the full passes in the version that was folded; None: it contains all progress.
-        Returns the goal that is reached, if any."""
+        `why`. `passes`: the full passes in the version that was folded; None if that version contains
+        all progress. Returns the goal that is reached, if any."""
         passes = self._sharing.passes if passes is None else passes
         made, self._made = self._made, self.accounting.made
         if self._made == made and self._sharing.stopped:
@@ -168,7 +168,8 @@ class JobProgress:
                 line["workers"][worker]["passes"] = passes
 
     def _concluded(self, goal: Reason) -> Reason:
-        """The reason for the end at this goal, after a last check of whether the job learns."""
+        """The reason with which the job ends at this goal. Before, check once more whether the job
+        learns."""
         self._conclude()
         failed = self.learning.unfinished and goal.code != STOPPED.code
         return Reason(NOT_FINITE, goal.fields) if failed else goal

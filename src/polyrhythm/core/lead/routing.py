@@ -82,8 +82,8 @@ class RoutingTable:
         self._placed: dict[int, Placed] = {}
         self._seeded: set[int] = set()
         self._copying: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
-        """Per primary and learner: the epoch since which the learner copies all of its present
-        slices, and these slices."""
+        """Per primary and learner: the epoch since which the learner copies all slices that it copies
+        now, and the set of these slices."""
 
     @property
     def servers(self) -> list[int]:
@@ -126,8 +126,8 @@ class RoutingTable:
 
     def seat(self, asked: int) -> int | None:
         """The number for a server that joins, or None if no number is free. A server may ask for a
-        number. If it asks for none (-1), it gets the highest free number, because the lead's host
-        numbers its own servers from 0."""
+        number. If it asks for none (-1), it gets the highest free number, because the servers on the
+        lead's host have the lowest numbers."""
         free = [number for number in range(self._expected) if number not in self.addresses]
         return max(free, default=None) if asked < 0 else asked if asked in free else None
 
@@ -137,8 +137,8 @@ class RoutingTable:
         self._gathered = self.gathered
 
     def vacate(self, server: int) -> bool:
-        """A server is lost. Returns True if no other process knows of it, so that its number is
-        free."""
+        """A server is lost. Returns True if no other process knows of the server; then its number is
+        free again."""
         if self.gathered or server not in self.addresses:
             return False
         del self.addresses[server]
@@ -179,9 +179,9 @@ class RoutingTable:
         }
 
     def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
-        """The epoch since which this learner copies all of these slices. If the learner copied
-        fewer slices before, it is the current epoch, because an earlier report does not cover all
-        of the slices."""
+        """The epoch since which this learner copies all of these slices. If the learner copied fewer
+        slices until now, the current epoch is returned, because earlier reports of the learner do not
+        cover all of the slices."""
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 
@@ -212,8 +212,8 @@ class RoutingTable:
             self._begun = self._begun or self._seeded >= self._holders
 
     def lose_seeder(self, worker: int) -> bool:
-        """A worker was removed. Returns True if it was the seeder, so that the servers must
-        allocate their slices again."""
+        """A worker was removed. Returns True if it was the seeder; then the servers must allocate their
+        slices again."""
         if self.seeder != worker or self.all_seeded:
             return False
         self.begin_anew()
@@ -322,7 +322,7 @@ class RoutingTable:
             )
         if not self.all_seeded and not self._seeded <= self._placed.keys():
             raise InvariantBroken(
-                "a server is seeded that has not allocated its slices in this epoch"
+                "a server counts as seeded, but has not allocated its slices in this epoch"
             )
         routes, servers = self._sound
         if routes is not self.routes or servers != self.addresses.keys():

@@ -36,7 +36,8 @@ class Failover:
         initial contents; 0 if this server has reported that it has these contents."""
         self._built = False
         self._fetches: dict[int, m.Fetch] = {}
-        """Per server, the request for states that this server cannot answer yet."""
+        """Per server, its request for states of slices, while this server cannot answer the request
+        yet."""
         self._early = EarlyAcks()
         self._held_back: list[Step] = []
         """Steps that all replicas have confirmed, and that are acknowledged when no slice moves any
@@ -94,7 +95,8 @@ class Failover:
         return {i: route for i, route in enumerate(place.routes) if route.primary == server}
 
     def rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
-        """The slices are as the new routes say: adapt leases, acknowledgements and replication."""
+        """This server now holds the slices that the new routes give it: adapt leases, acknowledgements
+        and replication."""
         state = self._state
         places = state.epoch.hold(event)
         if places is None:
@@ -115,7 +117,7 @@ class Failover:
             # acknowledges the steps that are in all of its present slices.
             settled = []
             state.epoch.since = place.routing
-            # forget the lead's order for the fold under way: the lead repeats it for slices that
+            # forget the lead's order for the fold under way: the lead repeats the order for slices that
             # are not folded
             state.folding = None
             state.leases.move(event.version)
@@ -131,8 +133,9 @@ class Failover:
         self.place_if_ready()
 
     def place_if_ready(self) -> None:
-        """Tell the lead that this server applies the routes, once its slices are as the routes say,
-        every partner is linked and, with rounds, the last fold is on every replica."""
+        """Tell the lead that this server applies the routes, once three conditions hold: it holds the
+        slices that the routes give it, every partner is linked, and with rounds the last fold is on
+        every replica."""
         state, epoch = self._state, self._state.epoch
         place, rerouted = epoch.place, epoch.rerouted
         if place is None or rerouted is None or not self.partners.complete:
@@ -185,13 +188,13 @@ class Failover:
 
     def fetch(self, message: m.Fetch) -> None:
         """Answer a request for states. The request waits while this server is in an earlier epoch
-        than the sender, or while a fold writes."""
+        than the sender, or while a fold writes to its slices."""
         state, epoch = self._state, self._state.epoch
         if epoch.changing or state.writing or message.routing > epoch.held:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        # the request may name more slices than the peer copies now; the peer ignores the others
+        # the request may name more slices than the peer copies now; the peer ignores the other slices
         if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 

@@ -24,8 +24,7 @@ class WorkerOutbox:
         self.forget_identity()
 
     def forget_identity(self) -> None:
-        """Forget the number and the incarnation, because the lead has not given the new incarnation
-        its own yet."""
+        """Forget the worker's number and incarnation, because the lead has not assigned new ones yet."""
         self.worker = -1
         self.incarnation = 0
         self.term = self.view = self.routing = 0

@@ -18,15 +18,15 @@ _EXPECT_NOTHING = Expect(None)
 
 
 class Assembly:
-    """Which version of each slice is in the worker's parameters. Without rounds the version of a
-    slice is the ticket of the pull that it answers."""
+    """Which version of each slice is in the worker's parameters. Without rounds the version of a slice
+    is the ticket of the pull that the slice answers."""
 
     __slots__ = ("_counts", "_versions", "newest", "routes", "slices", "version", "whole")
 
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
         self.slices = _by_primary(routes)
-        """Per server, the slices whose primary it is."""
+        """Per server, the slices of which it is the primary."""
         self._versions: list[int] = []
         self._counts: dict[int, int] = {}
         """While slices have different versions: the version of each slice, and the number of slices
@@ -66,7 +66,7 @@ class Assembly:
             self.whole = self.version == self.newest
 
     def of(self, server: int) -> int:
-        """The version of the oldest slice whose primary this server is."""
+        """The lowest version among the slices of which this server is the primary."""
         if self.whole:
             return self.version
         return min(self._versions[slice_] for slice_ in self.slices[server])
@@ -92,7 +92,7 @@ class Pulls:
         """Without rounds: the number of the last request for parameters."""
         self.landing = Assembly()
         self.resumed = NOTHING
-        """The version with which the user's code last went on."""
+        """The last version that was given to the user's code."""
         self.must_pull = False
         """Whether the worker must pull the next version, because that version will not be pushed to
         it."""

@@ -348,7 +348,7 @@ def _bytes_of(path: Path) -> Any:
 
 
 def _end_of(data: Any) -> int:
-    """Where the last line ends: empty lines at the end do not count."""
+    """The position at which the last line that is not empty ends."""
     end = len(data)
     while end and data[end - 1 : end] in (b"\n", b"\r", b" "):
         end -= 1

@@ -151,12 +151,12 @@ def unpack(structure: str, specs: Sequence[ColumnSpec], count: int, payload: mem
         for length in spec.shape:
             size *= length
         if at + size > len(payload):
-            raise LinkError("a part of a chunk is shorter than its columns")
+            raise LinkError("a part of a chunk has fewer bytes than its columns need")
         array = np.frombuffer(payload[at : at + size], dtype).reshape(count, *spec.shape)
         columns.append(array.copy())
         at += size
     if at != len(payload):
-        raise LinkError("a part of a chunk is longer than its columns")
+        raise LinkError("a part of a chunk has more bytes than its columns need")
     if structure != COLUMNS:
         _check(_parsed(structure), len(specs), 0)
     return Packed(structure, tuple(specs), tuple(columns))

@@ -62,9 +62,9 @@ class KMeansAlgorithm(Algorithm):
         return {"sum": (k, d), "count": (k,), "square": (k,)}
 
     def memory(self, count: int) -> Memory:
-        """`label`: the cluster of a point. `bound`: the drift of its cluster up to which the point
-        cannot change its cluster; it refers to the drift that this object has computed. `square`:
-        the squared norm."""
+        """`label`: the cluster of a point. `bound`: up to this drift of its cluster the point cannot
+        change its cluster. The bound is compared with the drift that this object computes. `square`: the
+        squared norm."""
         return {
             "label": np.full(count, -1, np.int32),
             "bound": np.full(count, -np.inf, np.float32),

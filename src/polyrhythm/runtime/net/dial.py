@@ -35,7 +35,7 @@ class SocketDialer:
         if self._link == "local" and not here:
             raise LinkError(
                 f"--link local: {peer} is on another host, in another network namespace, or"
-                " another user's; use --link auto"
+                " belongs to another user; use --link auto"
             )
         if self._link != "tcp" and here:
             return dial_local(address.local, peer)

@@ -40,8 +40,8 @@ class WorkerLinks:
         post: Callable[[Event], None],
     ) -> None:
         """`take` is called with every message. `place_of` returns the memory into which a slice is
-        received. `run` is called when `take` was called with all messages that have arrived. `post`
-        gets an event when a link has ended."""
+        received. `run` is called after `take` has been called with all messages that have arrived.
+        `post` gets an event when a link has ended."""
         self._dialer = dialer
         self._digest = digest
         self._secret = secret
@@ -147,7 +147,7 @@ class WorkerLinks:
             # an earlier message may be the lead's order to rejoin over a new link
             self._run()
             self._end_link(link, fault)
-            # the traceback of the error refers to this stack frame, and so to the link's memory
+            # the traceback of the error refers to this stack frame, and so keeps the link's memory
             del fault
         self._run()
         return False

@@ -128,8 +128,8 @@ class Adding:
         raise NotImplementedError
 
     def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
-        """Add a slice. Returns True if the slice store has queued an event, so that the caller must
-        let the driver run."""
+        """Add a slice. Returns True if the slice store has queued an event; then the caller must let the
+        driver run."""
         event = self._placed().add(message, data, verify=not link.by_reference)
         crashpoint.reach(self._name, "took", message)
         return event is not None

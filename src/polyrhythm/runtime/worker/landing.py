@@ -36,14 +36,14 @@ class Landing:
         self._keeping = threading.Lock()
         self._slices_of: dict[int, tuple[int, ...]] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
-        """The offsets and sizes of slices in one piece of a server's memory, by the slices that the
-        server sends in it."""
+        """Per set of slices that a server sends in one piece of memory: each slice with its offset and
+        size in this piece."""
 
     def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
         self._model, self._layout, self._reads_in_place = model, layout, in_place
 
     def arrange(self, routes: Sequence[m.Route]) -> None:
-        """Apply new routes: each server sends the slices whose primary it is."""
+        """Apply new routes: each server sends the slices of which it is the primary."""
         assert self._layout is not None
         self._slices_of = {}
         for slice_ in self._layout.slices:

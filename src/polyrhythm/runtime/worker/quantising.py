@@ -62,8 +62,8 @@ class Quantising:
         incarnation: int,
     ) -> dict[int, Piece]:
         """Quantise the contribution in a push buffer. `tensors`: the buffer, as one tensor per
-        space. Returns the quantised slices. `left_out`: slices that the contribution does not
-        contain, or contains in parts."""
+        space. Returns the quantised slices. `left_out`: slices that the contribution does not contain,
+        or contains only in part."""
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._quantiser.forget()

@@ -49,7 +49,7 @@ class Timesheet:
         self.waited_ns = 0
         self.transferred_ns = 0
         self.resumed_ns = time.monotonic_ns()
-        """When the user's code got the parameters, plus the time that is excluded since."""
+        """When the user's code got the parameters, plus all time that was excluded after that."""
         self._interval_ns = 0
 
     def look_every(self, seconds: float) -> None:

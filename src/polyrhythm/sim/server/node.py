@@ -82,9 +82,9 @@ class ServerProcess(Process):
     ) -> None:
         """`kept_nbytes`: the size of the state in the checkpoint from which the job resumes. `life`:
         how many servers had this number before; it makes the address unique. `journal`: None unless
-        the lead runs in this server. `objective`: falls with the weight that is folded into the first
-        slice. `checker`: if given, every event is checked. `dial` returns the channel to another
-        server, or None if that server is not running."""
+        the lead runs in this server. `objective`: the simulated objective, which falls with the weight
+        that is folded into the first slice. `checker`: if given, every event is checked. `dial` returns
+        the channel to another server, or None if that server is not running."""
         self.name = server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:

@@ -202,7 +202,7 @@ class SimSliceStore:
         contents.update(added)
         for given in added:
             if contents[given] > 1:
-                raise InvariantBroken(f"s{self._server}: {given} is in slice {slice_} twice")
+                raise InvariantBroken(f"s{self._server}: {given} was added to slice {slice_} twice")
         added.clear()
 
     def _write(self, slice_: int, slot: int) -> None:

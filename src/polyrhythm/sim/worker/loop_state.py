@@ -107,7 +107,7 @@ class LoopState:
         self.end_iteration: Callable[[], None] | None = None
         """Called when an iteration of the loop has ended."""
         self.take_sends: Callable[[m.Leased], None] = lambda lease: None
-        """Called with a lease when the loop does not visit points of earlier leases any more."""
+        """Called with a lease as soon as the loop visits no more points of earlier leases."""
         self.asked = False
         self.cadence: Cadence = ByCount()
         self._looks = (False, False)

@@ -1,8 +1,8 @@
 """Chooses the chunks that a slow worker gives away.
 
 *Chunks whose points need not be sent, because the target has a copy, go first. Then come the chunks
-that the worker has visited in this pass, the most recent one first: they are not due until the pass
-is over. Chunks that are not begun come last. The chunk that the worker is visiting is not given away,
+that the worker has visited in this pass, the most recent one first: these chunks need no visit until the
+next pass. Chunks that are not begun come last. The chunk that the worker is visiting is not given away,
 and the worker keeps at least one chunk.*
 """
 

@@ -48,8 +48,8 @@ class RoundMeasurement:
 
     @property
     def batches(self) -> float:
-        """The points of the round, divided by the number of points in a bsp round (one user's batch
-        per worker); 0 if unknown."""
+        """The points of the round, divided by the number of points in a bsp round (one batch of the
+        user's size per worker); 0 if unknown."""
         return self._visited / self._batch if self._batch else 0.0
 
     @property
