@@ -220,3 +220,16 @@ def test_the_generations_tell_which_points_were_visited_since(algorithm: Algorit
     assert collect(chunks)[2] == 0.0, "the other 30 were visited before generation 2 began"
     chunks.visit(1000, PARAMETER, generation=2)
     assert collect(chunks)[2] == 30.0
+
+
+@both
+def test_points_that_are_missing_from_the_sum_are_visited_first(algorithm: Algorithm) -> None:
+    """The former worker of the second chunk was two passes ahead, and has died."""
+    chunks = make(algorithm, FIRST, ChunkLease(1, 25, 50, 2, 0))
+    chunks.visit(1000, PARAMETER)
+    assert collect(chunks)[0] == 50.0, "both chunks are in the sum after one pass"
+    _, progress = chunks.visit(1000, PARAMETER)
+    assert [each.chunk for each in progress] == [0], "then only the chunk that lags is visited"
+    chunks = make(algorithm, FIRST, ChunkLease(1, 25, 50, 3, 0))
+    chunks.visit(1000, PARAMETER)
+    assert collect(chunks)[0] == 25.0, "a chunk that has had all of its visits gets no other one"

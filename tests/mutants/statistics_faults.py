@@ -106,11 +106,29 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "checked-too-soon",
         "Parameters are final although some points were not visited with them.",
-        "learn:MStep.version_came",
-        "self._checked[0] + self._between",
-        "self._checked[0]",
+        "learn:MStep._check_later",
+        "1 if self._rounds and between else 2",
+        "1",
         "tests/learn/pointwise/test_m_step.py"
         "::test_parameters_are_final_only_if_every_point_was_visited_with_them",
+    ),
+    mutant(
+        "joined-within-a-generation",
+        "A worker that joins compares parameters although many points were not visited since.",
+        "learn:MStep._check_later",
+        "self._rounds and between",
+        "self._rounds",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_a_worker_that_joins_within_a_generation_checks_the_end_a_generation_later",
+    ),
+    mutant(
+        "generations-fall",
+        "Visits do not count for a generation while points are missing from the sum.",
+        "learn:MStep.version_came",
+        "max(self._highest, generations)",
+        "generations",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_the_generation_under_way_does_not_fall_when_points_are_missing_from_the_sum",
     ),
     mutant(
         "resumed-on-the-first-points",

@@ -49,3 +49,31 @@ def test_parameters_are_final_only_if_every_point_was_visited_with_them(rounds: 
         step.version_came(version, anew=version == 0, final=False)
         ends.append(step.terminated)
     assert ends == ["", "", "", "", CONVERGED]
+
+
+def test_a_worker_that_joins_within_a_generation_checks_the_end_a_generation_later() -> None:
+    algorithm = KMeansAlgorithm(4, tol=0.0)
+    first, found = visited(algorithm)
+    step = MStep(algorithm, first, POINTS, 0)
+    row = step.tensors[0].numpy()
+    row[0], row[COUNTS:] = POINTS, found
+    ends = []
+    for version, generations in enumerate((6.5, 7, 7.5, 8, 8.5, 9)):
+        row[2] = generations * POINTS
+        step.version_came(version, anew=version == 0, final=False)
+        ends.append(step.terminated)
+    # at 8, the parameters are compared with the first ones; at 7, half of the points are older
+    assert ends == ["", "", "", "", "", CONVERGED]
+
+
+def test_the_generation_under_way_does_not_fall_when_points_are_missing_from_the_sum() -> None:
+    algorithm = KMeansAlgorithm(4)
+    first, found = visited(algorithm)
+    step = MStep(algorithm, first, POINTS, 0)
+    row = step.tensors[0].numpy()
+    row[0], row[2], row[COUNTS:] = POINTS, 60.5 * POINTS, found
+    step.version_came(1, anew=True, final=False)
+    assert step.generation == 61
+    row[0], row[2] = POINTS - 2, 60.5 * (POINTS - 2)
+    step.version_came(2, anew=False, final=False)
+    assert step.generation == 61, "the next visits still count for this generation"

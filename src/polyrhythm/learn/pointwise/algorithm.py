@@ -84,11 +84,12 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What `terminated` decides on. The runner calls `terminated` once per pass over the points,
-    whatever the length of a round (FSP's section 5.3)."""
+    """What `terminated` decides on. The runner calls `terminated` about once per pass of the slowest
+    worker, whatever the length of a round (FSP's section 5.3). Without rounds it calls `terminated`
+    after every second pass."""
 
     passes: int
-    """Every point has been visited at least this many times."""
+    """Every point has been visited at least this many times. A resumed job begins with 0."""
     old: Arrays
     """The parameters at the last check."""
     new: Arrays

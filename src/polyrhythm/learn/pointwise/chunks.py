@@ -59,8 +59,8 @@ class LeasedChunk:
 
     @property
     def seen(self) -> bool:
-        """Whether points of the chunk have added something."""
-        return bool(self._generations.any())
+        """Whether all points of the chunk have added something."""
+        return bool(self._generations.all())
 
     def state(self) -> dict[str, Any]:
         """The points, and all that the chunk remembers of them, to be sent to another worker."""
@@ -276,13 +276,20 @@ class Chunks:
         return visited, tuple(progress)
 
     def _in_order(self) -> deque[LeasedChunk]:
-        """The chunks that are left of this pass. One that is partly visited comes first; then those
-        whose points are missing from the sum, because only the lease has moved to this worker."""
+        """The chunks that are left of this pass. One that is partly visited comes first. Then come all
+        chunks with points that are missing from the sum, because only the lease has moved to this
+        worker. These are visited early even if their former worker was some passes ahead:
+        otherwise their points would be missing for as many passes."""
         assert self._lease is not None
         this_pass, epochs = self.passes, self._lease.epochs
         if epochs is not None and this_pass >= epochs:
             return deque()
-        found = [chunk for chunk in self._chunks.values() if chunk.passes == this_pass]
+        found = [
+            chunk
+            for chunk in self._chunks.values()
+            if chunk.passes == this_pass
+            or (not chunk.seen and (epochs is None or chunk.passes < epochs))
+        ]
         return deque(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.seen, chunk.number)))
 
 

@@ -45,10 +45,6 @@ class MStep:
         number of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`:
         whether all workers read the same versions."""
         self._rounds = rounds
-        self._between = 1 if rounds else 2
-        """How many generations are between two checks. Without rounds, visits of the next generation
-        may already be part of the sum that was checked, so only the generation after the next one begins
-        after the check."""
         self._algorithm = algorithm
         self._points = points
         self._resumed = resumed
@@ -70,10 +66,12 @@ class MStep:
         self.corrected = 0
         """How often the parameters of this worker differed from the parameters of the other
         workers."""
-        self._generations = 0
-        """How many generations of visits to every point are in the sum (`chunks.py`)."""
-        self._checked: tuple[int, Arrays, float | None] = (0, self.parameter, None)
-        """The last check of the end: the generations, the parameters, and the objective."""
+        self._highest = 0
+        """The most generations of visits that a sum contained of every point (`chunks.py`)."""
+        self._due = 1
+        """With how many generations in the sum the end is checked next."""
+        self._checked: tuple[Arrays, float | None] = (self.parameter, None)
+        """The last check of the end: the parameters and the objective."""
         sizes = COUNTS + self._statistics.size
         self.tensors = [
             torch.zeros(sizes, dtype=torch.float64),
@@ -94,8 +92,9 @@ class MStep:
 
     @property
     def generation(self) -> int:
-        """The generation of the points that are visited now."""
-        return self._generations + 1
+        """The generation of the points that are visited now. It never falls, although the sum lacks
+        the points of a worker that dies, and points that move."""
+        return self._highest + 1
 
     @property
     def row_size(self) -> int:
@@ -139,12 +138,14 @@ class MStep:
         made."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
-        self._generations = int(row[2] // max(self._points, row[0]))
+        counted = float(row[0])
+        generations = int(row[2] // max(self._points, counted))
+        self._highest = max(self._highest, generations)
         if anew:
-            self._checked = (self._generations, self.parameter, None)
+            self._check_later(row)
+            self._checked = (self.parameter, None)
         if self._final or (final and self._rounds):
             return  # make no M-step, because the servers have the parameters of the last M-step
-        counted = float(row[0])
         resumes = self._resumed > 0 and not self._begun and counted < self._points
         held = resumes or torn
         if counted < 1 or held:
@@ -163,8 +164,9 @@ class MStep:
             self.objective = self.total_objective / counted if whole else None
         if row[1] >= self._points:
             self.terminated = HALTED
-        elif self._generations >= self._checked[0] + self._between and counted >= self._points:
-            self._check()
+        elif generations >= self._due and counted >= self._points:
+            self._check(generations)
+            self._check_later(row)
 
     def _take(self, version: int, *, anew: bool) -> None:
         """Take the parameters of the servers, unless this worker's own are newer."""
@@ -185,13 +187,19 @@ class MStep:
         tensors = zip(self.parameter, self.tensors[1:-1], strict=True)
         return {name: tensor.numpy() for name, tensor in tensors}
 
-    def _check(self) -> None:
-        """Ask the algorithm whether the parameters are final. *It is asked once per pass, whatever
+    def _check(self, passes: int) -> None:
+        """Ask the algorithm whether the parameters are final. *It is asked about once per pass, whatever
         the length of a round (FSP's section 5.3): when every point was visited since the last
         check.*"""
-        _, old, before = self._checked
-        passes = self._generations
+        old, before = self._checked
         check = Check(passes, old, self.parameter, self.total_objective, before)
         if self._algorithm.terminated(check):
             self.terminated = CONVERGED
-        self._checked = (passes, self.parameter, self.total_objective)
+        self._checked = (self.parameter, self.total_objective)
+
+    def _check_later(self, row: Array) -> None:
+        """Check the end next when every point was visited after this sum was made. If the sum contains
+        visits of the generation under way already, this is certain only at the end of the generation
+        after it."""
+        between = row[2] == self._highest * max(self._points, float(row[0]))
+        self._due = self._highest + (1 if self._rounds and between else 2)
