@@ -499,7 +499,7 @@ def test_a_reference_over_tcp_is_refused() -> None:
     pair = connect("tcp")
     pair.agree(Digest.XXH3)
     refer(pair, 0, 1)
-    with pytest.raises(LinkError, match="carries bytes"):
+    with pytest.raises(LinkError, match="carries only bytes"):
         pair.there.receive()
     disconnect(pair)
 

@@ -78,14 +78,14 @@ def test_quantised_rows_and_parts_are_refused_with_the_reason(site: Site) -> Non
     rows, plain = slice_of(site, rows=True), slice_of(site)
     for slice_, fields in ((rows, {}), (rows, {"indices": 1}), (plain, {"parts": (0,)})):
         said = answer(site, slice_, payload(min(256, slice_.length)), **fields)
-        assert "this job takes it exactly" in said and said.count("\n") == 0, said
+        assert "but this job takes exact slices only" in said and said.count("\n") == 0, said
     site.trains_on()
 
 
 def test_a_quantised_slice_is_refused_if_the_job_has_exact_pushes(exact_site: Site) -> None:
     slice_ = slice_of(exact_site)
     said = answer(exact_site, slice_, payload(slice_.length))
-    assert "this job takes it exactly" in said and said.count("\n") == 0, said
+    assert "but this job takes exact slices only" in said and said.count("\n") == 0, said
     exact_site.trains_on()
 
 

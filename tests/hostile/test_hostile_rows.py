@@ -10,7 +10,7 @@ from polyrhythm.wire.messages.fields import MOST_COUNT
 from tests.hostile.nodes import Site
 from tests.hostile.pushing import push, slice_of
 
-ASCENDING = "are not ascending numbers from 0 to"
+ASCENDING = "do not ascend or are not all between 0 and"
 SIZE = "bytes for"
 
 

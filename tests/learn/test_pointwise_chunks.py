@@ -223,7 +223,7 @@ def test_the_generations_tell_which_points_were_visited_since(algorithm: Algorit
 
 
 @both
-def test_points_that_are_missing_from_the_sum_are_visited_first(algorithm: Algorithm) -> None:
+def test_points_of_a_worker_that_was_ahead_are_visited_first(algorithm: Algorithm) -> None:
     """The former worker of the second chunk was two passes ahead, and has died."""
     chunks = make(algorithm, FIRST, ChunkLease(1, 25, 50, 2, 0))
     chunks.visit(1000, PARAMETER)
