@@ -170,7 +170,7 @@ def table(result: dict[str, Any]) -> str:
 def rates_table(results: list[dict[str, Any]]) -> str:
     """The table of seconds to the target, by learning rate and batch size. Each cell compares a
     system with the first system."""
-    first, last = results[0], results[-1]  # the stolen time in the last result is that of all runs
+    first, last = results[0], results[-1]  # the last result contains the stolen time of all runs
     names = list(first["medians"])
     rows = [
         f"`{first['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, medians of"

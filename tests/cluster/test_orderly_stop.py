@@ -1,7 +1,7 @@
 """A stop ends every worker's training loop in an orderly way: the code after the loop runs.
 
 The tests stop one job under each of four policies. With POLYRHYTHM_TORTURE=N they stop N jobs under
-each of all policies.
+every policy.
 """
 
 import os

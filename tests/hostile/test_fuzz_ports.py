@@ -79,8 +79,8 @@ def resident_kb(pid: int) -> int:
 
 
 class Attack:
-    """One hostile link. `sent`: the number of inputs that it carried. `leads`: it goes to the
-    server that runs the lead."""
+    """One hostile link. `sent`: the number of inputs that it carried. `leads`: whether it goes to
+    the server that runs the lead."""
 
     STAGES = ("silent", "unproven", "wrong", "worker", "worker", "worker", "server", "operator")
 

@@ -1,5 +1,5 @@
-"""Messages about tensors: each names the tensor, the worker and the step, says whether it is a
-gradient, a parameter or a buffer, and gives advice that fits what happened."""
+"""Messages about tensors: each names the tensor, the worker and the step, says whether the tensor
+is a gradient, a parameter or a buffer, and gives advice that fits what happened."""
 
 import re
 from collections.abc import Callable

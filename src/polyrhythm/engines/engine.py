@@ -51,9 +51,9 @@ class Wanted(Enum):
 @dataclass(frozen=True, slots=True)
 class EngineWatch:
     """What a command does while its job runs. `say` shows one line to the user. `tick` is called a
-    few times a second. `listening` is called with the address of the lead. `record` adds text to the
-    log of a process; the user sees this text in another way. `wanted` is called a few times a
-    second, and says whether to stop the job."""
+    few times a second. `listening` is called with the address of the lead. `record` adds text to
+    the log of a process, and does not show it, because the user sees the text elsewhere. `wanted`
+    is called a few times a second, and says whether to stop the job."""
 
     say: Callable[[str], None]
     tick: Callable[[], None] = lambda: None

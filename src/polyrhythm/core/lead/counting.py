@@ -152,8 +152,8 @@ class Counting:
         self._sharing.lose(removed)
 
     def share(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
-        """A round is folded, and every server knows that the members in `removed` left: share the
-        chunks again, and balance the passes."""
+        """A round is folded, and every server knows that the members in `removed` have left.
+        Distribute the chunks again, and balance the passes."""
         ends = self._stopping.goal is not None
         self.send_leases(self._sharing.share_again(self._view, removed, ends=ends), now_ns)
         self.note_data()

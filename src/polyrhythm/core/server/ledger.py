@@ -16,7 +16,7 @@ from enum import Enum
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 _NO_WORKER = -1
-"""The worker number in the row of a round's fold, which belongs to no single worker."""
+"""The worker number in the row for the fold of a round. Such a fold belongs to no single worker."""
 _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
 """The most incomplete contributions that are kept per member. A correct member completes one
@@ -43,8 +43,8 @@ class _Arrival:
 
 
 class Ledger:
-    """The rows of all slices of one server. Per contribution that is incomplete, it also counts the
-    slices that have come. A server has a `RoundsLedger` or an `OnArrivalLedger`
+    """The rows of all slices of one server. For each incomplete contribution, the ledger also
+    counts the slices that have arrived. A server has a `RoundsLedger` or an `OnArrivalLedger`
     (`ledger_modes.py`)."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:

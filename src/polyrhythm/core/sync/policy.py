@@ -137,8 +137,8 @@ class Traits:
     plans_steps: bool = False
     """Whether the policy tells each worker after how many local steps to contribute."""
     trains_through: bool = False
-    """Whether a worker trains on while its contribution is folded, and rebases on the new
-    version."""
+    """Whether a worker continues to train while its contribution is folded, and then rebases on the
+    new version."""
     asks_before_steps: bool = True
     """Whether a worker needs the lead's permission to begin its next step."""
 

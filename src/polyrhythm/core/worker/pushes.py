@@ -23,7 +23,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import Route
 
 Owed = Mapping[int, Mapping[int, tuple[int, ...]]]
-"""Per server and routing epoch, the slices of which the server is the primary since that epoch. A
+"""Per server and routing epoch, the slices of which the server became the primary in that epoch. A
 mapping is replaced when it changes, and never modified."""
 
 

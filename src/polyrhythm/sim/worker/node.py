@@ -32,7 +32,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
 _ME, POINTS = "worker", "points"
-"""`POINTS`: the name by which the two ends of a link between workers know each other."""
+"""`POINTS`: the name that each end of a link between two workers uses for the other end."""
 _LEAD_HEARD = ev.LeadHeard()
 _PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
 

@@ -6,8 +6,8 @@ from polyrhythm.wire.messages.fields import Amount, Count, Label, Number, Option
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """Where a server listens: over TCP at `host` and `port`, on its own host at the Unix socket
-    `local`. `identity` names its host, network namespace and user."""
+    """Where a server listens: over TCP at `host` and `port`, and for processes on its own host at
+    the Unix socket `local`. `identity` names its host, network namespace and user."""
 
     host: str
     port: int
@@ -136,9 +136,9 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SliceStep(msgspec.Struct, frozen=True, array_like=True):
-    """The numbers that, with the tensors, decide what a fold does to a slice. The primary computes
-    them once (`core/server/stepping.py`), applies them and sends them to the replicas, so that
-    every replica makes the same step."""
+    """The numbers which, together with the tensors, determine what a fold does to a slice. The
+    primary computes them once (`core/server/stepping.py`), applies them and sends them to the
+    replicas, so that every replica makes the same step."""
 
     weight: Weight
     """The weight of the aggregate. An optimizer divides the aggregate by it. If it is 0, the slice
