@@ -48,7 +48,7 @@ def run(
     prefix: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run a job until its objective is at most `target`, or until `max_s` seconds of training are
-    over. `prefix`: what comes before the command, such as `ip netns exec NAME`."""
+    over. `prefix`: words to put before the command, such as `ip netns exec NAME`."""
     with tempfile.TemporaryDirectory(prefix="fsp-") as name:
         folder = Path(name)
         words = [*prefix, *command(spec, data, folder, max_s)]

@@ -98,7 +98,7 @@ def mean(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def share(results: Results) -> float:
-    """The bytes of a quantised contribution, as a share of those of an exact one."""
+    """The bytes of a quantised contribution, divided by the bytes of an exact contribution."""
     each = [mean(results[p], "bytes_pushed") / mean(results[p], "contributions") for p in PUSHES]
     return each[1] / each[0]
 

@@ -4,8 +4,8 @@ The model, the optimizer, the data and the test set are those of a built-in job.
 learning rate and the batch size. Polyrhythm's own `Pacer` makes the forward and backward pass of a
 step last 10 ms, and 40 ms on the last worker. Worker 0 evaluates the model on the whole test set
 between two steps, as often as polyrhythm itself would. The evaluation is not part of these step times.
-The target is reached when an evaluation has the target accuracy. Peers write the time of that evaluation
-to a file, because they have no other way to report it.
+The target is reached when an evaluation has the target accuracy. The other systems (peers) write the
+time of that evaluation to a file, because they have no other way to report it.
 """
 
 import importlib

@@ -188,7 +188,7 @@ def _serve_at(
         control.watch()
     else:
         control.watch(partial(_handle_engine, node, journal))
-    # Python handles a signal only between two waits, so each wait is short
+    # Python cannot handle a signal during a wait, so each wait is short
     while not node.ended.wait(1.0):
         if journal is not None and (fault := journal.fault or node.fault) is not None:
             node.stop(at_once=True)

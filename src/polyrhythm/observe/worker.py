@@ -85,7 +85,7 @@ class ObservedWorker:
     because shorter ones have no `waiting` line."""
     joins: int = 1
     no_points: bool = False
-    """Whether the worker rests because it has never had points to visit."""
+    """Whether the worker is idle because it has never had points to visit."""
     left_s: float | None = None
     left: Reason | None = None
     """Why the worker left; None while it is in the job."""

@@ -18,14 +18,15 @@ class Chunk:
     last: int
     holder: Holder | None = None
     heir: Holder | None = None
-    """The member that gets the chunk when the present holder has confirmed lease `asked`."""
+    """The next holder: it gets the chunk when the present holder has confirmed the lease with the number
+    `asked`."""
     asked: int = 0
     delivery: int = 0
     """The number of the delivery that brings the points to `heir` (`migration.py`); 0 if no points are
     sent, because `heir` has them or can read them itself."""
     delivered: bool = False
     given_up: bool = False
-    """Whether the holder has confirmed lease `asked`."""
+    """Whether the holder has confirmed the lease with the number `asked`."""
     passes: int = 0
     cursor: int = 0
     visited: int = 0

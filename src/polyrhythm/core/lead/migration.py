@@ -52,7 +52,7 @@ class Migration:
         self._queue: deque[Gift] = deque()
         """The chunks that are to move but are not in flight yet."""
         self._flying: dict[int, Delivery] = {}
-        """Per chunk whose points are on their way, its delivery."""
+        """The deliveries on their way: per chunk, the delivery of its points."""
         self._free: dict[int, tuple[Holder, Holder]] = {}
         """The chunks that move without their points, because the target has a copy: per chunk, its
         source and its target."""
@@ -88,7 +88,7 @@ class Migration:
 
     @property
     def settled(self) -> bool:
-        """Kind statistics: whether no moving point is missing from the sum."""
+        """Kind statistics: whether the sum includes all points that move."""
         return not self._flying and not self.adoptions
 
     def begin(self, plan: DataPlan, members: int) -> None:
@@ -100,7 +100,7 @@ class Migration:
         self._listening[holder] = (name, address)
 
     def targets(self, among: Iterable[Holder]) -> list[Holder]:
-        """Those of `among` that can receive points."""
+        """The members of `among` that can receive points."""
         return [each for each in among if each in self._listening and each not in self._full]
 
     def waits(self, holder: Holder) -> bool:

@@ -37,8 +37,8 @@ class Mode(Protocol):
         """A server has reported a contribution."""
 
     def complete(self, complete: Complete) -> bool:
-        """A contribution is complete; the policy does not know of it yet. Returns whether it belongs
-        to the next fold, and not to the one under way."""
+        """A contribution is complete; the policy does not know of it yet. Returns whether the
+        contribution belongs to the next fold instead of the fold under way."""
 
     def counted(self, now_ns: int) -> None:
         """A contribution is complete, and the policy knows of it."""
@@ -95,7 +95,7 @@ class Mode(Protocol):
         """A learner has caught up with its primary."""
 
     def waiting(self) -> Waiting | None:
-        """What the job waits for, if it is something that exists in this mode only; else None."""
+        """What the job waits for, if only this mode can wait for it; otherwise None."""
 
 
 def choose_mode(parts: Parts) -> Mode:

@@ -88,8 +88,8 @@ class JobProgress:
             self._outbox.note("unreported", **news.noted())
 
     def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
-        """A contribution is complete. `ahead`: it belongs to the next fold, and not to the one
-        under way."""
+        """A contribution is complete. `ahead`: the contribution belongs to the next fold instead of the
+        fold under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
         self._skipped = 0
         self.accounting.count(trailer, points, now_ns)

@@ -307,8 +307,8 @@ class RoutingTable:
         self._route(routes)
 
     def followed(self) -> tuple[Change, Mapping[int, tuple[Row, ...]], Mapping[int, int]]:
-        """Every server applies the new routes. Returns the change, and the rows and the version of
-        each server."""
+        """Every server applies the new routes. Returns the change, and per server the last contributions
+        in its slices (`Row`) and its version."""
         assert self.change is not None and self.all_placed
         change, self.change = self.change, None
         rows = {server: placed.rows for server, placed in self._placed.items()}

@@ -40,8 +40,8 @@ class Failover:
         yet."""
         self._early = EarlyAcks()
         self._held_back: list[Step] = []
-        """Steps that all replicas have confirmed, and that are acknowledged when no slice moves any
-        more."""
+        """Steps that all replicas have confirmed. They are acknowledged to the workers as soon as no
+        slice moves any more."""
         mode.finished = self.place_if_ready
 
     # -- routes --------------------------------------------------------------------------------

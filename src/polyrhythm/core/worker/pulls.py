@@ -97,7 +97,7 @@ class Pulls:
         """Whether the worker must pull the next version, because that version will not be pushed to
         it."""
         self.stop = False
-        """Whether the job ends: the version that is read next is the final one."""
+        """Whether the job ends. If so, the next version that the worker reads is the final one."""
         self.terms = m.Release()
         self._first = True
 

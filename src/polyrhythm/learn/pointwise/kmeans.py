@@ -122,8 +122,9 @@ class KMeansAlgorithm(Algorithm):
         return total
 
     def _at(self, centers: Array, dtype: np.dtype[Any]) -> tuple[Drifted, Nearest]:
-        """The drift at these centres, and the search among them. Both are kept for the next call,
-        because a worker visits many chunks with the same centres."""
+        """The drift of the clusters at these centres, and the object that finds the nearest of these
+        centres. Both are kept for the next call, because a worker visits many chunks with the same
+        centres."""
         drifted, kept = self._drift.to(centers), self._kept
         if kept is None or kept[0] is not drifted or kept[2] != dtype:
             kept = self._kept = (drifted, Nearest(centers, dtype), dtype)

@@ -149,8 +149,8 @@ class Adding:
                 self._driver.run()
 
     def _pause(self, parts: int = 1) -> None:
-        """Make a fold longer, for experiments. `parts`: the fold is made in this many parts, and each
-        part calls this function."""
+        """Make a fold last longer, for experiments. `parts`: the fold is made in this many parts, and
+        each part calls this function."""
         if self._pause_s:
             time.sleep(self._pause_s / max(1, parts))
 

@@ -42,7 +42,7 @@ from polyrhythm.wire.messages import (
 Given = tuple[int, int, int]
 """A contribution: the number of the worker, its incarnation, and the sequence number."""
 Place = tuple[int, int, int]
-"""A slice, how often its role on this server has changed, and a slot."""
+"""A place: a slice, how often the role of the slice on this server has changed, and a slot."""
 _NOTHING = 0
 _REPLICA_SLOT = 0
 

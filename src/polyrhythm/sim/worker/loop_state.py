@@ -95,7 +95,7 @@ class LoopState:
         self.push_nbytes = -1
         """The size of a contribution, if slices of it are quantised; otherwise -1."""
         self.differences: dict[int, Difference] = {}
-        """Kind statistics: the difference in each push buffer."""
+        """Kind statistics: the difference of statistics that each push buffer holds."""
         self.time = SimTimesheet()
         self.computing = Computing(process, computed)
         self.ready = False
