@@ -162,3 +162,16 @@ def test_a_pulled_does_not_refer_to_this_server_between_a_move_and_the_next_fold
     made.published()
     made.lease(1)
     assert made.names_this_server(1)
+
+
+@pytest.mark.parametrize("rotating", [False, True])
+def test_leases_of_a_reader_that_asks_for_every_version_do_not_pile_up(rotating: bool) -> None:
+    leases = Leases(rotating=rotating, replicas=True)
+    for version in range(1, 40):
+        slot, fill = leases.versions.target()
+        leases.versions.folded(version, slot, fill)
+        assert leases.lease(0, asked=True)
+        leases.contributed(0, version)
+        leases.versions.check()
+        assert leases.versions.leases() == {(0, version)}, "it may be in flight from here"
+        assert leases.versions.slots <= 3

@@ -144,6 +144,15 @@ class Versions:
         if lease is not None and lease[0] <= version:
             self.forget(reader)
 
+    def end_before(self, reader: int, version: int) -> None:
+        """The reader has copied `version`, perhaps from another primary: end its leases of earlier
+        versions, which it drops if they still arrive."""
+        if self._earlier:
+            self._end_before(reader, version)
+        lease = self._leases.get(reader)
+        if lease is not None and lease[0] < version:
+            self.forget(reader)
+
     def forget(self, reader: int) -> bool:
         """End the current lease of this reader. Returns True if its slot has no other lease."""
         lease = self._leases.pop(reader, None)
@@ -325,8 +334,11 @@ class Leases:
     def contributed(self, reader: int, version: int) -> None:
         """A reader has contributed what it computed from `version`, so it has copied that version: end
         its lease. *A worker that leaves contributes while a later version may still be on its way to
-        it: the lease of that version stays.*"""
-        if reader not in self._apart:
+        it: the lease of that version stays. A reader that asked may have copied `version` from another
+        primary, so only its leases of earlier versions end.*"""
+        if reader in self._apart:
+            self.versions.end_before(reader, version)
+        else:
             self.versions.contributed(reader, version)
 
     def release(self, reader: int, version: int) -> bool:
