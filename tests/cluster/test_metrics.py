@@ -129,7 +129,7 @@ def test_a_job_with_replicas_is_resumed_on_one_server(tmp_path: Path) -> None:
     [
         (
             ("--servers", 1, "--replicas", 1),
-            "--replicas is 1: a slice has copies on other servers, and --servers is 1; give 0",
+            "--replicas is 1: each copy of a slice needs another server, and --servers is 1; give 0",
         ),
         (("--target", "val_loss"), "--target 'val_loss' is not understood: give NAME=VALUE"),
         (("--target", "f1=x"), "--target 'f1=x' is not understood: 'x' is not a number"),

@@ -116,9 +116,18 @@ def test_the_death_of_the_leads_server_ends_the_job(tmp_path: Path, replicas: in
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--servers", 2, "--replicas", 2), "--replicas is 2: a slice has copies on other servers"),
-        (("--servers", 1, "--replicas", 1), "--replicas is 1: a slice has copies on other servers"),
-        (("--servers", 2, "--replicas", -1), "--replicas is -1: a slice has copies on other"),
+        (
+            ("--servers", 2, "--replicas", 2),
+            "--replicas is 2: each copy of a slice needs another server",
+        ),
+        (
+            ("--servers", 1, "--replicas", 1),
+            "--replicas is 1: each copy of a slice needs another server",
+        ),
+        (
+            ("--servers", 2, "--replicas", -1),
+            "--replicas is -1: each copy of a slice needs another",
+        ),
         (("--servers", 2, "--replicas", 1, "--in-place"), "--in-place reads the server's own"),
     ],
 )

@@ -77,7 +77,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     if not 0 <= spec.replicas < spec.servers:
         most = f"give 0 to {spec.servers - 1}" if spec.servers > 1 else "give 0"
         raise UsageError(
-            f"--replicas is {spec.replicas}: a slice has copies on other servers, and --servers is"
+            f"--replicas is {spec.replicas}: each copy of a slice needs another server, and --servers is"
             f" {spec.servers}; {most}"
         )
     if spec.in_place:

@@ -83,7 +83,7 @@ def _main(
 
 
 def called(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The subcommands that are needed for these arguments: the subcommand that is called. For the
+    """The subcommands that are needed for these arguments: usually only the one that is called. For the
     help, and for messages that list the subcommands, all are needed."""
     first = arguments[0] if arguments else ""
     return (first,) if first in COMMANDS else tuple(COMMANDS)

@@ -131,8 +131,8 @@ def _largest(values: npt.NDArray[Any]) -> float:
 
 
 def check_size(x: Any, largest: float, name: str = "Input X") -> None:
-    """Raise an error if a sum of squares could overflow: a sum over as many numbers as `x` has, of
-    the type of `x`, whose absolute values are at most `largest`."""
+    """Raise an error if a sum of squares could overflow. The sum has as many numbers as `x`, of the type
+    of `x`, and their absolute values are at most `largest`."""
     values = x.data if hasattr(x, "indptr") else x
     summands = 8.0 * x.shape[1] * (x.shape[0] if values.dtype == np.float64 else 1)
     most = math.sqrt(float(np.finfo(values.dtype).max) / summands)

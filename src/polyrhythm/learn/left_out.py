@@ -72,9 +72,9 @@ class LeftOut:
         return error.at(self._worker, self.made)
 
     def take(self, steps: int) -> tuple[int, float, NotFinite | None]:
-        """The worker contributes `steps` steps: return how many of them are left out because they
-        are not finite, how many points all left out steps have, and, if no other step remains, the
-        reason. Then set all counts to zero."""
+        """The worker contributes `steps` steps. Returns how many of them are left out because they are
+        not finite, how many points all steps that are left out have, and the reason if no other step
+        remains. Then set all counts to zero."""
         count, points, why = self._steps, self._points, self._why
         not_finite = count - self._without
         self._steps, self._points, self._without, self._why = 0, 0.0, 0, None

@@ -37,7 +37,7 @@ def moves_in_words(state: RunState) -> list[str]:
         total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
         at_s = float(state.moves[-1].get("at_s", 0.0))
         last, _ = begun(state.moves[-1], state.name_of)
-        # as long as the job goes on, and if it was killed, some of the moves may not be complete
+        # while the job goes on, and after it was killed, some of the moves may be incomplete
         have = "began to move" if state.ended is None else "moved"
         rows.append(f"{total} {have} between workers; the last time after {at_s:.1f} s: {last}")
         if state.migration is not None:

@@ -184,7 +184,7 @@ class Teller:
         name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
-            # an earlier line was about this worker's end too, and the story has told it
+            # the story has already told this worker's end, because of an earlier line
             return []
         if reason.code == DONE.code:
             text = f"{name} is done"

@@ -3,11 +3,11 @@
 The journal gives the time per point on each worker, the batch size, and the cost of an exchange.
 
 *The time of transferring is the worker's own copying if all links are within a host. Otherwise it is
-the link's time. The round-trip time is the wait of a worker that waits for no other worker: under
-asp, of every worker; with rounds, of the last worker to arrive; under other policies, of the worker
-that waited least. Every message wakes a waiting worker, and this makes its copying slower. So the
-scenario gives no worker more copying time than the worker that waited least has. Under psp workers do
-not wait, and the round-trip time is unknown.*
+the link's time. The round-trip time is the wait of a worker that waits for no other worker. Under asp
+this is every worker, with rounds the last worker to arrive, and under other policies the worker that
+waited least. Every message wakes a waiting worker, and this makes its copying slower. So the scenario
+gives no worker more copying time than the worker that waited least has. Under psp workers do not wait,
+and the round-trip time is unknown.*
 
 A journal has only means, so all steps of a worker take equally long. In the scenario, workers that
 joined late or left early are present from the beginning to the end, and there is no limit on the data. A

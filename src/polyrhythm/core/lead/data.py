@@ -181,7 +181,8 @@ class DataPlan:
         return {chunk.holder}
 
     def _ask(self, changed: Iterable[Holder]) -> None:
-        """Number the leases that changed. The holders of chunks that move are asked to confirm."""
+        """Give new numbers to the leases that changed. The holders of chunks that move are asked to
+        confirm."""
         self._number(changed)
         for index in self.moving:
             chunk = self.chunks[index]
@@ -254,7 +255,7 @@ class DataPlan:
             self.numbers[member] = self.numbers.get(member, 0) + 1
 
     def renumber(self, members: Iterable[Holder]) -> set[Holder]:
-        """Number the leases of these members anew; returns the members that have a lease."""
+        """Give new numbers to the leases of these members; returns the members that have a lease."""
         found = {member for member in members if member in self.numbers}
         self._number(found)
         return found

@@ -102,9 +102,9 @@ def first_parameter(algorithm: Algorithm, source: Source, seed: int) -> Arrays:
 
 
 def sample_source(source: Source, most: int | None, rng: np.random.Generator) -> Batch:
-    """At most this many points: one range of each of several equal parts of the source. Ranges are
-    taken because a file is read in ranges, and several of them because the order of the points may
-    follow their values or labels."""
+    """At most this many points: one range of each of several equal parts of the source. Ranges are taken
+    because a file is read in ranges. There are several ranges because the order of the points may follow
+    their values or labels."""
     count = len(source)
     if most is None or count <= most:
         return source.read(0, count)

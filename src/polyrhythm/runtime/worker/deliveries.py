@@ -219,8 +219,8 @@ class PointsCarrier:
         return None
 
     def _send_points(self, outgoing: _Outgoing, link: Link) -> m.ChunkSend | m.ChunkPart:
-        """Send the next part of a chunk, and return the part. If that fails, return the order to
-        send the chunk."""
+        """Send the next part of a chunk, and return the part. If the sending fails, return the lead's
+        order to send this chunk."""
         send, peer = outgoing.send, outgoing.peer
         points = self.units(send)
         count = part_points(points - outgoing.offset, peer.point_nbytes)

@@ -142,7 +142,7 @@ def test_in_the_last_pass_all_finish_at_the_same_time() -> None:
 
 
 def test_workers_whose_speeds_differ_by_less_than_their_errors_form_one_group() -> None:
-    """Points then go to all workers of the group, and not only to the one whose measured speed is
+    """If workers form a group, points go to all of them, and not only to the one whose measured speed is
     the highest by chance."""
     uncertain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.3, 1.0) for n in range(3)]
     certain = [Pace((n, 1), 100, 1.0 + 0.2 * n, 0.05, 1.0) for n in range(3)]
