@@ -225,5 +225,5 @@ def test_a_state_with_a_tensor_that_is_no_row_is_refused() -> None:
     site = Site()
     replicas = site.stores[1].follower.replicas
     zeros = torch.zeros(LENGTH, dtype=torch.float64)
-    with pytest.raises(LinkError, match="a tensor 'momentum'"):
+    with pytest.raises(LinkError, match="an unknown tensor 'momentum'"):
         replicas.adopt(STATISTICS, {"parameters": zeros, "momentum": zeros})
