@@ -66,5 +66,5 @@ def line(a: float, b: float, trend: float = 0.0) -> Callable[[float, float], flo
 
 def peak(a: float, b: float, phi: float) -> float:
     """The interval with the largest gain per second for the rate `a * interval + b` and barriers of
-    `phi` seconds: the positive root of the derivative."""
+    `phi` seconds. It is the positive root of the derivative of the gain per second."""
     return -phi + math.sqrt(phi * phi - b * phi / a)

@@ -177,9 +177,9 @@ def test_buffers_that_every_worker_changes_are_averaged_by_points() -> None:
 
 
 def test_without_rounds_a_worker_that_does_not_change_a_buffer_does_not_dilute_it() -> None:
-    """With P workers that change a buffer, each change is scaled by 1/P, so that all together make
-    one change. Workers that do not change the buffer are not counted. In the first steps, a worker
-    that has not contributed yet may still be counted."""
+    """With P workers that change a buffer, each change is scaled by 1/P, so the changes of all P
+    workers add up to their mean. Workers that do not change the buffer are not counted. In the
+    first steps, a worker that has not contributed yet may still be counted."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     taken: list[int] = []
 

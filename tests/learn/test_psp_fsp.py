@@ -276,7 +276,7 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
 
 
 class Slope:
-    """A problem whose loss is the parameter itself, so that the gradient is 1 for batches of any
+    """A problem whose loss is the parameter itself, so the gradient is 1 for batches of any
     size."""
 
     def __init__(self) -> None:

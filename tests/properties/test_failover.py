@@ -1,5 +1,5 @@
 """The primaries and replicas of slices after any sequence of deaths, joins and catch-ups of
-servers. Also the steps that are acknowledged after confirmations in any order."""
+servers. Also which steps are acknowledged when replicas confirm them in any order."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

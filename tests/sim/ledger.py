@@ -230,12 +230,12 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
 
 
 def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> str:
-    """A job in which many workers fail. The first worker does not, so that the job can end."""
+    """A job in which many workers fail. The first worker does not fail, so that the job can end."""
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
     sync, _, patience = sync.partition(" abandon ")
     # under these policies other workers continue while a slow worker reads a version; under all
-    # others they wait for it
+    # other policies they wait for the slow worker
     slow_link = "5Mbit" if sync.startswith(("asp", "psp", "ssp")) else "20Mbit"
     text = f"""
         [job]

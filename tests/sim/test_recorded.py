@@ -134,8 +134,8 @@ def test_without_measured_round_trip_times_the_shortest_mean_wait_is_used() -> N
 
 
 def test_the_rate_of_a_link_is_found_from_quantised_pushes_too() -> None:
-    """A quantised push takes a quarter of the time. Without its real size, the link would seem to be
-    faster than it is."""
+    """A quantised push takes a quarter of the time. If the prediction assumed the size of an exact
+    push, the link would seem to be faster than it is."""
     found = {}
     for push in ("exact", "int8"):
         text = scenario_under("bsp").replace("[job]", f'[job]\npush = "{push}"')

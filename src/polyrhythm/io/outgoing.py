@@ -14,7 +14,7 @@ _NO_DIGEST = Digest.NONE  # a module variable is looked up faster than an enum m
 
 class Descriptor:
     """A duplicate of a file descriptor that is to be sent. The owner may close the original before
-    the frame is written, and its number could then belong to another file."""
+    the frame is written, and the original's number could then belong to another file."""
 
     __slots__ = ("fd",)
 

@@ -46,8 +46,8 @@ class StepMaker:
 
     def make(self, model: AttachedOptimizer, points: float, share: Callable[[], float]) -> bool:
         """Make a step, or prepare the gradients for the servers. Returns False if the step is left
-        out, because it is not finite. `points`: the number of points that have no weight in that
-        case. `share`: see `AttachedOptimizer.step_locally`."""
+        out because it is not finite. `points`: the number of points of the step; they have no
+        weight if the step is left out. `share`: see `AttachedOptimizer.step_locally`."""
         number = model.number if self._models.several else None
         prepare = partial(self._sparse[model.number].prepare, model.parameters)
         closed = model.has_closure and not self._on_servers

@@ -1,9 +1,9 @@
 """The models that the user's code attaches, and the moment at which the worker joins the job.
 
-A worker joins with all of its models at once. *A model without a name is the only one, so the worker
-joins when it is attached. After models with names others may follow: the worker joins when training
-begins, that is, at the first step, batch, `keep` or `probe`.* Until then the models have the
-parameters that the user's code gave them.
+A worker joins with all of its models at once. *A model without a name is the only one, so the
+worker joins when this model is attached. After a model with a name, others may follow. So the
+worker then joins when training begins, that is, at the first step, batch, `keep` or `probe`.* Until
+then the models have the parameters that the user's code gave them.
 """
 
 from collections.abc import Callable

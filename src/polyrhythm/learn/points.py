@@ -222,7 +222,7 @@ class Points:
         self, count: int, this_pass: int, before: dict[int, tuple[int, int]]
     ) -> Indices:
         """The points with the lowest ranks of all chunks. In every chunk points are visited in the
-        order of their ranks, so that a position still says which points were visited."""
+        order of their ranks, so a position still says which points were visited."""
         left = self._left(this_pass)
         count = take(min(count, left), left, self._least)
         ordered, ranks = self._ranked(this_pass)

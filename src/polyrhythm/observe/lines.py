@@ -11,8 +11,8 @@ import re
 from polyrhythm.core.text import shown
 
 _MOST_CHARACTERS = 1_000
-"""How many characters of a line are shown: so few that the line can be written to a pipe at
-once."""
+"""How many characters of a line are shown: so few that a single write to a pipe takes the whole
+line."""
 _MOST_HELD = 64 << 10
 """How much of an unfinished line is kept in memory."""
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")

@@ -100,7 +100,7 @@ class DeviceModel(FlatModel):
 
     def _track_buffers(self) -> BufferChanges:
         """The buffers are compared in host memory. Versions arrive in the same memory, unless the
-        worker trains meanwhile."""
+        worker trains while they arrive."""
         self._mirrors = list(self._here)
         for index in self._buffer_spaces if self._through else ():
             space = self.layout.spaces[index]
@@ -129,8 +129,8 @@ class DeviceModel(FlatModel):
         ]
 
     def _claim(self) -> None:
-        """A version begins to arrive: wait until the device no longer reads the memory of the last
-        one."""
+        """A version begins to arrive: wait until the device no longer reads the memory of the
+        previous version."""
         if self._uploading:
             self.copies.await_uploads()
             self._uploading = False

@@ -180,7 +180,7 @@ class ServerMachine:
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
         """The worker has sent a contribution again because it saw no acknowledgement. Repeat the
-        acknowledgement, if there was one."""
+        acknowledgement, if this server has sent one."""
         state = self.state
         if not state.is_member(event.worker, event.incarnation):
             return
