@@ -93,7 +93,7 @@ def measure(args: argparse.Namespace) -> None:
         found = evaluation(spec.problem)
 
         def evaluate(parameter: Any) -> float:
-            with lock:  # all threads use the same model of a gradient problem
+            with lock:  # all threads evaluate with one torch model
                 return found(parameter)
 
         target = -math.inf if spec.hold_s else targets[spec.problem][str(spec.rep)]["target"]

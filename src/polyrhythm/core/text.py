@@ -26,7 +26,7 @@ def name_fault(name: str) -> Reason | None:
 
 def plain(text: str) -> str:
     """The text with its control characters escaped, cut to the longest length that is accepted."""
-    text = text[: MOST_REASON + 1]  # escaping makes the text longer, so it is cut first
+    text = text[: MOST_REASON + 1]  # cut before escaping, which makes a text longer
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _escaped(c) for c in text)
     if len(text) > MOST_REASON:

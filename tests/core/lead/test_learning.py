@@ -14,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def states(*losses: float, first: float | None = None, error: float = 0.01) -> list[LearningState]:
-    """The state after each pass."""
+    """The state of learning that the lead reports after each pass."""
     learning, found = Learning(), []
     learning.count(0, losses[0] if first is None else first, 96.0)
     learning.folded()

@@ -26,5 +26,5 @@ class WarmUp:
         self._known.discard(worker)
 
     def close(self) -> None:
-        """The open round closes: from now on it is the last round."""
+        """The open round closes, and another round opens."""
         self.in_last_round, self.in_round = self.in_round, False
