@@ -89,7 +89,8 @@ class Copies:
         self._at = 0
 
     def new(self) -> Iterator[tuple[float, Arrays]]:
-        """The copies since the last call: the seconds of training, and the parameters."""
+        """Yield, for each copy since the last call, the seconds of training before it and the
+        parameters."""
         path = self._folder / COPIES
         if not path.exists():
             return

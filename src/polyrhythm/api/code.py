@@ -36,7 +36,7 @@ class Code:
     defaults: dict[str, Any] = field(default_factory=dict)
     """The DEFAULTS of the job's module."""
     main: PackedMain | None = None
-    """The function that workers get instead of a file."""
+    """The function that workers run, if the code of the job is a function and not a file."""
     served: bool = False
     """Whether the job has no code, because its workers are processes that users start
     (`polyrhythm.serve`)."""

@@ -140,7 +140,7 @@ class Service:
 
     @property
     def job_file(self) -> Path:
-        """The file with the settings of the job, and its id."""
+        """The file with the settings and the id of the job."""
         return self.run / "job.json"
 
     @property

@@ -8,7 +8,7 @@ _GATHER_S = 0.5
 
 
 def failure_lines(failures: Mapping[str, str]) -> list[str]:
-    """One line for each reason. `failures`: the reason for each process, by name."""
+    """One line for each reason. `failures`: for each failed process, by its name, the reason."""
     reasons: dict[str, list[str]] = {}
     for name, how in sorted(failures.items()):
         reasons.setdefault(how, []).append(name)

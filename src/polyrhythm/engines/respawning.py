@@ -20,7 +20,7 @@ class Respawning:
         say: Callable[[str], None],
         start: Callable[[ChildRequest], object],
     ) -> None:
-        """`start` is called with the request of each process to start."""
+        """`start` is called for every process that must be started, with its request."""
         self._processes = processes
         self._run = run
         self._say = say

@@ -43,7 +43,7 @@ def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tupl
             yield (item[0], item[1]) if batched else (leading(item), item)
         if empty:
             raise UsageError(
-                "the source of worker.batches has too few points: this worker's share of it has no"
+                "the source of worker.batches has too few points: this worker's share contains no"
                 " batch"
             )
 

@@ -31,8 +31,8 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with four digits. None stands for a value that is not finite, because the journal
-    holds null for it."""
+    """A number with four significant digits. None stands for a value that is not finite, for which
+    the journal contains null."""
     return "nan" if value is None else f"{value:.4g}"
 
 

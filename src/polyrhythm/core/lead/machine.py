@@ -57,7 +57,7 @@ class LeadMachine:
         self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
         rare = ((self._best, job.keep_best), (self._cuts, job.store))
         self._timed = [part for part, used in rare if used]
-        """The parts with a deadline (`wake_ns`) that only some jobs use."""
+        """The parts of the lead that have a deadline (`wake_ns`) and that only some jobs use."""
         self._has_store = bool(job.store)
         self._handlers = self._HANDLERS  # read faster than a class attribute
 

@@ -93,7 +93,8 @@ class SimCuts:
         self._expected, self._kept_nbytes = effect, 0
 
     def take_kept(self, message: m.Kept) -> bool:
-        """Take a part of a state. Returns False if it is not expected."""
+        """Accept a part of a worker's kept state. Returns False if this server does not expect that
+        state."""
         expected = self._expected
         wanted = (expected.number, expected.worker, expected.incarnation)
         if wanted != (message.number, message.worker, message.incarnation):
