@@ -6,7 +6,7 @@ There are two measurements, and each is reported as a median.
 
 Delay: a job has four workers with steps of 10 ms, three servers, and one replica of every slice.
 One server is killed or stopped. Each worker then has one step that takes longest. The delay is the
-time from the signal until the last worker has ended that step.
+time from the signal until the last worker has ended its longest step.
 
 Cost: the rounds per second of `bench exchange` at 102 MB with two servers. The result is the speed
 with one replica divided by the speed without replicas. The two speeds are measured alternately.

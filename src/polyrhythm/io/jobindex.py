@@ -3,8 +3,9 @@ HOST:PORT.
 
 *The index is a folder that belongs to the user and that no other user can read or write (mode
 0700). A folder with another owner or mode is not used.* While a job runs, it has one file in the
-folder: its entry. Hosts may share home folders, so an entry names the boot of its host and is found
-on that host only. The entry of a killed job is ignored, and is removed when the next job registers.
+folder: its entry. Hosts may share home folders, so an entry contains the boot id of its host and is
+found on that host only. The entry of a killed job is ignored, and is removed when the next job
+registers.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """How much of a full step one contribution makes, without rounds.
 
-In the time of one round each of P members makes a step of its own. *These P steps together must move
-the parameters as far as the one step of bsp would, which depends on the optimizer:*
+In the time of one round each of P members makes a step of its own. *These P steps together must
+move the parameters as far as the one step of bsp would. So the share of the rate depends on the
+optimizer:*
 
 - SGD's step is proportional to the gradient. The P steps sum P gradients where bsp takes their mean,
   so each has 1/P of the rate.

@@ -1,8 +1,8 @@
 """How a worker trains: what it contributes, when its contributions count, and when it continues.
 
-*The user's code computes on one complete version, which does not change meanwhile.* A contribution
-is kept back while two are unacknowledged (`pushes`), or until the answer to the last one has come
-(`modes`).
+*The user's code computes on one complete version, which does not change meanwhile.* The next
+contribution is kept back while two contributions are unacknowledged (`pushes`), or until the last
+one is answered (`modes`).
 """
 
 from polyrhythm.core import events as ev

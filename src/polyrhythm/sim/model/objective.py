@@ -2,8 +2,9 @@
 
 *`w` points folded at once count as `w / (1 + w / at_once)` points, because several gradients at the
 same parameters tell less than gradients at different parameters. The objective halves every
-`halving` points.* So a longer round gains less per point. FSP's interval balances this loss against
-the cost of a barrier. The model has no noise, and the points of all workers are equally useful.
+`halving` points.* So a longer round gains less per point. FSP's interval balances this lower gain
+against the cost of barriers. The model has no noise, and the points of all workers are equally
+useful.
 """
 
 from polyrhythm.sim.tables import ObjectiveTable

@@ -1,14 +1,14 @@
 """The seconds per point of every worker, measured from fold to fold.
 
-*The time of a round counts in full, including the time spent waiting, because passes depend on the
-number of points per round. The rounds of a worker without points are left out. The first round of a
-worker is left out too, because its process is still warming up.*
+*The time of a round counts in full, including the time spent waiting, because a worker's passes
+depend on how many points it visits in a whole round. The rounds of a worker without points are left
+out. The first round of a worker is left out too, because its process is still warming up.*
 
 *The speed of a machine wanders: for some seconds it is slower than usual, and then faster. Rounds
 that follow each other are therefore no independent measurements, and the standard error must not be
-computed as if they were. So a speed is a mean over many seconds. Its error is computed as if this
-time had only a few independent intervals, with a speed that is off by 10% or more in each. Only a
-large change of speed is taken over at once.*
+computed as if they were. So a speed is a mean over many seconds. Its standard error is computed as
+if the mean had only a few independent measurements, each of them off by 10% or more. Only a large
+change of speed counts at once.*
 
 *The first rounds of a job are shorter and slower than all others. So after 8, 16 and 32 rounds the
 first half of these rounds is forgotten, and only rounds after the 32nd show how far the speed
