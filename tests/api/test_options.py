@@ -55,7 +55,7 @@ def test_a_function_that_does_not_take_a_worker_is_refused(tmp_path: Path, wrong
 def test_a_job_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pr.errors.UsageError, match="there is no job 'digit'"):
         pr.train("digit", runs_dir=tmp_path)
-    with pytest.raises(pr.errors.UsageError, match="main is 3: give a function"):
+    with pytest.raises(pr.errors.UsageError, match="main is 3, which is no job: give a function"):
         pr.train(3, runs_dir=tmp_path)  # type: ignore[arg-type]
 
 

@@ -56,7 +56,8 @@ def find_code(main: Callable[[Any], None] | str | Path | Code) -> Code:
         return _named(str(main))
     if not callable(main):
         raise UsageError(
-            f"main is {main!r}: give a function main(worker), a FILE.py or a job's name"
+            f"main is {main!r}, which is no job: give a function main(worker), a FILE.py or a job's"
+            " name"
         )
     _check_parameters(main)
     defaults = getattr(main, "__globals__", {}).get("DEFAULTS", {})

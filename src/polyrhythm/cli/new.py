@@ -87,7 +87,7 @@ Train it on this machine, on three workers and two servers:
 
 - `job.py`: the data, the model and the loop that every worker runs. Change it.
 - `test_job.py`: trains for two passes and tests the model. `python -m pytest` runs it.
-- `runs/`: the results of each run: its job and its journal.
+- `runs/`: one folder for each run, with its options, its journal and the trained model.
 
 Workers may exchange less often: `--kind local --local-steps 8` averages models every eight steps
 instead of gradients every step. `polyrhythm train --help` has the rest.
