@@ -13,7 +13,7 @@ class Links:
     __slots__ = ("_dialed", "_linked", "_wanted")
 
     def __init__(self) -> None:
-        # each of these maps the number of a server to its incarnation
+        # these three dicts map the number of a server to its incarnation
         self._wanted: dict[int, int] = {}
         self._linked: dict[int, int] = {}
         self._dialed: dict[int, int] = {}

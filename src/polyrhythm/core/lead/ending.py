@@ -43,7 +43,7 @@ class Ending:
         *,
         saves: bool,
     ) -> None:
-        """`saves`: the job saves its model."""
+        """`saves`: whether the job saves its model."""
         self._admission = admission
         self._rounds = rounds
         self._progress = progress
