@@ -176,7 +176,9 @@ def test_schedules() -> None:
 
 @pytest.mark.parametrize("every", [0, -1, True, 1.5, "often", "10 parsecs", ""])
 def test_an_interval_that_is_not_understood_is_refused(every: Any) -> None:
-    with pytest.raises(UsageError, match="every is .*: give 'pass', a number of calls"):
+    with pytest.raises(
+        UsageError, match="every=.* is not understood: give 'pass', a number of calls"
+    ):
         schedule_of(every, 0, 0, decides=False)
 
 

@@ -48,6 +48,6 @@ def is_same_store(one: str, other: str) -> bool:
 
 
 def _place(url: str) -> Path | str:
-    """What identifies a store: different URLs may name the same folder."""
+    """A key that identifies a store, because different URLs may name the same folder."""
     folder = folder_of(url)
     return url.rstrip("/") if folder is None else folder.resolve()

@@ -1,5 +1,5 @@
-"""Runs the job of `polyrhythm train` or `polyrhythm resume`, prints its result, and ends the command
-with its status."""
+"""Runs the job of `polyrhythm train` or `polyrhythm resume`, prints its result, and ends the
+command with the status of the job."""
 
 import json
 import sys

@@ -33,8 +33,8 @@ class StepOrder:
     """The order of the steps of a job with `models` models, and the position of each worker in this
     order.
 
-    A worker that was removed and comes back goes on in the middle of its order, or begins again if
-    its process was restarted. Its next steps show where it stands."""
+    A worker that was removed and comes back goes on in the middle of the order, or begins again if
+    its process was restarted. Its next steps show its position."""
 
     def __init__(self, models: int) -> None:
         self._models = models

@@ -1,4 +1,4 @@
-"""Starts processes again that have died. `core/supervision.py` decides whether and when."""
+"""Restarts processes that have died. `core/supervision.py` decides whether and when."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -28,8 +28,8 @@ class AcceptLimit:
     @property
     def scarce(self) -> bool:
         """Whether the next connection would take a descriptor of the reserve. The kernel assigns
-        the lowest free number, so the number of a new descriptor tells about how many are in
-        use."""
+        the lowest free number, so the number of a new descriptor shows approximately how many are
+        in use."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most == resource.RLIM_INFINITY:
             return False

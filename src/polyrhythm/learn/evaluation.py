@@ -105,8 +105,8 @@ def schedule_of(
         except ValueError:
             pass
     raise UsageError(
-        f"worker.evaluate: every is {every!r}: give 'pass', a number of calls such as 100, or a time"
-        " such as '30s'"
+        f"worker.evaluate: every={every!r} is not understood: give 'pass', a number of calls such as"
+        " 100, or a time such as '30s'"
     )
 
 

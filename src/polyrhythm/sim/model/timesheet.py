@@ -49,8 +49,8 @@ class SimTimesheet:
         self._landed_ns = now_ns
 
     def resume(self, now_ns: int, handling_ns: int) -> None:
-        """End the exchange. The time since sending counts as waiting, except while parameters
-        arrived."""
+        """End the exchange. The time since sending counts as waiting, except the time in which
+        parameters arrived."""
         # the parameters arrived before the contribution had left completely
         if self._left_ns > now_ns:
             self.transferred_ns -= self._left_ns - now_ns

@@ -73,7 +73,7 @@ class Trailer(Message, frozen=True, kw_only=True):
     empty if they are not final. Only the evaluator sends this field."""
     nbytes: Count = -1
     """With `--push int8`: the size of the contribution's slices in bytes, as the worker has sent
-    them. -1: every slice has its exact numbers, so their size is known."""
+    them. -1: all slices are sent exactly, so the lead knows their size."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ class Balancing:
         """The moves that have begun but not ended, and that move only leases: no points are
         sent."""
         self._over = False
-        """Whether the job is over. The journal then has all moves."""
+        """Whether the job is over. If so, all moves are in the journal already."""
 
     def deliver(self, migration: Migration) -> None:
         """From now on, let `migration` deliver the points of chunks that move."""

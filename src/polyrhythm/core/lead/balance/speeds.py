@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from polyrhythm.core.lead.balance.pairs import Key
 
 _RECENT = 16
-"""The recent mean of a worker's time per point is over about this many rounds."""
+"""The recent mean of a worker's time per point covers about this many rounds."""
 _LONG_S, _LONG_ROUNDS = 20.0, 64
-"""The long mean is over about `_LONG_S` seconds, or over `_LONG_ROUNDS` rounds if these take
-longer."""
+"""The long mean covers about `_LONG_S` seconds, or `_LONG_ROUNDS` rounds if these take longer."""
 _HALVES = (4, 8, 16, 32)
 """After each of these numbers of rounds, the rounds up to the previous number in the list are
 forgotten."""
