@@ -53,8 +53,8 @@ MIGRATION: tuple[Mutant, ...] = (
         "chunk-has-to-come-back",
         "A chunk moves for the end of this pass, and has to come back in the next one.",
         "core:_chunks_for_pass",
-        "uneven_s(apart_s - moved_s) + uneven_s(next_s - 2 * moved_s)",
-        "uneven_s(apart_s - moved_s) + uneven_s(apart_s - moved_s)",
+        "uneven_s(next_s - 2 * moved_s)",
+        "uneven_s(apart_s - moved_s)",
         f"{_PASS_END}::test_nothing_moves_if_the_chunk_would_have_to_come_back",
     ),
     mutant(

@@ -162,6 +162,10 @@ def test_a_target_without_memory_gets_nothing_more() -> None:
     assert ended.reason is not None and ended.reason.fields["targets"] == [FAST[0]]
     assert ended.chunks == 6
     assert job.migration.targets([FAST, THIRD]) == [THIRD]
+    assert not job.migration.reaches(SLOW, FAST) and job.migration.reaches(SLOW, THIRD)
+    balancing = Balancing(job.migration)
+    assert not balancing._may_give(job.plan, SLOW, FAST), "another worker is chosen"
+    assert balancing._may_give(job.plan, SLOW, THIRD)
 
 
 @pytest.mark.parametrize("arrives", [False, True])

@@ -103,6 +103,10 @@ class Migration:
         """The members of `among` that can receive points."""
         return [each for each in among if each in self._listening and each not in self._full]
 
+    def reaches(self, source: Holder, target: Holder) -> bool:
+        """Whether points can be sent from `source` to `target`."""
+        return bool(self.targets((target,))) and (source, target) not in self._barred
+
     def waits(self, holder: Holder) -> bool:
         """Whether the member has no points to visit until the points that move have arrived."""
         return self._blocking and holder in self._involved()

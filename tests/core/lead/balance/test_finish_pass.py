@@ -39,6 +39,14 @@ def test_the_worker_that_would_finish_last_gives_visits_away() -> None:
     assert move.reason.code == "balance-pass"
 
 
+def test_in_the_last_pass_no_later_pass_counts() -> None:
+    """As above, but no pass follows: then two chunks move, and both workers finish at the same
+    time."""
+    last = [replace(pace, left_next=pace.left or 0.0) for pace in (FAST, SLOW)]
+    (move,) = decided(*last).moves
+    assert move.points == 2 * CHUNK
+
+
 def test_a_worker_that_has_finished_takes_visits_of_a_slower_and_of_an_equal_one() -> None:
     done = replace(OTHER, left=0, left_next=4_000)
     for one in (SLOW, FAST):

@@ -55,7 +55,8 @@ class Balancing:
         self._moved = False
         """Whether points have moved so far. Between equal machines, no points move."""
         self._differ = False
-        """Whether the speeds of the members are known to differ."""
+        """Whether the speeds of the present members are known to differ."""
+        self._members: set[Holder] = set()
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
@@ -79,6 +80,8 @@ class Balancing:
         """A round is folded. `members`: every member, and whether it had no points to visit. Returns
         the members whose leases changed, and the moves."""
         present = dict(members)
+        if self._members != present.keys():
+            self._members, self._differ = set(present), False
         self.speeds.folded(present.items(), now_ns)
         self._wait -= 1
         busy = self._migration is not None and self._migration.busy
@@ -162,8 +165,10 @@ class Balancing:
 
     def _may_give(self, plan: DataPlan, source: Holder, target: Holder) -> bool:
         """Whether any chunk of `source` may move to `target`."""
-        copies = {} if self._migration is None else self._migration.copies
-        there = copies.get(target, ())
+        migration = self._migration
+        if migration is not None and not migration.reaches(source, target):
+            return False
+        there = () if migration is None else migration.copies.get(target, ())
         for index in plan.held_by(source):
             sent = index not in there and not plan.reads(target, index)
             if plan.may_move(index, source, target, sent=sent):

@@ -207,6 +207,7 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
     if apart_s <= max(chunk * fast.seconds, _LIKELY * noise):
         return 0
     slow_s, fast_s = chunk * slow.seconds, chunk * fast.seconds
+    follows = any((each.left or 0.0) < each.left_next for each in (slow, fast))
 
     def uneven_s(apart_s: float) -> float:
         """For how long visits differ by two, if `slow` finishes `apart_s` seconds later than
@@ -215,7 +216,9 @@ def _chunks_for_pass(slow: Pace, fast: Pace, chunk: float, round_s: float) -> in
 
     def cost_s(count: int) -> float:
         moved_s = count * (slow_s + fast_s)
-        uneven = uneven_s(apart_s - moved_s) + uneven_s(next_s - 2 * moved_s)
+        uneven = uneven_s(apart_s - moved_s)
+        if follows:
+            uneven += uneven_s(next_s - 2 * moved_s)
         return uneven + count * _LEAST_GAIN * round_s
 
     return min(range(_MOST_CHUNKS + 1), key=cost_s)
