@@ -56,7 +56,7 @@ class Spec:
 
     @property
     def share(self) -> int:
-        """The points of a worker."""
+        """The number of points that each worker has."""
         return POINTS[self.of.data] // WORKERS
 
     @property

@@ -1,4 +1,4 @@
-"""LogisticRegression and NMF are compared with scikit-learn's, and refuse bad input."""
+"""LogisticRegression and NMF are compared with the estimators of scikit-learn, and refuse bad input."""
 
 from typing import Any
 

@@ -86,7 +86,7 @@ def test_lr_learns_labels_of_a_file(table: Path, tmp_path: Path, sync: str) -> N
         ({"data": "none.csv"}, "data=none.csv: there is no such file"),
         ({"k": "no"}, "--set k=no is not understood: give a whole number above 0"),
         ({"tol": "-1"}, "--set tol=-1 is not understood"),
-        ({"batch": "3"}, "not known to the job kmeans: it takes data, k, label, tol"),
+        ({"batch": "3"}, "not known to the job kmeans: this job takes data, k, label, tol"),
     ],
 )
 def test_a_wrong_option_is_named_before_anything_starts(

@@ -47,8 +47,8 @@ class Pair:
     def __init__(
         self, algorithm: Algorithm, target: Algorithm | None = None, statistics: int = 1
     ) -> None:
-        """`target`: the algorithm of the second worker, if it is another object. `statistics`: how
-        many numbers the statistics have."""
+        """`target`: the algorithm object of the second worker, if the workers do not share one.
+        `statistics`: how many numbers the statistics have."""
         self.events: Queue[Event] = Queue()
         self.carriers = [
             PointsCarrier(

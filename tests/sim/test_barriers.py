@@ -138,7 +138,8 @@ SOME_TAKE_LONG = "[[workers]]\ncount = 2\nstep = '10ms'\n[[workers]]\nstep = '15
 @pytest.mark.parametrize("coordination", ["central", "semi"])
 def test_a_point_that_takes_long_is_not_waited_for_and_is_visited_again(coordination: str) -> None:
     """The patience is longer than a fast worker needs for its last micro-batch and its
-    contribution, so rounds close only without the slow worker."""
+    contribution, so every round that closes early closes without the slow worker, and never without a
+    fast one."""
     keys = f"epochs = 1\ninterval = '170ms'\ncoordination = '{coordination}'"
     waited = run("fsp", keys, SOME_TAKE_LONG, "gradient", points=4_000)
     left = run("fsp", f"{keys}\nabandon = '10ms'", SOME_TAKE_LONG, "gradient", points=4_000)

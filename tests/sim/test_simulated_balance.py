@@ -175,8 +175,8 @@ def text_of(seed: int) -> str:
 
 class Gifts:
     """Counts gifts: how many begin, and how many become complete. A gift is a move of a chunk that the
-    balance orders. A chunk can also move because the members have changed and all chunks are divided
-    anew; such a move is no gift, even between the same two workers."""
+    balance orders. A chunk can also move because all chunks are distributed over the members anew. Such
+    a move is no gift, even between the same two workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = self.complete = 0

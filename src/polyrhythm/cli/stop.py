@@ -40,7 +40,8 @@ def stop(
 
     The job ends in an orderly way: every worker leaves its training loop with the final parameters
     and runs the code after the loop. Then `polyrhythm train` ends with status 0. This command waits
-    for that and shows what it waits for. The journal names the user who asked.
+    until the job has ended, and shows what it waits for. The journal names the user who asked for the
+    stop.
 
     Examples:
 

@@ -15,7 +15,7 @@ from polyrhythm.wire.messages import JobSpec
 
 ON_LOSS = ("end", "resume")
 _LOSSES = frozenset({"server-died", "slices-lost"})
-"""The reasons for the end of a job that mean that parameters are lost."""
+"""A job that has ended for one of these reasons has lost parameters."""
 _MOST_IN_VAIN = 3
 
 

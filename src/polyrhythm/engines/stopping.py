@@ -105,7 +105,8 @@ class ProcessStop:
 
     def _workers_must_leave(self, stopping_s: float) -> bool:
         """Whether to send a signal to the workers: the lead has ended a stopped job, or takes too
-        long to end it. If workers left earlier, the lead would count them as lost."""
+        long to end it. If workers got the signal before that and left, the lead would count them as
+        lost."""
         if self._run.ended is not None:
             return self._before_end
         return stopping_s > _HURRY_S

@@ -45,7 +45,7 @@ class Attachment:
     def _replaced(
         self, table: dict[str, Any], key: str, before: torch.Tensor | None
     ) -> ModelChanged:
-        """The error for a tensor of the model that was replaced."""
+        """The error for a replaced tensor of the model."""
         now = table.get(key)
         what, name = PARAMETER, key
         for prefix, module in self._model.named_modules():

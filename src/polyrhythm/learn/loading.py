@@ -86,7 +86,7 @@ def loading_of(
     stream = isinstance(source, IterableDataset)
     if stream and sampler is not None:
         raise UsageError(
-            "a sampler orders points by their numbers, and an IterableDataset has none"
+            "a sampler orders points by their numbers, and points of an IterableDataset have no numbers"
         )
     return Loading(
         source if stream else _map_style(source),
@@ -211,7 +211,7 @@ def in_columns(dataset: Any, collate_fn: Callable[[Any], Any] | None) -> bool:
 
 
 def tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
-    """The tensors of a data set that consists of tensors; None for any other."""
+    """The tensors of a data set that consists of tensors; None for any other data set."""
     if isinstance(dataset, JoinedArrays):
         return dataset.columns
     return dataset.tensors if type(dataset) is TensorDataset else None
@@ -265,7 +265,8 @@ class _Whole(Dataset[Any]):
         return tuple(tensor[index] for tensor in self._tensors)
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
-        # the function is made in the process that calls it, because it cannot be sent to a process
+        # the function is made in the process that calls it, because a function like this cannot be
+        # pickled
         if self._rows is None:
             self._rows = rows_of(self._tensors)
         return self._rows(np.asarray(indices, np.int64))

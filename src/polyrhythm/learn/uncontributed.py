@@ -10,7 +10,7 @@ class Uncontributed:
         self._cadence = cadence
         self.steps = 0
         self.given: float | None = None
-        """The number of points that the user's code gave with its steps; None: it gave none."""
+        """The number of points that the user's code gave with its steps; None if it gave no number."""
         self.stepped = 0.0
         """The number of points between the last contribution and the last step, without those that
         the training loop dropped."""
@@ -41,7 +41,8 @@ class Uncontributed:
         return self.weighed - self.stepped
 
     def share(self) -> float:
-        """The fraction of a whole step: less than 1 if the step has fewer points."""
+        """The size of the step as a share of a whole step: less than 1 if it has fewer points than a
+        whole step."""
         return 1.0 if self.given is not None else self._cadence.share(self._visits.in_step)
 
     def take_weight(self, collected: float) -> float:

@@ -144,7 +144,7 @@ class Worker:
         return attached
 
     def _compare_device(self, model: torch.nn.Module) -> None:
-        """Say so if the model is not on the device that the job has assigned to this worker."""
+        """Print a message if the model is not on the device that the job has assigned to this worker."""
         there = next((parameter.device for parameter in model.parameters()), self.device)
         if there != self.device:
             self.say(

@@ -21,7 +21,7 @@ class RunFacts:
     """When the last line was written, in seconds since the run began."""
     opened_s: float | None = None
     worked_s: float | None = None
-    """The time of the last line about rounds; None if the journal has none."""
+    """The time of the last line about rounds; None if the journal has no such line."""
     round: int = 0
     passes: int = 0
     contributions: int = 0
@@ -47,11 +47,11 @@ class RunFacts:
     """The number of replicas that servers are still fetching."""
     given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Processes that died too often to be started again, each with the line of the journal that
-    says so. A process is removed when it joins again."""
+    says so. An entry is removed when its process joins again."""
     listening: str | None = None
     """The address at which further workers and servers can join."""
     way: JoinWay = field(default_factory=JoinWay)
-    """How workers and servers join."""
+    """What a worker or a server must know to join the job."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, ObservedWorker] = field(default_factory=dict)
     processes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -110,13 +110,14 @@ class RunFacts:
 
     @property
     def spread_ms(self) -> float | None:
-        """The median time from a round's first arrival to its last; None without rounds."""
+        """The median time from the first contribution of a round to the last one; None without
+        rounds."""
         return self._spread_ms.value
 
     @property
     def rtt_s(self) -> float | None:
-        """The median round-trip time, measured on the last worker to arrive in a round. None: no
-        round has measured it. 0: workers do not wait (psp)."""
+        """The median round-trip time of the worker that contributes last in a round. None: no round has
+        measured it. 0: workers do not wait (psp)."""
         rtt_ms = self._rtt_ms.value
         return None if rtt_ms is None else rtt_ms / 1e3
 

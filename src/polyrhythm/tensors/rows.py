@@ -20,8 +20,8 @@ from polyrhythm.tensors.held import Held
 
 INDEX = torch.int64
 ABSENT = -1
-"""The value in place of the number of rows, in a contribution whose worker had no gradient for the
-tensor."""
+"""If a worker had no gradient for the tensor, its contribution has this value in place of the number of
+rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ def sent_rows(slice_: Slice, aggregate: torch.Tensor) -> torch.Tensor:
 
 
 def fill_unsent(held: Held) -> None:
-    """Give the rows that no worker has sent the gradient 0, if a worker had a gradient for the
-    tensor. This is for optimizers of torch that treat a row which a sparse gradient does not
-    contain as a row with the gradient 0."""
+    """Give the gradient 0 to all rows that no worker has sent, if a worker had a gradient for the
+    tensor. Some optimizers of torch need this: they treat a row that is missing in a sparse gradient as
+    a row with the gradient 0."""
     if held.present:
         held.aggregate.add_(0.0)  # this turns -0.0 into 0.0, and changes no other number
         held.present = False

@@ -176,7 +176,8 @@ def test_an_owner_that_comes_back_and_does_not_share_any_more_gets_its_chunks_ba
 @pytest.mark.parametrize("end", ["the job ends", "the owner leaves", "the owner is back again"])
 def test_chunks_that_do_not_get_back_to_their_owner_are_not_counted_as_kept(end: str) -> None:
     """The journal did not report these moves when they began, because chunks that go back to their
-    owner do not move to a faster worker. So it must not report that they were kept either."""
+    owner do not move to a faster worker. So the journal must not report either that these chunks were
+    kept."""
     job = Job(B)
     chunk = min(job.held(B))
     job.move(chunk, B, A)

@@ -102,8 +102,9 @@ def test_a_slot_stays_leased_when_slices_move() -> None:
 @pytest.mark.parametrize("reports", [False, True])
 def test_a_reader_that_has_copied_a_later_version_ends_its_earlier_leases(reports: bool) -> None:
     """A reader that shares memory does not report every version that it has read. If it has copied a
-    later version, it has read the earlier ones. The lease of a later version does not show this: the
-    reader may have asked for that version while an earlier one was on its way to it."""
+    later version, it has read the earlier ones. The mere lease of a later version does not show that the
+    reader has read the earlier ones: the reader may have asked for that version while an earlier one was
+    on its way to it."""
     versions = Versions()
     versions.lease(0)
     versions.move(0)

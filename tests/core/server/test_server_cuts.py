@@ -76,8 +76,8 @@ def test_a_fold_that_waits_for_a_cut_is_made_when_it_is_copied() -> None:
 
 
 def test_on_arrival_members_that_are_named_during_a_cut_stay_though_routes_wait_too() -> None:
-    """Without rounds the lead names members while servers apply routes, so the fold may have been
-    ordered after the routes. The routes came with an earlier list of members."""
+    """Without rounds the lead may order a fold with a new list of members while servers still apply
+    routes. The routes came with an earlier list of members, which must not replace the new one."""
     copying = Copying(sync="asp")
     assert copying.tell(place(2, AFTER)) == []
     newer = m.Fold(term=1, round=1, members=(ANNA, BERT, CARL), view=3)

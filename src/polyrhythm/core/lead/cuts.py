@@ -98,8 +98,8 @@ class Cuts:
 
     @property
     def active(self) -> bool:
-        """Whether a cut is under way or may become due, so that `advance` must be called after
-        every event."""
+        """Whether a cut is under way or may become due. If so, `advance` must be called after every
+        event."""
         if self._cut is not None:
             return True
         if not self._job.store:
@@ -175,8 +175,8 @@ class Cuts:
     # -- without rounds ------------------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
-        """Give up a cut if a server is lost that has not written its part. Without rounds: begin a
-        cut that is due, and take it when nothing is in flight any more."""
+        """Give up a cut if a server that has not written its part is lost. Without rounds: begin a cut
+        that is due, and take it when nothing is in flight any more."""
         if self._cut is not None and (lost := self._cut.unwritten - self._routing.addresses.keys()):
             self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
         if self._cut is not None:

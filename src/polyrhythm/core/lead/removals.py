@@ -102,7 +102,7 @@ class Removals:
         self._look_ahead()
 
     def deserted(self, now_ns: int) -> bool:
-        """Whether a job without members has waited long enough for one."""
+        """Whether a job without members has waited long enough for a member."""
         if self._evicted:
             return False
         if self._deserted_ns is None:

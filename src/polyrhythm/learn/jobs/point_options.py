@@ -29,7 +29,7 @@ def check_point_options(
     for name in options:
         if name not in known:
             raise UsageError(
-                f"--set {name}={options[name]} is not known to the job {job}: it takes"
+                f"--set {name}={options[name]} is not known to the job {job}: this job takes"
                 f" {', '.join(known)}"
             )
     if not options.get(DATA):

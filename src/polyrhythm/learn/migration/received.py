@@ -119,7 +119,8 @@ class ReceivedPoints:
         return chunk in self._chunks
 
     def at(self, chunk: int, position: int) -> tuple[Packed, int]:
-        """The part that contains the point at this position of the chunk, and its row there."""
+        """The part that contains the point at this position of the chunk, and the row of the point in
+        that part."""
         arrived = self._chunks[chunk]
         at = arrived.part_of(position)
         return arrived.parts[at], position - arrived.offsets[at]
@@ -275,8 +276,8 @@ class Fetcher:
     def _taken(
         self, tables: Mapping[int, Sequence[Column]], indices: Indices, *, together: bool
     ) -> tuple[torch.Tensor, ...]:
-        """The columns of these points, from arrays that are alike. `together`: all points belong to
-        one chunk."""
+        """The columns of these points, from arrays of equal types and shapes. `together`: all points
+        belong to one chunk."""
         at, count = self._position.take(indices), len(indices)
         if together:
             columns = tables[int(self._chunk[indices[0]])]

@@ -138,9 +138,9 @@ class Algorithm(ABC):
         return {}
 
     def adopt(self, memory: Memory) -> Memory:
-        """These points have come from another worker (`--migrate full`): return their memory,
-        without values that refer to the algorithm object that made it. The default returns the
-        memory unchanged."""
+        """These points have come from another worker (`--migrate full`): return their memory, without
+        values that are valid only in the worker from which they came. The default returns the memory
+        unchanged."""
         return memory
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
@@ -170,5 +170,5 @@ class Algorithm(ABC):
 
 
 def has_memory(algorithm: Algorithm) -> bool:
-    """Whether `update_points` returns changes."""
+    """Whether the algorithm has memory, so `update_points` returns changes of the statistics."""
     return bool(algorithm.memory(0))

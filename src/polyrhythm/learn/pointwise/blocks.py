@@ -75,9 +75,9 @@ _limited = threading.local()
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Let each of our threads multiply matrices on its own: threads of BLAS would compete with our
-    threads. Without threadpoolctl (it comes with scikit-learn), BLAS keeps its own threads. BLAS is
-    limited to one thread in the whole process. A thread that is inside this context already does not set
-    the limit again, because setting it takes time."""
+    threads. BLAS is limited to one thread in the whole process. Without threadpoolctl (it comes with
+    scikit-learn) there is no limit. A thread that is inside this context already does not set the limit
+    again, because setting it takes time."""
     controller = _controller()
     if controller is None or getattr(_limited, "inside", False):
         yield

@@ -74,8 +74,8 @@ class SuperWorker:
 
 
 def without_stuck(paces: Sequence[Pace], can_give: Callable[[Key], bool]) -> list[Pace]:
-    """Leave out a worker whose points may not move, if its passes take longer than the passes of
-    all workers whose points may move: such a worker can neither give points nor take any.
+    """Leave out stuck workers, which can neither give points nor take any. The points of a stuck worker
+    may not move, and its passes take longer than the passes of all workers whose points may move.
     `can_give` says whether points of a worker may move."""
     speeds = [pace.seconds * pace.points for pace in paces if can_give(pace.key)]
     slowest = max(speeds, default=0.0)

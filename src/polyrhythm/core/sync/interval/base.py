@@ -141,8 +141,8 @@ class Bounds:
 
     @property
     def start_ns(self) -> int:
-        """The interval with which a search begins. The search leaves it only if measurements show a
-        gain. It is within the limits.
+        """The interval with which a search begins. The search moves away from it only as far as
+        measurements show a gain. It is within the limits.
 
         With a learning rate, it is the interval in which all workers together visit as many points as
         in a round of bsp, because the user chose the rate for batches of that size; until a round has
