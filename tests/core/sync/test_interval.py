@@ -293,6 +293,26 @@ def test_an_objective_that_is_reported_later_is_used(
     training.until(interval, "interval-chosen", most=30)
 
 
+@pytest.mark.parametrize("before", ["interval-measuring", "interval-chosen"])
+def test_an_objective_that_is_missing_for_a_few_rounds_does_not_end_the_search(before: str) -> None:
+    """With kind statistics there is no objective while points travel."""
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, before)
+    while not interval.next().probe:
+        training.round(interval)
+    terms, value = interval.next(), training.objective
+    training.objective = None
+    for _ in range(8):
+        assert training.round(interval)[1] is None
+        assert interval.next() == terms, "the objective is asked for again"
+    training.objective = value
+    assert interval.next().probe
+    training.round(interval)
+    training.objective = None
+    training.until(interval, "interval-blind", most=100)
+
+
 # -- binary ----------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,9 @@ _ERRORS = 3.0
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
 """The smallest and the largest number of rounds in one part of a trial. Without the upper limit, a wrong
 report of a worker about the time to measure the objective could make a trial endless."""
+_MOST_MISSED = 8
+"""For how many rounds in a row an objective may be missing. With kind statistics there is none while
+points travel from worker to worker, because these points are missing from the sum."""
 _PROBES = 10
 """A part of a trial takes this many times as long as measuring the objective, unless it would then
 have more than `_MOST_ROUNDS` rounds."""
@@ -119,6 +122,10 @@ class AutoInterval:
         self._trial: _Trial | None = None
         self._stage: _Stage | None = None
         self._blind: BlindInterval | None = None
+        self._measured = False
+        """Whether the objective was ever measured."""
+        self._missed = 0
+        """How many rounds in a row lack the objective that was asked for."""
         self._age_s = 0.0
         """The total time of all rounds so far."""
         self._parts = _SAMPLES[-1]
@@ -148,6 +155,10 @@ class AutoInterval:
                 if measured.finite_objective is None
                 else self._try_again(self._blind)
             )
+        self._missed = self._missed + 1 if unmeasured else 0
+        if unmeasured and self._measured and self._missed <= _MOST_MISSED:
+            return None  # the next round has the same terms, so the objective is asked for again
+        self._measured = self._measured or measured.finite_objective is not None
         if unmeasured:
             self._blind = BlindInterval(self._bounds)
             self._trial = self._stage = None
