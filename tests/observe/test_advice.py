@@ -45,6 +45,14 @@ def test_no_policy_is_recommended_on_speed_alone(sync: str) -> None:
     )
 
 
+@pytest.mark.parametrize("needs_rounds", [{"kind": "statistics"}, {"data_private": True}])
+def test_no_policy_is_recommended_that_the_job_cannot_have(needs_rounds: dict[str, Any]) -> None:
+    state = after(10.0, FAST, SLOW)
+    for sync, words in (("bsp", "try --sync fsp,"), ("fsp", "try smaller batches,")):
+        said = advise(state, job(sync=sync, **needs_rounds))
+        assert said is not None and words in said and "ssp" not in said
+
+
 def test_a_run_that_does_not_learn_gets_advice_about_that_only() -> None:
     lines = [*opened(0, 1), learning(5.0, "rising", objective=2.0, best=1.0, best_pass=2, rises=1)]
     done = {"0": totals(10, 3.0, 6.4, 0.6), "1": totals(10, 9.0, 0.3, 0.7)}

@@ -120,6 +120,8 @@ def _exchange(state: RunState) -> float:
 
 def _less_waiting(job: JobSpec) -> str:
     policy = find_policy(job.sync)
+    if keeps_rows(job.kind) or job.data_private:  # such a job needs rounds
+        return "smaller batches" if policy.traits.timed else "--sync fsp"
     if policy.argument:
         return f"a larger bound in --sync {policy.name}:N, or --sync fsp"
     if not policy.traits.timed and not policy.traits.plans_steps:
