@@ -23,8 +23,8 @@ def command() -> list[str]:
 
 def main() -> int:
     given = dict(os.environ)
-    # torchrun sets this variable. It is removed, because this process would not find the warm
-    # server of the test run with it.
+    # torchrun sets this variable. With the variable, this process would not find the warm server of
+    # the test run.
     os.environ.pop("OMP_NUM_THREADS", None)
     sys.path[0] = str(ROOT)
     from tests.commands.start import start_script

@@ -45,4 +45,4 @@ def _fetch(host: str, port: int, name: str, job: JobSpec, secret: Secret) -> byt
             except UsageError as error:
                 raise CodeMissing(str(error)) from None
             return answer.source
-    raise LinkError("the lead has ended the link without the job's file")
+    raise LinkError("the lead has ended the link before it had sent the job's file")

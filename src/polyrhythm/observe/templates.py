@@ -114,7 +114,7 @@ SENTENCES = {
     "migrate-kind": "--migrate auto means full with kind {name}: what points remember must move with"
     " them",
     "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
-    "migrate-private": "--migrate auto means full for the points of workers with --share-data: every"
+    "migrate-private": "--migrate auto means --migrate full for workers with --share-data, because every"
     " worker has a data set of its own",
     "migrate-unlike": "--migrate auto means full from now on: the data set of {names} differs from that"
     " of the first worker, so not every worker can read the whole data set",

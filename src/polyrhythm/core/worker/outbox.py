@@ -36,7 +36,7 @@ class WorkerOutbox:
         return effects
 
     def follow(self, message: m.Message) -> None:
-        """Take over the term and the view of a message from the lead."""
+        """Use the term and the view of this message of the lead from now on."""
         self.term, self.view = message.term, message.view
 
     def identity(self) -> dict[str, Any]:

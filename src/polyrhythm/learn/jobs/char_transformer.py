@@ -26,7 +26,7 @@ ALPHABET = string.printable.replace("\t\n\r\x0b\x0c", "\n")
 """The characters that the model knows. Any other character is read as a space."""
 _WIDTH, _HEADS, _BLOCKS = 64, 4, 2
 _HELD_OUT = 10
-"""Of this many pieces of the text, one is for testing."""
+"""One in this many pieces of the text is for testing."""
 _TEST_BATCH = 64
 _SAMPLE = 128
 """How many pieces of the test set are used while the job trains; all are used at the end."""
