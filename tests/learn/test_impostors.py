@@ -103,3 +103,4 @@ def test_a_worker_that_the_lead_has_not_admitted_gets_no_link_to_a_server() -> N
 def test_a_worker_of_another_job_is_refused() -> None:
     heard = attack_in_the_middle(1, lambda _: as_worker("another job"), m.Pull(worker=9, round=6))
     assert isinstance(heard[-1], m.Refusal)
+    assert "belongs to another job" in in_words(heard[-1].reason)
