@@ -135,22 +135,14 @@ class Versions:
                 freed = _drop(self._readers, slot) or freed
         return freed
 
-    def contributed(self, reader: int, version: int) -> None:
-        """The reader has contributed what it computed from `version`: end its lease of that version,
-        and those of earlier ones."""
+    def contributed(self, reader: int, version: int, *, here: bool = True) -> None:
+        """The reader has contributed what it computed from `version`: end its leases of earlier
+        versions, which it drops if they still arrive. `here`: the reader has copied `version` from
+        this server, so the lease of `version` ends too."""
         if self._earlier:
             self._end_before(reader, version)
         lease = self._leases.get(reader)
-        if lease is not None and lease[0] <= version:
-            self.forget(reader)
-
-    def end_before(self, reader: int, version: int) -> None:
-        """The reader has copied `version`, perhaps from another primary: end its leases of earlier
-        versions, which it drops if they still arrive."""
-        if self._earlier:
-            self._end_before(reader, version)
-        lease = self._leases.get(reader)
-        if lease is not None and lease[0] < version:
+        if lease is not None and lease[0] < version + here:
             self.forget(reader)
 
     def forget(self, reader: int) -> bool:
@@ -336,10 +328,7 @@ class Leases:
         its lease. *A worker that leaves contributes while a later version may still be on its way to
         it: the lease of that version stays. A reader that asked may have copied `version` from another
         primary, so only its leases of earlier versions end.*"""
-        if reader in self._apart:
-            self.versions.end_before(reader, version)
-        else:
-            self.versions.contributed(reader, version)
+        self.versions.contributed(reader, version, here=reader not in self._apart)
 
     def release(self, reader: int, version: int) -> bool:
         """`reader` has copied `version`. Returns True if the slot of that version has no other
