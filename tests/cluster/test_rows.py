@@ -24,9 +24,9 @@ def test_a_killed_job_with_rows_ends_with_the_bits_of_an_uninterrupted_one(
     whole = call("train", *job, "--servers", 2, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert "made dense" not in whole.stderr
-    regular = ("--checkpoint-every", "4rounds", "--min-step", "30ms")
+    regular = ("--checkpoint-every", "4rounds", "--min-step", "100ms")
     with Command(*job, "--servers", 2, *regular, cwd=tmp_path) as command:
-        wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
+        wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         kill_whole(command)
     assert 0 < newest(command.run_dir)[1].round < ROUNDS
     assert resume(tmp_path, "--servers", 3)["rounds"] == ROUNDS

@@ -14,7 +14,7 @@ class Sleeper:
     while it handles an event."""
 
     def __init__(self) -> None:
-        self.ticks = 0
+        self.ticks = self.handled = 0
         self.disturbed = 0
         self._busy = False
         self._next_ns = 0
@@ -28,6 +28,7 @@ class Sleeper:
             self.ticks += 1
             if self.ticks >= 100:
                 self.enough.set()
+        self.handled += not isinstance(event, Tick)
         self._next_ns = now_ns + 1_000_000
         self._busy = False
         return []
@@ -46,9 +47,13 @@ class Sleeper:
 def test_a_machine_is_never_asked_while_it_handles_an_event() -> None:
     sleeper = Sleeper()
     driver = Driver({"s": sleeper}, lambda name, effect: None)
-    until_s = time.monotonic() + 30
+    posted, until_s = 0, time.monotonic() + 30
     while not sleeper.enough.is_set() and time.monotonic() < until_s:
-        driver.post("s", "event")
+        if posted < sleeper.handled + 10:
+            posted += 1
+            driver.post("s", "event")
+        else:  # let the other thread handle events
+            time.sleep(0.0005)
     driver.close()
     assert sleeper.ticks >= 100
     assert sleeper.disturbed == 0
