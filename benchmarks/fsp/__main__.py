@@ -78,7 +78,7 @@ def measure(args: argparse.Namespace) -> None:
         wanted = [policy.strip() for policy in args.policies.split(";")]
         specs = [spec for spec in specs if spec.policy in wanted]
     limit_s = min(args.limit, 10.0) if args.quick else args.limit
-    wanted = {(spec.problem, spec.rep) for spec in specs}
+    wanted = {(spec.problem, spec.rep) for spec in specs if not spec.hold_s}
     targets = open_folder(args.data, sorted(wanted), args.parallel)
     evaluations: dict[str, Evaluate] = {}
     lock = threading.Lock()

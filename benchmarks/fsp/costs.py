@@ -4,7 +4,7 @@ import math
 import statistics
 
 from benchmarks.fsp.results import Ratio, Result, Results, Slow
-from benchmarks.fsp.studies import COST, EQUAL, PASSED, SLOW_4X, SLOW_8X
+from benchmarks.fsp.studies import COST, COSTED, EQUAL, SLOW_4X, SLOW_8X
 
 OFF = COST[0]
 _SLOW_WORKER = 3
@@ -15,7 +15,7 @@ def cost_lines(found: Results) -> list[list[str]]:
     time a point takes than with `--migrate off`, on the fast workers and on the slow one."""
     lines = []
     for slow in (EQUAL, SLOW_4X, SLOW_8X):
-        for problem in PASSED:
+        for problem in COSTED:
             for policy in COST[1:]:
                 fast, source = (
                     cost(found, problem, policy, slow, source=source) for source in (False, True)

@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.fsp.problems import PROBLEMS, SORTED, target_of
+from benchmarks.fsp.problems import LARGE, PROBLEMS, SORTED, target_of
 
 _SEED = 22
 _IMAGES = 3_000
 _LEAST_RATINGS = 5
+_COPIES, _CHANGE = 100, 0.3
+"""The large data set has each event this many times, with normally distributed changes of this standard
+deviation. The features of all events have a standard deviation of 1."""
 _MASS = 25
 """The column of HIGGS's m_bb, on which the label depends."""
 RATINGS, TARGETS = "ratings.npz", "targets.json"
@@ -57,6 +60,8 @@ def open_folder(folder: Path, wanted: Iterable[tuple[str, int]] = (), parallel: 
     if not (folder / SORTED).exists():
         table = np.load(folder / "higgs.npy")
         np.save(folder / SORTED, table[table[:, _MASS].argsort(kind="stable")])
+    if not (folder / LARGE).exists():
+        np.save(folder / LARGE, _large(np.load(folder / "higgs.npy")))
     path = folder / TARGETS
     found: Targets = json.loads(path.read_text()) if path.exists() else {}
     missing = [(name, at) for name, at in wanted if str(at) not in found.get(name, {})]
@@ -73,6 +78,13 @@ def open_folder(folder: Path, wanted: Iterable[tuple[str, int]] = (), parallel: 
 def _target(name: str, folder: Path, start: int) -> dict[str, float]:
     torch.set_num_threads(1)
     return target_of(PROBLEMS[name], folder, start)
+
+
+def _large(table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    rng = np.random.default_rng(_SEED)
+    found = np.tile(table, (_COPIES, 1))
+    found[:, :-1] += _CHANGE * rng.standard_normal(found[:, :-1].shape, np.float32)
+    return found
 
 
 def _films(path: Path) -> npt.NDArray[np.float32]:

@@ -9,6 +9,8 @@ given parameters is evaluated, and what a reference run reaches.
 | `kmeans-sorted` | the events of `kmeans`, sorted by the mass m_bb | statistics |
 | `lr-sorted` | the events of `kmeans-sorted`, with their labels | gradients (Adam) |
 | `cnn` | 3,000 digits of MNIST | gradients (Adam) |
+| `kmeans-large` | 1,098,400 points: each event 100 times, with random changes | statistics |
+| `lr-large` | the points of `kmeans-large`, with the labels of their events | gradients (Adam) |
 
 The network of `cnn` has two convolutions with 6 and 12 kernels of 5 x 5 (FSP's footnote 3).
 """
@@ -36,7 +38,7 @@ from polyrhythm.learn.pointwise.source import ArraySource
 Evaluate = Callable[[Arrays], float]
 """Gives the objective of parameters: the mean over all points."""
 
-SORTED = "higgs-sorted.npy"
+SORTED, LARGE = "higgs-sorted.npy", "higgs-large.npy"
 _NEVER = 1e-12
 """A tolerance so small that an algorithm ends only when its objective hardly changes any more."""
 _K = 10
@@ -57,6 +59,9 @@ class Problem:
     """The point-wise algorithm; None if the problem is trained with gradients."""
     pass_s: float = 1.0
     """How long a worker that is not stalled needs for all of its points."""
+    stall_every: int = 8
+    """A stalled worker pauses after this many points. FSP pauses every 1,000 points of large data
+    sets."""
 
     @property
     def kind(self) -> str:
@@ -80,6 +85,16 @@ PROBLEMS = {
         Problem("cnn", "digits.npz", 32, 45),
         Problem("kmeans-sorted", SORTED, 64, 10, lambda: KMeansAlgorithm(_K, tol=_NEVER)),
         Problem("lr-sorted", SORTED, 128, 20, pass_s=0.6),
+        Problem(
+            "kmeans-large",
+            LARGE,
+            8_192,
+            6,
+            lambda: KMeansAlgorithm(_K, tol=_NEVER),
+            pass_s=0.15,
+            stall_every=1_000,
+        ),
+        Problem("lr-large", LARGE, 1_024, 30, pass_s=0.6, stall_every=1_000),
     )
 }
 
@@ -91,7 +106,7 @@ def points_of(problem: Problem, folder: Path) -> npt.NDArray[np.float32]:
     """The points of a problem that is trained with statistics, one row each. HIGGS's label is left
     out."""
     table = np.load(folder / problem.data)
-    return np.ascontiguousarray(table[:, :-1] if problem.data in ("higgs.npy", SORTED) else table)
+    return np.ascontiguousarray(table[:, :-1] if problem.data.startswith("higgs") else table)
 
 
 def tensors_of(problem: Problem, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,20 +141,19 @@ def arrays_of(model: nn.Module) -> Arrays:
 
 # -- the objective -----------------------------------------------------------------------------
 
-_EVALUATED = 1_000
-"""The number of images on which the objective of `cnn` is evaluated. An evaluation on all images
-would take too long."""
+_EVALUATED = {"digits.npz": 1_000, LARGE: 10_000}
+"""The number of points on which the objective is evaluated, if an evaluation on all points would take
+too long."""
 _AT_ONCE = 500
 
 
 def evaluation_of(problem: Problem, folder: Path) -> Evaluate:
     """The objective function by which all runs are compared. It visits all points anew, so it does not
     depend on what workers remember of their points."""
+    most = _EVALUATED.get(problem.data)
     if problem.algorithm is not None:
-        return _by_statistics(problem.algorithm(), points_of(problem, folder))
-    x, y = tensors_of(problem, folder)
-    if problem.name == "cnn":
-        x, y = x[:_EVALUATED], y[:_EVALUATED]
+        return _by_statistics(problem.algorithm(), points_of(problem, folder)[:most])
+    x, y = (every[:most] for every in tensors_of(problem, folder))
     model, _ = model_of(problem, 0)
     own = dict(model.named_parameters())
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.fsp.problems import PROBLEMS, SORTED, Problem
+from benchmarks.fsp.problems import LARGE, PROBLEMS, SORTED, Problem
 
 WORKERS = 4
-STALL_EVERY = 8
-"""A stalled worker pauses after this many points. FSP pauses every 1,000 points of much larger data
-sets."""
-POINTS = {"higgs.npy": 10_984, SORTED: 10_984, "films.npy": 3_650, "digits.npz": 3_000}
+POINTS = {
+    **{"higgs.npy": 10_984, SORTED: 10_984, LARGE: 1_098_400},
+    **{"films.npy": 3_650, "digits.npz": 3_000},
+}
 POLICIES = {
     "bspb": "--sync bspb",
     "bspv": "--sync bspv",
@@ -83,8 +83,8 @@ class Spec:
         flags = ["--kind", self.of.kind, *self._policy_flags()]
         flags += ["--min-step", _ms(self.batch * point_s)]
         for worker, factor in self.slow:
-            pause = _ms((factor - 1) * point_s * STALL_EVERY)
-            flags += ["--stall", f"{worker}={pause}/{STALL_EVERY}"]
+            pause = _ms((factor - 1) * point_s * self.of.stall_every)
+            flags += ["--stall", f"{worker}={pause}/{self.of.stall_every}"]
         return flags + (["--link", "tcp"] if self.link else [])
 
     def _policy_flags(self) -> list[str]:

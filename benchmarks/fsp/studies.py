@@ -17,6 +17,8 @@ LINKS = ("40mbit", "20mbit")
 """The rates of a link that all processes of a job share."""
 MIGRATED = ("kmeans", "kmeans-sorted", "lr-sorted")
 PASSED = ("kmeans", "lr")
+COSTED = (*PASSED, "kmeans-large", "lr-large")
+"""The workers of the large problems compute for about half of their time."""
 WAYS = ("fspv", "fspv, lease", "fspv, full", "fspv, blocking")
 COST = ("60 ms, off", "60 ms, lease", "60 ms, full")
 """The ways whose processor time per point is compared. All have the same fixed interval, because
@@ -77,7 +79,7 @@ def cost() -> list[Spec]:
     return [
         Spec(problem, policy, slow, hold_s=HELD_S)
         for slow in (SLOW_4X, SLOW_8X, EQUAL)
-        for problem in PASSED
+        for problem in COSTED
         for policy in COST
     ]
 
