@@ -12,7 +12,7 @@ SLOW_4X = ((3, 4.0),)
 SLOW_8X = ((3, 8.6),)
 SWEEP = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The fixed intervals that are tried, in passes of a worker."""
-HELD_S = 20.0
+HELD_S, HELD_LARGE_S = 20.0, 40.0
 LINKS = ("40mbit", "20mbit")
 """The rates of a link that all processes of a job share."""
 MIGRATED = ("kmeans", "kmeans-sorted", "lr-sorted")
@@ -77,7 +77,7 @@ def passes() -> list[Spec]:
 def cost() -> list[Spec]:
     """Table 2: the processor time per point with migration and without."""
     return [
-        Spec(problem, policy, slow, hold_s=HELD_S)
+        Spec(problem, policy, slow, hold_s=HELD_S if problem in PASSED else HELD_LARGE_S)
         for slow in (SLOW_4X, SLOW_8X, EQUAL)
         for problem in COSTED
         for policy in COST

@@ -166,20 +166,21 @@ def visits(wanted: list[int], *, loose: bool) -> list[list[int]]:
 def test_a_chunk_is_divided_into_equal_visits() -> None:
     """Every call of the algorithm has a fixed cost, also a call with few points."""
     assert visits([30], loose=True) == [[40], [30]] * 4
-    assert visits([40, 20], loose=True) == [[40], [30]] * 4
+    assert visits([40, 30], loose=True) == [[70]] + [[40], [30]] * 3
     assert visits([60], loose=False) == [[70]] * 4
     assert visits([90], loose=True) == [[70]] * 4
     assert visits([150], loose=True) == [[70, 70]] * 2
-    assert visits([10], loose=True) == [[10]] * 28
+    assert visits([10], loose=True) == [[20], [20], [20], [10]] * 4
+    assert visits([10], loose=False) == [[10]] * 28
 
 
 @pytest.mark.parametrize("wanted", [10, 20, 30, 40, 50, 60, 70, 80, 100, 150, 200, 280])
 def test_a_visit_has_about_as_many_points_as_asked_for(wanted: int) -> None:
-    for loose, share in ((False, 0.25), (True, 0.5)):
+    for loose, fewer, more in ((False, 0.25, 0.25), (True, 0.5, 1.0)):
         found = [sum(calls) for calls in visits([wanted], loose=loose)]
         assert sum(found) == 280
-        assert max(found) <= (1 + share) * wanted + 10, found
-        least = min(wanted - 10, (1 - share) * wanted)
+        assert max(found) <= (1 + more) * wanted + 10, found
+        least = min(wanted - 10, (1 - fewer) * wanted)
         assert min(found[:-1], default=wanted) >= least, (
             "only the last visit of a pass may be smaller"
         )

@@ -33,10 +33,12 @@ from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Lease
 
 COUNTS = 3
 """How many numbers come before the statistics of the algorithm."""
-_SHARE, _LARGE_SHARE = 0.25, 0.5
-"""The share by which a visit may have more or fewer points than requested, so that it ends at the
-end of a chunk. The second value applies long before the end of an interval, when the exact number
-of points does not matter."""
+_FEWER, _MORE = 0.25, 0.25
+"""The shares by which a visit may have fewer and more points than requested, so that it ends at the
+end of a chunk."""
+_MANY_FEWER, _MANY_MORE = 0.5, 1.0
+"""The same long before the end of an interval, when the exact number of points does not matter. A
+chunk is then mostly visited at once, because a visit of a part costs nearly as much."""
 
 
 class LeasedChunk:
@@ -257,16 +259,17 @@ class Chunks:
         self, count: int, parameter: Arrays, *, loose: bool = False, generation: int = 1
     ) -> tuple[int, tuple[ChunkProgress, ...]]:
         """Visit about `count` points of one pass: up to a quarter (or a block) fewer, or up to a
-        quarter more. `loose`: up to a half fewer or more. `generation`: the one under way. Returns
-        the number of points, and the progress through chunks; (0, ()) if no points are left."""
+        quarter more. `loose`: up to a half fewer, or up to twice as many. `generation`: the one under
+        way. Returns the number of points, and the progress through chunks; (0, ()) if no points are
+        left."""
         if not self._todo:
             self._todo = self._in_order()
         visited, progress, todo = 0, [], self._todo
-        share = _LARGE_SHARE if loose else _SHARE
-        while todo and (not visited or count - visited >= max(self._block, share * count)):
+        fewer, more = (_MANY_FEWER, _MANY_MORE) if loose else (_FEWER, _MORE)
+        while todo and (not visited or count - visited >= max(self._block, fewer * count)):
             chunk = todo[0]
             wanted = count - visited
-            found, change = chunk.visit(wanted, self._algorithm, parameter, share, generation)
+            found, change = chunk.visit(wanted, self._algorithm, parameter, more, generation)
             self.remembered.visited(chunk.number, change)
             visited += found
             progress.append(ChunkProgress(chunk.number, chunk.passes, chunk.cursor))
