@@ -1,9 +1,8 @@
 """The processor time that migration costs: the table `cost` of docs/fsp.md."""
 
-import math
 import statistics
 
-from benchmarks.fsp.results import Ratio, Result, Results, Slow
+from benchmarks.fsp.results import Result, Results, Slow
 from benchmarks.fsp.studies import COST, COSTED, EQUAL, SLOW_4X, SLOW_8X
 
 OFF = COST[0]
@@ -20,29 +19,24 @@ def cost_lines(found: Results) -> list[list[str]]:
                 fast, source = (
                     cost(found, problem, policy, slow, source=source) for source in (False, True)
                 )
-                if fast is not None and source is not None:
+                if fast and source:
                     setting = f"{slow[0][1]:g}x" if slow else "equal"
                     way = policy.rpartition(" ")[2]
                     lines.append([problem, setting, way, _told(fast), _told(source)])
     return lines
 
 
-def cost(found: Results, problem: str, policy: str, slow: Slow, *, source: bool) -> Ratio | None:
-    """The processor time per point, divided by that with `--migrate off`: the geometric mean over the
-    starts. `source`: measure the slow worker, which gives points away; otherwise the other workers
-    together."""
+def cost(found: Results, problem: str, policy: str, slow: Slow, *, source: bool) -> list[float]:
+    """The processor time per point, divided by that with `--migrate off`, for each start. `source`:
+    measure the slow worker, which gives points away; otherwise the other workers together."""
     runs, base = (
         {run["spec"]["rep"]: run for run in found.of(problem, name, slow, held=True)}
         for name in (policy, OFF)
     )
-    logs = [
-        math.log(point_s(runs[start], source=source) / point_s(base[start], source=source))
+    return [
+        point_s(runs[start], source=source) / point_s(base[start], source=source)
         for start in sorted(runs.keys() & base.keys())
     ]
-    if not logs:
-        return None
-    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
-    return Ratio(math.exp(statistics.fmean(logs)), error)
 
 
 def point_s(run: Result, *, source: bool) -> float:
@@ -54,5 +48,10 @@ def point_s(run: Result, *, source: bool) -> float:
     return float(sum(worker.get("cpu_s", 0.0) for worker in workers)) / max(1, visited)
 
 
-def _told(ratio: Ratio) -> str:
-    return f"{ratio.mean - 1:+.1%} (± {ratio.mean * ratio.error:.1%})"
+def _told(ratios: list[float]) -> str:
+    """The median, and the least and the most of several starts. A median, because a single run beside
+    other runs may be disturbed."""
+    median = f"{statistics.median(ratios) - 1:+.1%}"
+    if len(ratios) == 1:
+        return median
+    return f"{median} ({min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%})"

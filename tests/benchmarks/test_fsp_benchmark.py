@@ -285,7 +285,7 @@ def test_the_page_has_every_figure(tmp_path: Path) -> None:
     assert named == {path.name for path in (document.parent / "pictures").iterdir()}
 
 
-def test_the_cost_of_migration_is_a_mean_over_the_starts() -> None:
+def test_the_cost_of_migration_is_a_median_over_the_starts() -> None:
     def run(policy: str, start: int, fast_us: float, slow_us: float) -> dict[str, Any]:
         workers = [
             {"cpu_s": 1e-6 * us * points, "points": points}
@@ -297,10 +297,14 @@ def test_the_cost_of_migration_is_a_mean_over_the_starts() -> None:
     found = Results(
         [
             *(run("60 ms, off", start, us, 100.0) for start, us in enumerate((10.0, 20.0, 30.0))),
-            *(run("60 ms, full", start, us, 102.0) for start, us in enumerate((10.2, 20.4))),
+            *(run("60 ms, full", start, us, 102.0) for start, us in enumerate((10.2, 20.8, 33.0))),
+            run("60 ms, lease", 0, 9.9, 101.0),
         ]
     )
-    assert cost_lines(found) == [["lr", "4x", "full", "+2.0% (± 0.0%)", "+2.0% (± 0.0%)"]]
+    assert cost_lines(found) == [
+        ["lr", "4x", "lease", "-1.0%", "+1.0%"],
+        ["lr", "4x", "full", "+4.0% (+2.0% to +10.0%)", "+2.0% (+2.0% to +2.0%)"],
+    ]
 
 
 def test_a_page_without_results_says_so(tmp_path: Path) -> None:
