@@ -34,9 +34,24 @@ def test_sizes(text: str, value: int) -> None:
     assert Size.parse(text) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("1Gbit", 125 * 10**6), ("100MB", 10**8)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1Gbit", 125 * 10**6),
+        ("1GBIT", 125 * 10**6),
+        ("100MB", 10**8),
+        ("1KB", 1000),
+        ("1kB", 1000),
+    ],
+)
 def test_rates(text: str, value: int) -> None:
     assert Rate.parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["1Mb", "1mb", "1M", "1"])
+def test_a_rate_says_whether_it_counts_bits_or_bytes(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        Rate.parse(text)
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)

@@ -51,7 +51,10 @@ def _rounds_for(nbytes: int) -> int:
 @bench.command()
 def exchange(
     size: Annotated[
-        str, typer.Option(help="How much every worker pushes and pulls in each round.")
+        str,
+        typer.Option(
+            help="How much every worker pushes and pulls in each round, such as 500KB or 2GiB."
+        ),
     ] = "102MB",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 4,
     servers: Annotated[int, typer.Option(help="Server processes.")] = 1,

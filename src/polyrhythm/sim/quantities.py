@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 
-from polyrhythm.core.sizes import UNITS, parse_size
+from polyrhythm.core.sizes import bytes_of_unit, parse_size
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_RATES = {**UNITS, "kbit": 10**3 / 8, "Mbit": 10**6 / 8, "Gbit": 10**9 / 8}
+_BITS = {"bit": 1 / 8, "kbit": 10**3 / 8, "mbit": 10**6 / 8, "gbit": 10**9 / 8}
 _TEXT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]+)\s*")
 
 
@@ -16,7 +16,7 @@ class Duration(int):
 
     @classmethod
     def parse(cls, text: object) -> "Duration":
-        return cls(round(_number(text, _SECONDS, "a duration", "10ms or 2s") * 1e9))
+        return cls(round(_number(text, _SECONDS.get, "a duration", "10ms or 2s") * 1e9))
 
 
 class Size(int):
@@ -32,17 +32,26 @@ class Rate(int):
 
     @classmethod
     def parse(cls, text: object) -> "Rate":
-        rate = cls(_number(text, _RATES, "a rate, per second", "1Gbit or 100MB"))
+        rate = cls(_number(text, _rate_of_unit, "a rate, per second", "1Gbit or 100MB"))
         if not rate:
             raise ValueError(f"{text!r} is not a rate that can be used: nothing would ever arrive")
         return rate
 
 
-def _number(text: object, units: Mapping[str, float], what: str, examples: str) -> float:
+def _rate_of_unit(unit: str) -> float | None:
+    """The bytes of a unit of a rate. The unit says whether it counts bits or bytes: it ends with
+    `bit` or with a capital `B`."""
+    return bytes_of_unit(unit) if unit.endswith("B") else _BITS.get(unit.lower())
+
+
+def _number(
+    text: object, factor_of: Callable[[str], float | None], what: str, examples: str
+) -> float:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
-    if match is None or match[2] not in units:
+    factor = None if match is None else factor_of(match[2])
+    if match is None or factor is None:
         raise ValueError(f"{text!r} is not {what}: give for example {examples}")
-    number = float(match[1]) * units[match[2]]
+    number = float(match[1]) * factor
     if not math.isfinite(number):
         raise ValueError(f"{text!r} is not {what}: it is too large")
     return number
