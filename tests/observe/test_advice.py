@@ -1,9 +1,16 @@
 """The last sentence of a summary: how the time was spent, and what would help."""
 
+import re
+from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from polyrhythm.api.checks import check_sharing, check_spec
+from polyrhythm.core.kinds import KINDS
+from polyrhythm.core.sync.registry import POLICIES
+from polyrhythm.errors import UsageError
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.wire.messages import JobSpec
@@ -30,8 +37,8 @@ FAST, SLOW = (0.3, 0.64, 0.06), (0.9, 0.03, 0.07)
 def test_one_is_waited_for() -> None:
     state = after(10.0, FAST, FAST, FAST, SLOW)
     assert advise(state, job()) == (
-        "the others waited 61% of the time for worker-3: try --sync fsp, --sync psp or"
-        " --sync ssp:4, and compare how many seconds it takes to reach the same objective"
+        "the others waited 61% of the time for worker-3: try --sync fsp, --sync psp --kind local"
+        " or --sync ssp:4, and compare how many seconds it takes to reach the same objective"
     )
 
 
@@ -45,12 +52,78 @@ def test_no_policy_is_recommended_on_speed_alone(sync: str) -> None:
     )
 
 
-@pytest.mark.parametrize("needs_rounds", [{"kind": "statistics"}, {"data_private": True}])
-def test_no_policy_is_recommended_that_the_job_cannot_have(needs_rounds: dict[str, Any]) -> None:
-    state = after(10.0, FAST, SLOW)
-    for sync, words in (("bsp", "try --sync fsp,"), ("fsp", "try smaller batches,")):
-        said = advise(state, job(sync=sync, **needs_rounds))
-        assert said is not None and words in said and "ssp" not in said
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"kind": kind} for kind in KINDS),
+        {"data_private": True},
+        {"data_private": True, "share_data": True, "migrate": "full"},
+        {"migrate": "lease"},
+        {"replicas": 1},
+        {"weights": "workers"},
+        {"outer": "nesterov", "kind": "local"},
+        {"in_place": True},
+        {"push": "int8"},
+        {"abandon": "10ms"},
+        {"read_ahead": True},
+        {"deterministic": True, "timer": "off"},
+    ],
+    ids=repr,
+)
+def test_only_what_the_job_accepts_is_recommended(fields: dict[str, Any]) -> None:
+    """Every option in the advice is given to the job. The checks of a command accept the job."""
+    servers = 1 + fields.get("replicas", 0)
+    policies = [name + ":9" * bool(entry.argument) for name, entry in POLICIES.items()]
+    jobs = [job(**{"sync": sync, "workers": 2, "servers": servers, **fields}) for sync in policies]
+    accepted = [each for each in jobs if is_accepted(each)]
+    assert accepted
+    rising = learning(5.0, "rising", objective=2.0, best=1.0, best_pass=2, rises=1)
+    states = (
+        after(10.0, FAST, SLOW),
+        after(10.0, (0.3, 0.1, 0.6)),
+        fold([*opened(0, 1), rising]),
+    )
+    for base, state in product(accepted, states):
+        for changes in options_in(advise(state, base) or ""):
+            assert is_accepted(replace(base, **changes)), (base.sync, changes)
+            assert any(getattr(base, name) != value for name, value in changes.items())
+
+
+def is_accepted(spec: JobSpec) -> bool:
+    try:
+        check_spec(spec, "auto", "auto")
+        check_sharing(spec, spec.workers)
+    except UsageError:
+        return False
+    return True
+
+
+def options_in(said: str) -> list[dict[str, Any]]:
+    """The alternatives in an advice, each as the settings that it changes. N stands for 90."""
+    found = []
+    for part in re.split(r", | or ", said):
+        given = re.findall(r"--(sync|kind|local-steps|push|most-steps) ([\w:-]+)", part)
+        changes = {
+            name.replace("-", "_"): int(value) if value.isdigit() else value.replace(":N", ":90")
+            for name, value in given
+        }
+        if changes:
+            found.append(changes)
+    return found
+
+
+def test_a_job_with_a_global_batch_gets_no_advice_about_a_bound() -> None:
+    said = advise(after(10.0, FAST, SLOW), job(sync="bspg:64"))
+    assert said is not None and "bound" not in said
+    assert "or --sync ssp:4 (without --global-batch)," in said
+    rising = learning(5.0, "rising", objective=2.0, best=1.0, best_pass=2, rises=1)
+    assert advise(fold([*opened(0, 1), rising]), job(sync="bspg:64")) == "try a lower rate"
+
+
+def test_a_job_that_reads_ahead_is_not_told_to_set_a_bound() -> None:
+    rising = learning(5.0, "rising", objective=2.0, best=1.0, best_pass=2, rises=1)
+    said = advise(fold([*opened(0, 1), rising]), job(sync="asp", read_ahead=True))
+    assert said == "try a lower rate or no --read-ahead"
 
 
 def test_a_run_that_does_not_learn_gets_advice_about_that_only() -> None:

@@ -101,7 +101,7 @@ def test_findings_in_words(fields: dict[str, Any], words: str) -> None:
             "rising",
             {"sync": "asp", "async_momentum": "contribution", "read_ahead": True},
             "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9),"
-            " --async-momentum round, no --read-ahead or a bound on staleness (--sync ssp:4)",
+            " --async-momentum round or no --read-ahead",
         ),
         (
             "rising",

@@ -13,7 +13,7 @@ from tests.observe.journals import line, opened, rounds, totals, waiting
 
 def test_a_round_that_waits_for_one() -> None:
     state = fold([*opened(0, 1), waiting(10.0, 2.0, [1], until_s=8.0)])
-    said = in_sentences(explain(state, now_s=10.5))
+    said = in_sentences(explain(state, 10.5, JobSpec(job="x")))
     assert said[:5] == [
         "round 5 waits for worker-1",
         "missing: worker-1",
@@ -33,7 +33,46 @@ def test_a_round_that_waits_for_one() -> None:
 
 def test_without_a_timer() -> None:
     state = fold([*opened(0, 1), waiting(10.0, 2.0, [1])])
-    assert "until: it arrives; no timer limits this wait" in in_sentences(explain(state))
+    said = in_sentences(explain(state, job=JobSpec(job="x")))
+    assert "until: it arrives; no timer limits this wait" in said
+    assert "you can: next time set a timer: --timer 30s" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "tries"),
+    [
+        ({}, "try --sync fsp, --sync psp --kind local or --sync ssp:4"),
+        ({"kind": "statistics"}, "try --sync fsp"),
+        ({"sync": "fsp", "kind": "statistics"}, "try smaller batches"),
+        ({"sync": "fsp", "data_private": True}, "try smaller batches"),
+        ({"sync": "psp", "kind": "local"}, "try --sync ssp:4"),
+        ({"deterministic": True, "timer": "off"}, "try the job without this worker"),
+    ],
+)
+def test_a_round_gets_only_advice_that_its_job_accepts(fields: dict[str, Any], tries: str) -> None:
+    state = fold([*opened(0, 1), waiting(10.0, 2.0, [1])])
+    remedies = explain(state, job=JobSpec(job="x", **fields)).remedies
+    compare = "and compare how many seconds it takes to reach the same objective"
+    assert f"let the others wait less: {tries}, {compare}" in remedies
+    assert any("--timer" in remedy for remedy in remedies) == ("timer" not in fields)
+
+
+@pytest.mark.parametrize("sync", ["ssp:2", "ssp-restart:2"])
+def test_under_a_bound_the_advice_names_the_policy_of_the_job(sync: str) -> None:
+    name = sync.partition(":")[0]
+    code = {"ssp": "stale", "ssp-restart": "restarting"}[name]
+    fields = {"held": [0], "missing": [1], "ahead": 3, "bound": 2, "clock": 7}
+    note = line(5.0, "waiting", reason=code, fields=fields, since_s=2.0, until_s=None)
+    (remedy,) = explain(fold([*opened(0, 1), note]), job=JobSpec(job="x", sync=sync)).remedies
+    assert f": try a larger bound in --sync {name}:N or --sync fsp," in remedy
+
+
+def test_a_full_window_gets_only_advice_that_its_job_accepts() -> None:
+    note = line(5.0, "waiting", reason="window", fields={}, since_s=2.0, until_s=None)
+    state = fold([*opened(0, 1), note])
+    for kind, tries in (("gradient", "--kind local --local-steps 8"), ("local", "--local-steps 2")):
+        remedies = explain(state, job=JobSpec(job="x", sync="asp", kind=kind)).remedies
+        assert remedies == (f"the servers are too slow: use more --servers or {tries}",)
 
 
 def test_an_unknown_reason_is_shown_with_its_code_and_fields() -> None:

@@ -68,9 +68,9 @@ ShareData = Annotated[
 MigrateMemory = Annotated[
     str,
     typer.Option(
-        help="--migrate full and blocking: each worker keeps up to this many bytes, such as 500MB or 2GiB,"
-        " of the chunks that it gave away, so that they can come back without being sent. auto: as many"
-        " bytes as its first share has."
+        help="--migrate full and blocking: each worker keeps up to this many bytes, such as 500MB or"
+        " 2GiB, of the chunks that it gave away, so that they can come back without being sent. auto: as"
+        " many bytes as its first share has."
     ),
 ]
 

@@ -16,7 +16,8 @@ _HOW = (
 
 def bytes_of_unit(unit: str) -> int | None:
     """The number of bytes of a unit, or None if the text is no unit. Lower and upper case mean the
-    same, but `Mb` and `Mib`, with a capital letter and a small b, are refused: there, many people mean bits."""
+    same. But a unit with a capital letter and a small b, such as `Mb`, is refused, because it may
+    mean bits."""
     match = _UNIT.fullmatch(unit)
     if match is None or (unit[-1] == "b" and not unit.islower()):
         return None

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from statistics import fmean, median
 
 from polyrhythm.core.durations import parse_duration
-from polyrhythm.core.kinds import keeps_rows, steps_on_workers
-from polyrhythm.core.push_form import EXACT
-from polyrhythm.core.sync.registry import find_policy, traits_of
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.observe.alternatives import less_exchange, less_waiting
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import percent
@@ -46,11 +45,12 @@ def advise(state: RunState, job: JobSpec) -> str | None:
     waited_for = _waited_for(state)
     if waited_for is not None and waited_for[1] >= _WAITED_FOR and _waits(job):
         name, share = waited_for
-        tried = f"try {_less_waiting(job)}, {COMPARE}"
+        tried = f"try {less_waiting(job)}, {COMPARE}"
         return f"the others waited {percent(share)} of the time for {name}: {tried}"
     exchange = _exchange(state)
     if exchange >= _EXCHANGE:
-        tried = f"try {_less_exchange(state, job)}, {COMPARE}"
+        over_tcp = "tcp" in state.links.values()
+        tried = f"try {less_exchange(job, over_tcp=over_tcp)}, {COMPARE}"
         return f"exchange takes {percent(exchange)} of the time: {tried}"
     return None
 
@@ -86,7 +86,7 @@ def straggler(state: RunState, job: JobSpec) -> tuple[str, float, str] | None:
     found = _slowest({worker.name: worker.recent for worker in state.present})
     if found is None or found[1] < _STRAGGLER or not _waits(job):
         return None
-    return (*found, f"try {_less_waiting(job)}, {COMPARE}")
+    return (*found, f"try {less_waiting(job)}, {COMPARE}")
 
 
 def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:
@@ -116,24 +116,3 @@ def _exchange(state: RunState) -> float:
     if not shares:
         return 0.0
     return fmean(transfer for _, _, transfer in shares) + min(wait for _, wait, _ in shares)
-
-
-def _less_waiting(job: JobSpec) -> str:
-    policy = find_policy(job.sync)
-    if keeps_rows(job.kind) or job.data_private:  # such a job needs rounds
-        return "smaller batches" if policy.traits.timed else "--sync fsp"
-    if policy.argument:
-        return f"a larger bound in --sync {policy.name}:N, or --sync fsp"
-    if not policy.traits.timed and not policy.traits.plans_steps:
-        return "--sync fsp, --sync psp or --sync ssp:4"
-    return "--sync ssp:4"
-
-
-def _less_exchange(state: RunState, job: JobSpec) -> str:
-    if keeps_rows(job.kind):
-        return "--sync bspb or larger batches"
-    over_tcp = "tcp" in state.links.values()
-    smaller = ", --push int8" if over_tcp and job.push == EXACT else ""
-    if steps_on_workers(job.kind):
-        return f"--local-steps {2 * job.local_steps}{smaller} or larger batches"
-    return f"--kind local --local-steps 8{smaller} or larger batches"

@@ -14,7 +14,7 @@ from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.words import listed, number
+from polyrhythm.observe.words import either, listed, number
 from polyrhythm.wire.messages import JobSpec
 
 _LOWER_RATE = 1 / 3
@@ -130,7 +130,7 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
         tries.append("less momentum (if there is any)")
     if job is not None:
         tries += _bounds(job)
-    return f"try {_either(tries)}"
+    return f"try {either(tries)}"
 
 
 def _rate(state: RunState, job: JobSpec | None) -> str:
@@ -157,8 +157,9 @@ def _bounds(job: JobSpec) -> list[str]:
     if job.read_ahead:
         found.append("no --read-ahead")
     if not traits.asks_before_steps:
-        found.append(f"a bound on staleness (--sync ssp:{_BOUND})")
-    elif policy.argument and (bound := sync_argument(job)) > 1:
+        if not job.read_ahead:  # no policy with a bound can be used with --read-ahead
+            found.append(f"a bound on staleness (--sync ssp:{_BOUND})")
+    elif not traits.rounds and (bound := sync_argument(job)) > 1:
         found.append(f"a smaller bound (--sync {policy.name}:{min(_BOUND, bound // 2)})")
     elif traits.plans_steps:
         found.append(f"fewer steps between barriers (--most-steps {max(1, job.most_steps // 2)})")
@@ -167,8 +168,3 @@ def _bounds(job: JobSpec) -> list[str]:
     if steps_on_workers(job.kind) and job.local_steps > 1:
         found.append(f"fewer local steps (--local-steps {job.local_steps // 2})")
     return found
-
-
-def _either(tries: list[str]) -> str:
-    *first, last = tries
-    return f"{', '.join(first)} or {last}" if first else last

@@ -7,12 +7,13 @@ from typing import Any
 from polyrhythm.core.names import server_name, server_number
 from polyrhythm.core.peers import SEAT
 from polyrhythm.observe.advice import COMPARE, straggler
+from polyrhythm.observe.alternatives import accepts, less_waiting, local_steps
 from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
 from polyrhythm.observe.parts import WaitingState
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.watch import Suspect
-from polyrhythm.observe.words import counted, duration, listed, percent
+from polyrhythm.observe.words import counted, duration, either, listed, percent
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -49,7 +50,6 @@ RULES = {
     "given-up": "with --respawn a process that dies is started again, unless it died five times in a"
     " row within 10 s of its start",
 }
-_SPEEDS = (f"let fast workers run further ahead: a larger bound in --sync ssp:N, {COMPARE}",)
 _REMEDIES = {
     "placing": ("look for a server that is short of memory or stopped",),
     "seeding": (
@@ -61,13 +61,7 @@ _REMEDIES = {
         "next time give a shorter --start-timeout or fewer --workers",
     ),
     "no-workers": ("start a worker: {worker}", "or end the job: polyrhythm stop RUN"),
-    "round": (
-        "wait for the timer, or next time set it: --timer 30s",
-        f"let fast workers continue without the slow ones: --sync fsp or --sync ssp:4, {COMPARE}",
-        "if that worker hangs, end it: the others go on without it",
-    ),
-    "stale": _SPEEDS,
-    "restarting": _SPEEDS,
+    "round": ("if that worker hangs, end it: the others go on without it",),
     "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
     "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
     "ending": ("wait, or let `main` do less after its loop",),
@@ -83,7 +77,6 @@ _REMEDIES = {
     ),
     "resending": ("look at those workers: a worker that is stopped will be evicted",),
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
-    "window": ("the servers are too slow: use more --servers, or --kind local --local-steps 8",),
 }
 _SILENCE_S = 3.0
 _NO_WAIT = "nothing is being waited for"
@@ -178,7 +171,10 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
         until_s=waiting.until_s,
         left_s=None if waiting.until_s is None else max(0.0, waiting.until_s - now_s),
         rule=RULES.get(waiting.reason.code),
-        remedies=_remedies(waiting.reason.code, state),
+        remedies=(
+            *_options(waiting.reason.code, waiting.until_s is not None, job),
+            *_remedies(waiting.reason.code, state),
+        ),
     )
 
 
@@ -257,6 +253,22 @@ def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
 def _remedies(code: str, state: RunState) -> tuple[str, ...]:
     worker, server = state.way.hint("worker"), state.way.hint("server")
     return tuple(text.format(worker=worker, server=server) for text in _REMEDIES.get(code, ()))
+
+
+def _options(code: str, timed: bool, job: JobSpec | None) -> tuple[str, ...]:
+    """Options that make such a wait shorter, if the job accepts them. `timed`: whether a timer limits
+    the wait."""
+    if job is None:
+        return ()
+    if code == "round":
+        timer = "wait for the timer, or next time set it" if timed else "next time set a timer"
+        timers = (f"{timer}: --timer 30s",) if accepts(job, timer="30s") else ()
+        return (*timers, f"let the others wait less: try {less_waiting(job)}, {COMPARE}")
+    if code in ("stale", "restarting"):
+        return (f"let fast workers run further ahead: try {less_waiting(job)}, {COMPARE}",)
+    if code == "window":
+        return (f"the servers are too slow: use {either(['more --servers', *local_steps(job)])}",)
+    return ()
 
 
 def _servers(waiting: WaitingState) -> tuple[str, ...]:

@@ -9,6 +9,12 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def either(choices: Iterable[str]) -> str:
+    """The choices in one phrase: `a`, `a or b`, `a, b or c`."""
+    *first, last = choices
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
