@@ -94,3 +94,5 @@ def test_a_stopped_command_leaves_no_server_that_is_starting(
         assert command.wait(20) != 0
         wait_until(lambda: not command.pids(), "no process is left")
         assert "Traceback" not in command.stderr()
+        assert not (command.run_dir / "journal.jsonl").exists()
+        assert "journal" not in command.stdout(), "no file is named that does not exist"

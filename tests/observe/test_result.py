@@ -190,6 +190,15 @@ def text_of(lines: list[Line], job: JobSpec) -> list[str]:
     return summary_text(result, Path("runs/mine"), advise(fold(lines), job)).splitlines()
 
 
+def test_the_summary_says_nothing_about_folds_that_were_not_reported() -> None:
+    """The lead reports the folds of all servers when the job ends."""
+    ended = line(9.0, "ended", reason="stopped", fields={}, folds={})
+    assert "  folds: none" in text_of([*opened(0), ended], job())
+    cut_short = text_of([*opened(0), rounds(3.0, 5)], job())
+    assert cut_short[1].startswith("  at least 5 rounds")
+    assert not any("folds" in row for row in cut_short)
+
+
 def test_the_summary_ends_with_the_advice() -> None:
     rows = text_of(LINES, job(targets=(objective(0.5),)))
     assert rows[0] == "digits: the job reached its goal: 9 rounds"

@@ -2,11 +2,12 @@
 
 import contextlib
 import datetime
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import PolyrhythmError, UsageError
 
 
 def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
@@ -48,3 +49,17 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"cannot write to {path}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def discarded_if_not_started(run_dir: Path) -> Iterator[None]:
+    """Delete the folder of a run if the body raises an error, or is interrupted, before the job had
+    a journal. In that case no process of the job has done anything yet."""
+    try:
+        yield
+    except (PolyrhythmError, KeyboardInterrupt):
+        if not (run_dir / "journal.jsonl").exists():
+            shutil.rmtree(run_dir, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the folder has other runs, so it stays
+                run_dir.parent.rmdir()
+        raise

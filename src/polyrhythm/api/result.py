@@ -106,7 +106,9 @@ class Result:
 
     def __str__(self) -> str:
         """The summary that `polyrhythm train` prints."""
-        return summary_text(self.summary, self._given, advise(self._state, self._job))
+        advice = advise(self._state, self._job)
+        recorded = (self.run / JOURNAL).is_file()
+        return summary_text(self.summary, self._given, advice, recorded=recorded)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())

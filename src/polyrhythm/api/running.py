@@ -2,14 +2,12 @@
 the result."""
 
 import contextlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from polyrhythm.api.checkpointing import continued
 from polyrhythm.api.code import Remote
-from polyrhythm.api.folders import next_run_dir, writing
+from polyrhythm.api.folders import discarded_if_not_started, next_run_dir, writing
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
@@ -17,7 +15,7 @@ from polyrhythm.core.resuming import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.joining import listening_fields
-from polyrhythm.errors import Interrupted, JobFailed, PolyrhythmError, StoreError
+from polyrhythm.errors import Interrupted, JobFailed, StoreError
 from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.progress import ProgressDisplay
@@ -56,7 +54,7 @@ def run_job(
     remote = _NoRemote() if remote is None else remote
     resuming, first_dir = Resuming(spec), run_dir
     while True:
-        with _discarded_if_not_started(run_dir):
+        with discarded_if_not_started(run_dir):
             run, progress = _run(spec, here, run_dir, quiet, engine, how, remote)
         summary = summary_of(run, spec, progress.state)
         if run.failed is None:
@@ -80,20 +78,6 @@ def run_job(
             run.failed or "the job ended before its goal, and no process reported why", result
         )
     return result
-
-
-@contextlib.contextmanager
-def _discarded_if_not_started(run_dir: Path) -> Iterator[None]:
-    """Delete the folder of a run if the body raises an error, or is interrupted, before the job had
-    a journal. In that case no process of the job has done anything yet."""
-    try:
-        yield
-    except (PolyrhythmError, KeyboardInterrupt):
-        if not (run_dir / JOURNAL).exists():
-            shutil.rmtree(run_dir, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the folder has other runs, so it stays
-                run_dir.parent.rmdir()
-        raise
 
 
 def _run(

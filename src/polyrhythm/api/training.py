@@ -19,7 +19,7 @@ from polyrhythm.api.checks import (
     without_effect,
 )
 from polyrhythm.api.code import find_code
-from polyrhythm.api.folders import make_run_dir
+from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
 from polyrhythm.api.given import checked_init, own_options
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import check_options
@@ -370,11 +370,13 @@ def train(
         fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, code.stem)
-    for line in [] if quiet else without_effect(spec):
-        say(f"polyrhythm: {line}")
-    say_starting(here, quiet=quiet)
-    # This import takes seconds. It comes after the line above, so that the line is printed at once.
-    from polyrhythm.api.running import run_job
+    with discarded_if_not_started(run_dir):
+        for line in [] if quiet else without_effect(spec):
+            say(f"polyrhythm: {line}")
+        say_starting(here, quiet=quiet)
+        # This import takes seconds. It comes after the line above, so that the line is printed at
+        # once.
+        from polyrhythm.api.running import run_job
 
     return run_job(
         in_run_folder(spec, here, run_dir),

@@ -2,7 +2,9 @@
 command with the status of the job."""
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,8 @@ def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
         if error.result is None:
             raise  # there is no result to print, because the job did not start
         result, failure = error.result, error
-    print(json.dumps(result.summary) if as_json else shown(str(result)))
+    _ignore_signals()
+    print(json.dumps(result.summary) if as_json else shown(str(result)), flush=True)
     if result.signal:
         typer.echo("polyrhythm: stopped on request", err=True)
         sys.exit(128 + result.signal)
@@ -40,3 +43,11 @@ def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
         raise failure
     if result.worker_failures:
         sys.exit(WORKERS_FAILED)
+
+
+def _ignore_signals() -> None:
+    """Ignore Ctrl-C and SIGTERM from now on. The job has ended, and its status, not a signal that
+    comes later, is the status of the command."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)

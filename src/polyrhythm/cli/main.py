@@ -8,6 +8,7 @@ line at once.
 import atexit
 import gc
 import importlib
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -99,6 +100,8 @@ def run() -> None:
         atexit.register(gc.freeze)
     try:
         make_app(names)()
+    except KeyboardInterrupt:  # Ctrl-C came before the command had begun
+        sys.exit(128 + signal.SIGINT)
     except PolyrhythmError as error:
         if "--debug" in sys.argv:
             raise

@@ -11,7 +11,7 @@ from polyrhythm.api import flags
 from polyrhythm.api.checkpointing import check_checkpoints, continued, with_store
 from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.api.fetching import fetch_for
-from polyrhythm.api.folders import make_run_dir
+from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.saying import say_starting
 from polyrhythm.api.stores import check_unused, url_of
@@ -157,9 +157,11 @@ def resume(
     check_checkpoints(spec, url, here)
     fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
-    say_starting(here, quiet=quiet or json_)
-    # This import takes seconds. It comes after the line above, so that the line is printed at once.
-    from polyrhythm.api.running import run_job
+    with discarded_if_not_started(run_dir):
+        say_starting(here, quiet=quiet or json_)
+        # This import takes seconds. It comes after the line above, so that the line is printed at
+        # once.
+        from polyrhythm.api.running import run_job
 
     run = partial(
         run_job,

@@ -176,8 +176,11 @@ def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
     return round(min(met) - (state.opened_s or 0.0), 6) if met else None
 
 
-def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = None) -> str:
-    """The summary as text. The last sentence is advice, if there is any."""
+def summary_text(
+    result: dict[str, Any], run_dir: Path, advice: str | None = None, *, recorded: bool = True
+) -> str:
+    """The summary as text. The last sentence is advice, if there is any. `recorded`: whether the run
+    has a journal."""
     # the processes of a job that did not end by itself have not reported their last rounds
     known = "" if result["ended"] else "at least "
     rows = [
@@ -208,9 +211,11 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         for name, how in sorted(result.get("worker_failures", {}).items())
     ]
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
-    rows.append(f"  folds: {folds or 'none'}")
+    if folds or result["ended"]:  # the lead reports the folds when the job ends
+        rows.append(f"  folds: {folds or 'none'}")
     rows += _loss_rows(result["servers_lost"], result["servers_left"])
-    rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
+    if recorded:
+        rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
     rows += _model_rows(result, run_dir)
     return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
 
