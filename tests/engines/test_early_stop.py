@@ -1,12 +1,16 @@
-"""If a stop comes as soon as the workers train, the job ends in an orderly way, even if the engine
-is busy at that moment."""
+"""Stops in the first moments of a job."""
 
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.choice import choose_engine
-from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.wire.messages import JobSpec
 from tests.cluster.processes import wait_until
 
@@ -55,3 +59,32 @@ def test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order(
     assert outcome.interrupted == signal.SIGINT and outcome.ended == "stopped on request"
     assert len(list(tmp_path.glob("after-*"))) == 2, "the code after the loop did not run"
     assert not outcome.worker_failures and outcome.failed is None
+
+
+def test_a_stop_does_not_wait_for_a_fork_server_that_imports_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`polyrhythm.serve` runs the engine in a thread, where no signal arrives. The fork server of this
+    test never answers."""
+    never = tmp_path / "never"
+    never.write_text("#!/bin/sh\nexec sleep 600\n")
+    never.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(never))
+    monkeypatch.setattr("polyrhythm.engines.processes.subprocess", subprocess)
+    job = JobSpec(job="j", name="digits", workers=1, max_seconds=60)
+    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    watch = EngineWatch(
+        say=lambda line: None,
+        tick=lambda: None,
+        listening=lambda address: None,
+        wanted=lambda: Wanted.STOP_NOW,
+    )
+    outcomes: list[EngineRun] = []
+
+    def run() -> None:
+        outcomes.append(choose_engine("local").run(requests, watch))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [outcome.interrupted for outcome in outcomes] == [signal.SIGINT]

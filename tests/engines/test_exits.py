@@ -18,7 +18,7 @@ def ends() -> Iterator[Ends]:
     fork_server, engine = socket.socketpair()
     engine.settimeout(5)
     with fork_server, engine:
-        yield fork_server, Exits(engine, lambda: "killed by SIGKILL")
+        yield fork_server, Exits(engine, lambda: "killed by SIGKILL", lambda: None)
 
 
 def test_an_exit_that_arrives_together_with_a_start_is_reported(ends: Ends) -> None:

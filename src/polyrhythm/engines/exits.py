@@ -3,6 +3,7 @@
 *One read may return several lines. Lines that were read are handled even if no more data arrives.*
 """
 
+import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ import msgspec
 
 from polyrhythm.engines.requests import Exit
 from polyrhythm.errors import JobFailed
+
+_LOOK_MS = 100
 
 
 def ending(status: int) -> str:
@@ -29,16 +32,25 @@ def exit_words(error: SystemExit) -> str:
 
 
 class Exits:
-    def __init__(self, fork_server: socket.socket, how: Callable[[], str]) -> None:
-        """`how` is called when the socket is closed. It returns how the fork server ended."""
+    def __init__(
+        self, fork_server: socket.socket, how: Callable[[], str], waiting: Callable[[], None]
+    ) -> None:
+        """`how` is called when the socket is closed. It returns how the fork server ended.
+        `waiting` is called a few times a second while `next` waits. It may raise an exception."""
         self.fork_server = fork_server
         self._how = how
+        self._waiting = waiting
+        self._poll = select.poll()
+        self._poll.register(fork_server, select.POLLIN)
         self._unread = b""
 
     def next(self) -> Exit:
         """Wait for the next line."""
         while b"\n" not in self._unread:
-            self._read()
+            if self._poll.poll(_LOOK_MS):
+                self._read()
+            else:
+                self._waiting()
         line, _, self._unread = self._unread.partition(b"\n")
         return msgspec.json.decode(line, type=Exit)
 

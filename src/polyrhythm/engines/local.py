@@ -75,7 +75,7 @@ class LocalJob:
         self._lead_lost_since = 0.0
         self._over_since = 0.0
         self._run = EngineRun()
-        self._processes = Processes(self._handle, self._exited)
+        self._processes = Processes(self._handle, self._exited, self._obey_at_start)
         self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
         self._stopping = ProcessStop(self._processes, self._run)
         self._logs = Logs(self._run_dir, self._processes)
@@ -181,6 +181,11 @@ class LocalJob:
             self._stopping.stop()
         elif not self._stopping.waits_for_workers:
             self._stopping.stop_in_order()
+
+    def _obey_at_start(self) -> None:
+        """Stop the job while the fork server imports modules, if the command wants that."""
+        if self._starting:
+            self._obey(self._watch.wanted())
 
     def _handle(self, child: Child, told: Told) -> None:
         """Handle a message of a child."""

@@ -84,13 +84,18 @@ def _end_of(process: subprocess.Popen[bytes], timeout_s: float) -> int:
 
 class Processes:
     """`told` is called with each message of a child. `exited` is called with each child that has
-    ended, after the child's last message."""
+    ended, after the child's last message. `waiting` is called a few times a second while the fork
+    server, which may have to import modules first, starts a process. It may raise an exception."""
 
     def __init__(
-        self, told: Callable[[Child, Told], None], exited: Callable[[Child], None]
+        self,
+        told: Callable[[Child, Told], None],
+        exited: Callable[[Child], None],
+        waiting: Callable[[], None],
     ) -> None:
         self._told = told
         self._exited = exited
+        self._waiting = waiting
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._fork_server: subprocess.Popen[bytes] | None = None
@@ -140,7 +145,7 @@ class Processes:
             env={**environment(threads), "PYTHONUNBUFFERED": "1"},
         )
         theirs.close()
-        self._exits = Exits(ours, self._fork_server_end)
+        self._exits = Exits(ours, self._fork_server_end, self._waiting)
         self._selector.register(ours, selectors.EVENT_READ, None)
 
     def cuda_found(self) -> CudaFound:
@@ -164,10 +169,14 @@ class Processes:
         assert self._exits is not None
         sent = msgspec.structs.replace(request, main=None, main_follows=request.main is not None)
         body = msgspec.json.encode(sent)
-        socket.send_fds(self._exits.fork_server, [body], [theirs.fileno()])
-        theirs.close()
-        while (line := self._exits.next()).started is None:
-            self._note_exit(line)
+        try:
+            with theirs:
+                socket.send_fds(self._exits.fork_server, [body], [theirs.fileno()])
+            while (line := self._exits.next()).started is None:
+                self._note_exit(line)
+        except BaseException:  # the job is stopped, or the fork server has died
+            ours.close()
+            raise
         child = Child(request, line.started, ours)
         self._children[line.started] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
