@@ -167,4 +167,13 @@ CORE: tuple[Mutant, ...] = (
         "0",
         "tests/properties/test_staleness.py::test_a_joiner_starts_at_the_members_minimum",
     ),
+    mutant(
+        "contribution-frees-a-version-that-is-still-read",
+        "A contribution is said to be computed from the version that the worker reads next.",
+        "core:contributed",
+        "message.round - 1",
+        "message.round",
+        "tests/core/server/test_ledger_events.py"
+        "::test_the_last_slice_reports_the_version_from_which_the_contribution_was_computed",
+    ),
 )

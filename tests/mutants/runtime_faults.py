@@ -146,8 +146,10 @@ RUNTIME: tuple[Mutant, ...] = (
         "row-under-the-wrong-slice",
         "The dedupe row is entered under the slice's place in this server, not under its number.",
         "runtime:SliceStore._enter",
-        "self.ledger.add(*whose, message.slice, message.slices)",
-        "self.ledger.add(*whose, self.primary.index[message.slice], message.slices)",
+        "event = ledger_events.contributed(self.ledger, message)",
+        "import msgspec\n"
+        "place = msgspec.structs.replace(message, slice=self.primary.index[message.slice])\n"
+        "event = ledger_events.contributed(self.ledger, place)",
         "tests/runtime/server/test_slice_store.py::test_repetitions_are_recognised_by_the_number_of_the_slice",
     ),
     mutant(

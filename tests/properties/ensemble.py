@@ -21,6 +21,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD, worker_name
+from polyrhythm.core.server import ledger_events
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.ledger_modes import OnArrivalLedger, RoundsLedger
@@ -515,15 +516,8 @@ class Ensemble:
             queue.appendleft(("server", server, ev.Repeated(*given)))
         else:
             store.add(part.slice, given)
-            round_ = store.ledger.add(*given, part.slice, part.slices)
-            if round_ is not None:
-                queue.appendleft(
-                    (
-                        "server",
-                        server,
-                        ev.Contributed(*given, round_, part.pull, part.pulled, part.round - 1),
-                    )
-                )
+            if (event := ledger_events.contributed(store.ledger, part)) is not None:
+                queue.appendleft(("server", server, event))
 
     def _take_fold(self, queue: deque[Any], server: int, effect: fx.StartFold) -> None:
         store = self.stores[server]

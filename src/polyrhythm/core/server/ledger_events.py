@@ -5,10 +5,10 @@ The caller holds the ledger's lock.
 
 from collections.abc import Sequence
 
-from polyrhythm.core.events import Rerouted, StateAdopted, StepCopied
+from polyrhythm.core.events import Contributed, Rerouted, StateAdopted, StepCopied
 from polyrhythm.core.server.ledger import Ledger
 from polyrhythm.core.server.replication import fold_step
-from polyrhythm.wire.messages import Copy, Fetch, Route, Row, State
+from polyrhythm.wire.messages import Contribution, Copy, Fetch, Route, Row, State
 
 
 def kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
@@ -21,6 +21,18 @@ def step_of(copy: Copy) -> Row:
     if copy.worker < 0:
         return Row(*fold_step(copy.stamp.number))
     return Row(copy.worker, copy.incarnation, copy.sequence)
+
+
+def contributed(ledger: Ledger, message: Contribution) -> Contributed | None:
+    """Note that the slice of this message was added. Returns the event that reports the contribution,
+    if all of its slices for this server are added; else None."""
+    whose = message.worker, message.incarnation, message.sequence
+    round_ = ledger.add(*whose, message.slice, message.slices)
+    if round_ is None:
+        return None
+    # a worker computes the contribution to a round from the version of the round before it
+    version = message.round - 1
+    return Contributed(*whose, round_, message.pull, message.pulled, version)
 
 
 def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:

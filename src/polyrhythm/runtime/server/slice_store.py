@@ -226,13 +226,9 @@ class SliceStore:
         """Add a slice that was checked. Returns an event if this server now has all its slices of
         the contribution."""
         self._add_slice(part, incoming, message, data)
-        whose = message.worker, message.incarnation, message.sequence
         with self._ledger_lock:
-            round_ = self.ledger.add(*whose, message.slice, message.slices)
-            if round_ is None:
-                return None
-            read = message.pull, message.pulled, message.round - 1
-            return self._said(Contributed(*whose, round_, *read))
+            event = ledger_events.contributed(self.ledger, message)
+            return None if event is None else self._said(event)
 
     def _lock(self, slice_: int) -> AbstractContextManager[object]:
         """The locks that a thread holds while it adds to a slice."""

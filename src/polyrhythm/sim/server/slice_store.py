@@ -163,11 +163,7 @@ class SimSliceStore:
         if self._keep:
             self._added[slice_].append((worker, incarnation, sequence))
         self._added_slice(message)
-        round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
-        if round_ is None:
-            return None
-        read = message.pull, message.pulled, message.round - 1
-        return Contributed(worker, incarnation, sequence, round_, *read)
+        return ledger_events.contributed(self._ledger, message)
 
     def _added_slice(self, message: Contribution) -> None:
         """Called when a slice was added to its aggregate."""
