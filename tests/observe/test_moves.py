@@ -6,9 +6,11 @@ from typing import Any
 from polyrhythm.core.names import worker_name
 from polyrhythm.observe import moves as words
 from polyrhythm.observe.moves import passes_in_words
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import result, summary_text
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Reason
 
 JOINED = [
     {"at_s": 0.0, "what": "joined", "worker": number, "name": f"worker-{number}", "epoch": 1}
@@ -100,6 +102,18 @@ def test_points_that_are_back_are_not_lost() -> None:
     lost = data_set("data-lost", name="worker-1", points=70, total=140)
     back = data_set("data-back", name="worker-1", points=70, total=210)
     assert not fold([*JOINED, lost, back]).lost_points
+
+
+def test_an_owner_that_is_back_is_said_to_have_all_of_its_points() -> None:
+    """The number of its points does not contradict the number of those that were lost."""
+    partly = {"name": "worker-1", "points": 30, "total": 90, "kept": 40}
+    back = {"name": "worker-1", "points": 30, "total": 120, "all": 70}
+    assert in_words(Reason("data-partly-back", back)) == (
+        "worker-1 is back with its 70 points: passes again include the 30 that were lost, and other"
+        " workers have the rest, which it has shared: the job now has 120 points"
+    )
+    lines = [data_set("data-partly-lost", **partly), data_set("data-partly-back", **back)]
+    assert not fold([*JOINED, *lines]).lost_points
 
 
 def test_nothing_is_said_if_passes_do_not_differ() -> None:

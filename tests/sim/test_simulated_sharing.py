@@ -294,9 +294,9 @@ def test_an_owner_that_comes_back_gets_the_chunks_that_no_other_worker_holds(
     events = event(8, "crash", "worker-2") + event(10, "join", "worker-2")
     run = Run(job(SHARES, events))
     lost, back = run.lines("data-set")
-    assert (lost["reason"], back["reason"]) == ("data-partly-lost", "data-back")
+    assert (lost["reason"], back["reason"]) == ("data-partly-lost", "data-partly-back")
     assert back["fields"]["points"] == lost["fields"]["points"]
-    assert back["fields"]["total"] == 1800
+    assert (back["fields"]["all"], back["fields"]["total"]) == (600, 1800)
     watch.check()
 
 

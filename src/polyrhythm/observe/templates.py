@@ -178,6 +178,8 @@ SENTENCES = {
     " rest of them any more",
     "data-back": "{name} is back with its {points:point}, and passes include them again: the job now has"
     " {total:point}",
+    "data-partly-back": "{name} is back with its {all:point}: passes again include the {points} that"
+    " were lost, and other workers have the rest, which it has shared: the job now has {total:point}",
     "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
     " {expected}",
     "too-many-contributions": "{name} has {contributions} contributions in flight: at most {most} are"

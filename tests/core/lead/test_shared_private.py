@@ -154,7 +154,8 @@ def test_an_owner_that_comes_back_gets_only_the_chunks_that_no_member_holds() ->
     assert first in job.held(A) and first not in job.held(B_AGAIN)
     assert len(job.held(B_AGAIN)) == 39 and job.plan.points == 120
     (news,) = job.plan.news
-    assert (news.code, news.fields["points"]) == ("data-back", 39)
+    expected = {"name": "b", "points": 39, "total": 120, "all": 40}
+    assert (news.code, news.fields) == ("data-partly-back", expected)
 
 
 def test_an_owner_that_comes_back_and_does_not_share_any_more_gets_its_chunks_back() -> None:

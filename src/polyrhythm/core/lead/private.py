@@ -100,7 +100,11 @@ class PrivatePlan(DataPlan):
             found = self._sets[name] = self._add(name, points, least, shares=shares)
         elif found.holder is None and (loose := self._loose(found)):
             back = sum(self.chunks[index].points for index in loose)
-            self._tell("data-back", name, back, self.points + back)
+            total = self.points + back
+            if back < points:  # other workers hold the rest
+                self._tell("data-partly-back", name, back, total, all=points)
+            else:
+                self._tell("data-back", name, back, total)
         if found.holder is not None:
             self._mine.pop(found.holder, None)
         found.worker, found.holder, found.shares = holder[0], holder, shares
