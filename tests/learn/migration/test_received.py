@@ -61,6 +61,20 @@ def test_parts_out_of_order_are_refused() -> None:
         received.add(part(packed, 1, 3, 2, 1), data)
 
 
+def test_further_parts_of_a_delivery_that_was_dropped_are_ignored() -> None:
+    """A move was given up, and this worker has its new lease earlier than the worker that sends the
+    points. The link between the two is still needed for other chunks."""
+    received = ReceivedPoints()
+    packed = pack([torch.zeros(2)])
+    data = memoryview(b"".join(packed.buffers()))
+    received.add(part(packed, 1, 3, 0, 1), data)
+    received.keep(set(), delivery=1)
+    for offset in (1, 2):
+        assert received.add(part(packed, 1, 3, offset, 1), data) is None
+    assert 7 not in received
+    assert receive(received, [[1, 2]], number=2) == 16
+
+
 def test_a_delivery_that_begins_again_replaces_what_had_come() -> None:
     received = ReceivedPoints()
     packed = pack([5])

@@ -77,13 +77,18 @@ class ReceivedPoints:
         self._chunks: dict[int, _Arrived] = {}
         self._arriving: dict[tuple[int, int], _Arrived] = {}
         """Per chunk and delivery, the parts that have arrived so far."""
+        self._dropped: set[int] = set()
+        """The numbers of the deliveries that were dropped before all their parts had arrived."""
 
     def add(self, part: ChunkPart, payload: memoryview) -> int | None:
         """Add a part of a chunk. Returns the number of bytes of the chunk if the chunk is complete,
-        otherwise None."""
+        otherwise None. *Parts of a delivery that was dropped are ignored: the worker that sends them
+        may get its new lease later than this worker.*"""
         packed = unpack(part.structure, part.columns, part.count, payload)
         key = (part.chunk, part.number)
         with self._lock:
+            if part.number in self._dropped:
+                return None
             if not part.offset:
                 self._arriving[key] = _Arrived(part.number, part.points)
             arrived = self._arriving.get(key)
@@ -109,6 +114,7 @@ class ReceivedPoints:
             for key in [key for key in self._arriving if key[0] not in chunks]:
                 if key[1] <= delivery:
                     del self._arriving[key]
+                    self._dropped.add(key[1])
 
     def forget(self) -> None:
         with self._lock:
