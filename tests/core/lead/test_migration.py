@@ -139,7 +139,7 @@ def test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored() -> No
     (send,) = job.sends(SLOW)
     before = job.plan.lease(SLOW).number
     anew = Reason("move-shared-anew", {"members": 4})
-    assert job.migration.cancel(job.plan, anew) == {SLOW}
+    assert job.migration.cancel(job.plan, anew) == {SLOW, FAST}
     assert chunk in job.held(SLOW) and job.plan.lease(SLOW).number > before
     job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
     job.confirm()
@@ -155,8 +155,10 @@ def test_a_target_without_memory_gets_nothing_more() -> None:
     job = Job()
     flying = job.begin(6)
     (first, *_) = job.sends(SLOW)
-    job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
+    changed = job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
     job.settle()
+    assert changed == {SLOW, FAST}, "FAST drops the points that it has received in vain"
+    assert not job.migration.lease(job.plan, FAST).arriving
     assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
     (ended,) = job.migration.ended(job.plan)
     assert ended.reason is not None and ended.reason.fields["targets"] == [FAST[0]]

@@ -241,9 +241,12 @@ class Migration:
     def _cancel(
         self, plan: DataPlan, chunks: Collection[int], reason: Reason, *, waiting: bool = False
     ) -> set[Holder]:
-        before = self._involved()
+        """End the moves of these chunks, whose points are on their way or have arrived. *The leases of
+        the targets change too, so that they drop the points.*"""
+        renewed = self._involved() if self._blocking else set()
         for index in chunks:
             delivery = self._flying.pop(index)
+            renewed.add(delivery.target)
             self._count(plan, delivery.source, delivery.target, index, reason)
         kept: deque[Gift] = deque()
         for gift in self._queue:
@@ -253,7 +256,7 @@ class Migration:
             else:
                 kept.append(gift)
         self._queue = kept
-        return plan.take_back(chunks) | (plan.renumber(before) if self._blocking else set())
+        return plan.take_back(chunks) | plan.renumber(renewed)
 
     def withdraw(self, plan: DataPlan, chunks: Collection[int], owner: Holder) -> set[Holder]:
         """This member does not share its points. `chunks`: its chunks that other members hold. End the
