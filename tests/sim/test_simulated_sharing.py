@@ -253,6 +253,20 @@ def test_points_of_a_slow_worker_that_shares_them_are_visited_as_often_as_others
     assert run.lines("points-moved") and max(passes(watch)) - min(passes(watch)) <= 2
 
 
+def test_workers_with_few_points_help_the_others_when_they_have_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fast workers have 20 points each. They finish both passes in so few rounds that their
+    speeds are not measured."""
+    watch = Watch(monkeypatch)
+    text = job(SHARES).replace('max_time = "20s"', "epochs = 2")
+    run = Run(text.replace("count = 2", "count = 2\npoints = 20"))
+    watch.check()
+    assert set(passes(watch)) == {2}
+    assert watch.senders == {"worker-2"} and watch.by_others > 100
+    assert run.lines("points-moved")
+
+
 def test_nothing_moves_if_the_slow_worker_does_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(monkeypatch)
     run = Run(job().replace("count = 2", f"count = 2\n{SHARES}"))

@@ -13,7 +13,7 @@ from polyrhythm.core.lead.balance.decision import (
 )
 from polyrhythm.core.lead.balance.gifts import gifts as choose_gifts
 from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
-from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
+from polyrhythm.core.lead.balance.speeds import ENOUGH, Speed, Speeds
 from polyrhythm.core.lead.chunks import Gift, HeldPoints, Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.ended_moves import (
@@ -151,16 +151,23 @@ class Balancing:
         return found.take(complete=False)
 
     def _paces(self, plan: DataPlan, members: Collection[Holder]) -> list[Pace] | None:
-        """The paces of the members with points; None if the speed of one is not known yet."""
+        """The paces of the members with points; None if the speed of one is not known yet. *A member
+        that has finished all passes before it could be measured counts as fast as the others are on
+        average: its speed would never be known, and it can help the others.*"""
+        held_by = {key: held for key, held in plan.held(members).items() if held.points}
+        speeds = {key: speed for key in held_by if (speed := self.speeds.of(key)) is not None}
+        if not speeds:
+            return None
+        mean = sum(speed.seconds for speed in speeds.values()) / len(speeds)
         paces = []
-        for key, held in plan.held(members).items():
-            speed = self.speeds.of(key)
-            if held.points and speed is None:
+        for key, held in held_by.items():
+            speed = speeds.get(key)
+            if speed is None and held.left != 0:
                 return None
-            if held.points and speed is not None:
-                passes = held.visits / held.points
-                measured = (speed.seconds, speed.error, passes)
-                paces.append(Pace(key, held.points, *measured, held.left, speed.walk_s))
+            speed = speed or Speed(mean, error=mean)
+            passes = held.visits / held.points
+            measured = (speed.seconds, speed.error, passes)
+            paces.append(Pace(key, held.points, *measured, held.left, speed.walk_s))
         return paces
 
     def _may_give(self, plan: DataPlan, source: Holder, target: Holder) -> bool:
