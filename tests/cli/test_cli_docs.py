@@ -1,9 +1,16 @@
 """`docs/cli.md` contains the current help texts of all commands."""
 
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import msgspec
+
+from polyrhythm.api.training import train
+from polyrhythm.cli.resume import resume
+from polyrhythm.wire.messages import JobSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,3 +27,19 @@ def test_the_page_of_commands_is_up_to_date() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+OF_ONE_RUN = {"name", "runs_dir", "store", "trace", "check", "quiet", "debug"}
+"""Options that concern one run of the command."""
+
+
+def test_the_help_of_resume_names_the_settings_that_no_checkpoint_has() -> None:
+    """Every option of `resume` that `train` has too, and that is no setting of the job."""
+    shared = (
+        inspect.signature(resume).parameters.keys() & inspect.signature(train).parameters.keys()
+    )
+    settings = {field.name for field in msgspec.structs.fields(JobSpec)} | {"target"}
+    others = {name for name in shared - settings - OF_ONE_RUN if not name.startswith("local_")}
+    assert {"link", "digest", "devices"} <= others
+    text = inspect.getdoc(resume) or ""
+    assert {name for name in others if f"--{name}" not in text} == set()

@@ -58,6 +58,54 @@ def test_a_large_log_is_renamed_and_no_line_is_lost(
     assert numbers == list(range(len(numbers))) and len(numbers) >= 1000
 
 
+KILLED = """
+import os
+import pathlib
+import signal
+
+rename = pathlib.Path.rename
+
+def die(self, target):
+    print("in the new log", flush=True)
+    if AFTER:
+        rename(self, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+pathlib.Path.rename = die
+"""
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_process_that_is_killed_while_it_begins_a_new_log_leaves_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """The worker is killed before or after the first of the two renamings."""
+    monkeypatch.setattr(logs, "MOST_LOG_NBYTES", 1000)
+    monkeypatch.setattr(logs, "_LOOK_EVERY_S", 0.0)
+    file = tmp_path / "job.py"
+    killed = KILLED.replace("AFTER", str(after)).replace("\n", "\n    ")
+    file.write_text(JOB.replace("    number = 0\n", f"    number = 0\n{killed}\n"))
+    job = JobSpec(job="j", name=str(file), path=str(file), workers=1, max_seconds=60)
+    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    read, lines = Output(tmp_path), []
+
+    def look() -> None:
+        lines.extend(line for _, part in read.lines() for line in part)
+
+    outcome = choose_engine("local").run(requests, EngineWatch(say=print, tick=look))
+    look()
+    assert outcome.worker_failures == {"worker-0": "killed by SIGKILL"}
+    log = log_file(tmp_path, "worker-0")
+    assert sorted(path.name for path in log.parent.glob("worker-0*")) == [
+        "worker-0.log",
+        "worker-0.log.1",
+    ]
+    assert older_log(log).stat().st_size >= 1000
+    # another thread of the worker may print lines until the worker is dead
+    assert "in the new log" in log.read_text().splitlines()
+    assert "in the new log" in lines
+
+
 def test_a_log_is_replaced_only_if_an_earlier_look_found_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,10 @@ def resume(
     of servers and workers, or another policy of the same kind. A worker with the name of a former
     one gets its chunks again, and every point of the pass is visited once.
 
+    A checkpoint has the settings of the job, and not those of the machine on which it ran, because
+    the job may continue on another one. Give --link, --digest, --host, --port, --insecure, --threads
+    and --devices again if they should not have their defaults.
+
     Examples:
 
       polyrhythm resume mine

@@ -219,6 +219,7 @@ class LocalJob:
     def _exited(self, child: Child) -> None:
         """Act on the exit of a child."""
         name = child.request.name
+        self._logs.ended(name)
         if child.failure is not None:
             self._watch.record(name, child.failure)
         if child.lead_lost:

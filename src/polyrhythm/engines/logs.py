@@ -11,6 +11,7 @@ import contextlib
 import time
 from pathlib import Path
 
+from polyrhythm.engines.output import finish_renaming
 from polyrhythm.engines.processes import Processes
 from polyrhythm.engines.requests import Told
 from polyrhythm.observe.output import log_file
@@ -28,6 +29,10 @@ class Logs:
         """Per process, the inode of the log that the last check found."""
         self._told: dict[str, int] = {}
         """For each process, the inode of the log that it was told to replace."""
+
+    def ended(self, name: str) -> None:
+        """A process has ended. It may have been killed while it began a new log."""
+        finish_renaming(log_file(self._run_dir, name))
 
     def limit(self) -> None:
         """Tell processes with large logs to begin new ones. Call this a few times a second."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Never
 
 from polyrhythm.errors import UsageError
-from polyrhythm.observe.output import older_log
+from polyrhythm.observe.output import new_log, older_log
 
 _LINE_BUFFERED = 1
 """The value of `_IOLBF` in the C library."""
@@ -51,14 +51,22 @@ def begin_anew(log: Path) -> None:
     that this process writes nothing more to the renamed log. The new log is created before the
     earlier renamed log is deleted. So the two have different inodes, by which readers recognise a
     log."""
-    new = log.with_name(f"{log.name}.new")
     with _replacing:
-        if not _begin(new):
-            return
-        with contextlib.suppress(OSError):
-            log.rename(older_log(log))
-        with contextlib.suppress(OSError):
-            new.rename(log)
+        if _begin(new_log(log)):
+            _rename(log)
+
+
+def finish_renaming(log: Path) -> None:
+    """Give the files of a log their names, if its process has died while it began a new log."""
+    if new_log(log).exists():
+        _rename(log)
+
+
+def _rename(log: Path) -> None:
+    with contextlib.suppress(OSError):  # a process that died may have renamed this file already
+        log.rename(older_log(log))
+    with contextlib.suppress(OSError):
+        new_log(log).rename(log)
 
 
 def end() -> None:

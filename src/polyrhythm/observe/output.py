@@ -37,6 +37,11 @@ def older_log(log: Path) -> Path:
     return log.with_name(f"{log.name}.1")
 
 
+def new_log(log: Path) -> Path:
+    """The name of a new log until all output of its process goes to it."""
+    return log.with_name(f"{log.name}.new")
+
+
 class ProcessOutput:
     """The new output in the log of one process. The log is open only while it is read, because a
     job may have more processes than the number of files that this process may open."""
