@@ -66,14 +66,6 @@ MIGRATION: tuple[Mutant, ...] = (
         f"{_PASS_END}::test_a_move_must_shorten_the_time_in_which_visits_differ_by_half_a_round",
     ),
     mutant(
-        "uncertain-speeds-end-the-balance",
-        "A few rounds with few points end the balance of a pass.",
-        "core:speeds_differ",
-        "0.0 if before else _CERTAIN * math.hypot(slow.error, fast.error)",
-        "_CERTAIN * math.hypot(slow.error, fast.error)",
-        f"{_PASS_END}::test_speeds_that_differ_certainly_are_different_until_they_are_alike",
-    ),
-    mutant(
         "dead-source-gives-points-that-have-not-arrived",
         "A chunk of a dead source goes to a target that does not have its points.",
         "core:DataPlan.release",

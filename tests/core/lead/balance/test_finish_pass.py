@@ -4,7 +4,7 @@ worker."""
 from dataclasses import replace
 
 from polyrhythm.core.lead.balance.balancing import with_left
-from polyrhythm.core.lead.balance.decision import Balance, finish_pass, speeds_differ
+from polyrhythm.core.lead.balance.decision import Balance, finish_pass
 from polyrhythm.core.lead.balance.gifts import gifts as gifts_of
 from polyrhythm.core.lead.balance.pairs import Pace
 from polyrhythm.core.lead.data import DataPlan
@@ -97,13 +97,6 @@ def test_nothing_moves_if_the_difference_is_uncertain() -> None:
 
 def test_nothing_moves_if_the_pass_is_over_before_a_move() -> None:
     assert not decided(replace(FAST, left=0), replace(SLOW, left=49)).moves
-
-
-def test_speeds_that_differ_certainly_are_different_until_they_are_alike() -> None:
-    unsure = replace(SLOW, error=0.002)
-    assert speeds_differ([FAST, SLOW]) and not speeds_differ([FAST, unsure])
-    assert speeds_differ([FAST, unsure], before=True)
-    assert not speeds_differ([FAST, replace(SLOW, seconds=0.0011)], before=True)
 
 
 def test_only_chunks_that_are_due_in_this_pass_move() -> None:

@@ -9,7 +9,6 @@ from polyrhythm.core.lead.balance.decision import (
     Move,
     decide,
     finish_pass,
-    speeds_differ,
 )
 from polyrhythm.core.lead.balance.gifts import gifts as choose_gifts
 from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
@@ -53,10 +52,9 @@ class Balancing:
         self._migration = migration
         self._even = even
         self._moved = False
-        """Whether points have moved so far. Between equal machines, no points move."""
-        self._differ = False
-        """Whether the speeds of the present members are known to differ."""
-        self._members: set[Holder] = set()
+        """Whether points have moved so far. Between equal machines, no points move. *Once points have
+        moved, passes are balanced until the job ends: when a slow worker is fast again, it has too
+        few points and has made too few passes.*"""
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
@@ -80,8 +78,6 @@ class Balancing:
         """A round is folded. `members`: every member, and whether it had no points to visit. Returns
         the members whose leases changed, and the moves."""
         present = dict(members)
-        if self._members != present.keys():
-            self._members, self._differ = set(present), False
         self.speeds.folded(present.items(), now_ns)
         self._wait -= 1
         busy = self._migration is not None and self._migration.busy
@@ -95,8 +91,7 @@ class Balancing:
             return set(), []
         chunk = plan.mean_chunk
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
-        self._differ = speeds_differ(paces, self._differ)
-        if not decided.moves and self._even and self._moved and self._differ:
+        if not decided.moves and self._even and self._moved:
             self._wait = _EVERY
             paces = with_left(paces, plan, present)
             may_give = partial(self._may_give, plan)

@@ -42,8 +42,7 @@ The chunk moves only if that time becomes shorter by at least this many rounds. 
 limit, chunks moved back and forth between equally fast workers."""
 _CERTAIN, _LIKELY = 3.0, 1.5
 """Points move only if the measured difference is larger than this many standard errors. The first
-number is for a move of many points. The second is for a move of one or two chunks between workers
-that are known to differ."""
+number is for a move of many points. The second is for a move of one or two chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +137,6 @@ def _by_finish(
         if points * len(slow.keys) >= chunk and apart_s > bound_s:
             moves.append(_move("balance-finish", slow, fast, points, apart_s))
     return _decided(moves, worst)
-
-
-def speeds_differ(paces: Sequence[Pace], before: bool = False) -> bool:
-    """Whether the fastest worker is faster than the slowest one. The difference must be certain,
-    unless the speeds were known to differ `before`: a few rounds with few points make the error of a
-    speed large for some time, although the speed has not changed."""
-    fast, slow = min(paces, key=_seconds), max(paces, key=_seconds)
-    certain = 0.0 if before else _CERTAIN * math.hypot(slow.error, fast.error)
-    return slow.seconds - fast.seconds > max(ALIKE * slow.seconds, certain)
-
-
-def _seconds(pace: Pace) -> float:
-    return pace.seconds
 
 
 def finish_pass(
