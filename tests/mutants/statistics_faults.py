@@ -3,6 +3,10 @@
 from tests.mutants.mutant import Mutant, mutant
 
 _ROWS = "tests/sim/test_simulated_statistics.py::test_the_sum_of_rows_is_the_memory_of_all_points"
+_HELD = (
+    "tests/sim/test_simulated_m_steps.py"
+    "::test_m_steps_are_held_from_a_death_until_the_points_are_back"
+)
 _BOUNDS = (
     "tests/learn/pointwise/test_clustering.py"
     "::test_points_that_change_their_cluster_are_looked_at_again"
@@ -70,6 +74,31 @@ STATISTICS: tuple[Mutant, ...] = (
         f"{_ROWS}[140]",
     ),
     mutant(
+        "m-steps-without-a-dead-workers-points",
+        "Parameters are computed from a sum that lacks all points of a worker that has died.",
+        "core:MStepHold.decide",
+        "found.missing <= MOST_MISSING * found.points",
+        "True",
+        f"{_HELD}[400-bsp]",
+    ),
+    mutant(
+        "points-of-the-dead-count-as-present",
+        "M-steps go on although the heirs have not visited the points of a dead worker yet.",
+        "core:Chunk.begin_again",
+        "self.remembered = 0",
+        "pass",
+        f"{_HELD}[400-bsp]",
+    ),
+    mutant(
+        "hold-without-an-end",
+        "M-steps are held for ever if missing points are not visited.",
+        "core:MStepHold.decide",
+        "found.visited - self._since < MOST_PASSES * found.points",
+        "True",
+        "tests/core/lead/test_m_steps.py"
+        "::test_a_hold_ends_after_two_passes_and_does_not_begin_again_without_the_points",
+    ),
+    mutant(
         "difference-is-sent-twice",
         "A worker sends what it has contributed again with its next contribution.",
         "core:Remembered.collect",
@@ -134,7 +163,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "resumed-on-the-first-points",
         "A resumed job replaces its parameters by those of the first points that it visits.",
         "learn:MStep.version_came",
-        "counted < 1 or held",
+        "counted < 1 or keeps",
         "counted < 1",
         "tests/cluster/test_statistics_processes.py"
         "::test_a_resumed_job_keeps_its_parameters_until_every_point_is_in_the_sum",

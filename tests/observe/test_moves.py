@@ -152,3 +152,25 @@ def test_a_job_that_was_killed_does_not_say_that_its_last_moves_are_complete() -
     text = summary_text({**found, "job": "x"}, Path("runs/x"), None)
     assert "x: did not end by itself\n  at least 0 rounds" in text
     assert "  40 points (5 chunks) began to move between workers" in text
+
+
+def m_steps(code: str, **fields: int) -> dict[str, Any]:
+    return {"at_s": 5.0, "what": "m-steps", "reason": code, "fields": fields}
+
+
+def test_the_summary_says_once_how_many_versions_have_no_new_parameters() -> None:
+    held = m_steps("m-steps-held", absent=300, points=1000)
+    resumed = m_steps("m-steps-resumed", absent=0, points=1000, versions=7, passes=2)
+    without = m_steps("m-steps-without", absent=200, points=1000, versions=5, passes=2)
+    found = result(fold([*JOINED, held, resumed, held, without, ENDED]), JobSpec(job="x"))
+    assert found["held_versions"] == 12
+    rows = [row for row in found["moves"] if "parameters" in row]
+    assert rows == ["12 versions without new parameters, because points were missing from the sum"]
+
+
+def test_the_summary_of_a_job_that_ended_within_a_hold_has_the_reason() -> None:
+    held = m_steps("m-steps-held", absent=300, points=1000)
+    assert passes_in_words(fold([*JOINED, held, ENDED])) == [
+        "300 of 1000 points are missing from the sum: the parameters stay as they are until these"
+        " points were visited again"
+    ]

@@ -22,7 +22,7 @@ FIELDS: dict[str, Any] = {
     **{"round": 3, "rounds": 3, "members": 4, "points": 8, "unacknowledged": 2, "absent": 1},
     **{"server": 7, "lost": 2, "by": 0, "slices": 3, "deaths": 5, "resting": 1, "bound": 2},
     **{"ahead": 3, "missing": [2], "held": [5], "workers": [1, 2], "servers": [8]},
-    **{"number": 3, "times": 3, "left": 2},
+    **{"number": 3, "times": 3, "left": 2, "versions": 4},
     **{"steps": [4, 1], "name": "worker-9", "peer": "s1", "detail": "gone", "attempt": "again"},
     **{"characters": 200, "most": 100, "least": 2, "expected": 2, "protocol": 1, "weight": 0.0},
     **{"seen": "critic", "model": 7, "device": "cuda:0"},

@@ -110,6 +110,7 @@ def messages() -> list[m.Message]:
         m.Folded(**IDENTITY),
         m.Release(
             torn=True,
+            held=True,
             **IDENTITY,
             pushed=False,
             stop=True,

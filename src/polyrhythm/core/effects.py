@@ -336,8 +336,8 @@ class Expect(Effect, frozen=True):
 class Resume(Effect, frozen=True):
     """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
     The fields from `steps` to `points` say when to contribute next, as in `Release`. `anew`: the
-    worker has rejoined, so it discards everything that it had not contributed. `torn`: as in
-    `Release`."""
+    worker has rejoined, so it discards everything that it had not contributed. `torn` and `held`: as
+    in `Release`."""
 
     round: int
     stop: bool
@@ -347,6 +347,7 @@ class Resume(Effect, frozen=True):
     points: int = 0
     anew: bool = False
     torn: bool = False
+    held: bool = False
 
 
 class StopWaiting(Effect, frozen=True):

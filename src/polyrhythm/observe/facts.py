@@ -72,6 +72,11 @@ class RunFacts:
     """Why the job moves chunks in its present way (`--migrate`)."""
     lost_points: dict[str, int] = field(default_factory=dict)
     """For each worker that has left the job with its private data, the number of its points."""
+    hold: Reason | None = None
+    """Kind statistics: why no parameters are computed at present; None if they are computed."""
+    held_versions: int = 0
+    """How many versions have no new parameters, because points were missing from their sums. Those of
+    the hold under way are not included."""
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     saving: bool = False

@@ -30,8 +30,8 @@ def passes_in_words(state: RunState) -> list[str]:
 
 
 def moves_in_words(state: RunState) -> list[str]:
-    """Lines about the points that moved from worker to worker and why, and about those that are
-    lost."""
+    """Lines about the points that moved from worker to worker and why, about those that are lost, and
+    about versions without new parameters because points were missing."""
     rows = []
     if state.moves:
         total = f"{counted(state.moved_points, 'point')} ({counted(state.moved_chunks, 'chunk')})"
@@ -44,6 +44,11 @@ def moves_in_words(state: RunState) -> list[str]:
             rows.append(in_words(state.migration, state.name_of))
     for name, points in state.lost_points.items():
         rows.append(f"the {counted(points, 'point')} of {name} are lost: no pass includes them")
+    if state.held_versions:
+        versions = counted(state.held_versions, "version")
+        rows.append(f"{versions} without new parameters, because points were missing from the sum")
+    if state.hold is not None:
+        rows.append(in_words(state.hold, state.name_of))
     return rows
 
 

@@ -211,6 +211,11 @@ class RunState(RunFacts):
             if points:
                 self.lost_points[name] = points
 
+    def _m_steps(self, line: dict[str, Any]) -> None:
+        change = reason_of(line)
+        self.hold = change if change.code == "m-steps-held" else None
+        self.held_versions += int(str(change.fields.get("versions", 0)))
+
     def _points_kept(self, line: dict[str, Any]) -> None:
         self.moved_chunks -= line.get("chunks", 0)
         self.moved_points -= line.get("points", 0)
@@ -287,6 +292,7 @@ class RunState(RunFacts):
         "chunks": _chunks,
         "data-set": _data_set,
         "migration": _migration,
+        "m-steps": _m_steps,
         "points-kept": _points_kept,
         "no-points": _no_points,
         "learning": _found,

@@ -368,6 +368,7 @@ class Teller:
         "points-kept": lambda teller, line: teller._moves(line, moves.kept),
         "data-set": _policy,
         "migration": _policy,
+        "m-steps": _policy,
         "no-points": _no_points,
         "skipped": _skipped,
         "refused": _refused,

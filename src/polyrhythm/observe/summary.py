@@ -75,6 +75,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "moved_chunks": state.moved_chunks,
         "last_move": last_move(state),
         "lost_points": dict(state.lost_points),
+        "held_versions": state.held_versions,
         "moves": moves_in_words(state),
         "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker, state) for worker in state.workers.values()},

@@ -124,6 +124,14 @@ SENTENCES = {
     "move-shared-anew": "all chunks are shared anew among {members:member}",
     "target-unreported": "--target names {target}, which no worker has reported yet; workers have"
     " reported {names}",
+    # sentences about versions from which no parameters are computed
+    "m-steps-held": "{absent} of {points:point} are missing from the sum: the parameters stay as they"
+    " are until these points were visited again",
+    "m-steps-resumed": "the missing points are in the sum again: parameters are computed again, after"
+    " {versions:version} without new ones",
+    "m-steps-without": "{absent} of {points:point} are still missing from the sum after"
+    " {passes:g} passes: parameters are computed without them from now on, after"
+    " {versions:version} without new ones",
     # reasons why a worker left, or why a link or a server was lost
     "done": "it was done",
     "told-to-leave": "it was told to leave",

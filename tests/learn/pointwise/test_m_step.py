@@ -34,6 +34,26 @@ def test_a_torn_version_changes_no_parameters() -> None:
     assert not np.array_equal(step.parameter["centers"], first["centers"])
 
 
+def test_a_held_version_changes_no_parameters_and_has_no_objective() -> None:
+    algorithm = KMeansAlgorithm(4)
+    first, found = visited(algorithm)
+    step = MStep(algorithm, first, POINTS, 0)
+    row = step.tensors[0].numpy()
+    row[0], row[COUNTS:] = POINTS, found
+    step.version_came(1, anew=False, final=False)
+    before = step.parameter["centers"].copy()
+    assert step.objective is not None
+    row[0], row[COUNTS:] = POINTS - 20, found / 2
+    step.version_came(2, anew=False, final=False, held=True)
+    assert np.array_equal(step.parameter["centers"], before)
+    assert step.objective is None, "a target must not compare it with that of the last version"
+    assert step.unsent, "the servers must get these parameters as those of this version"
+    joined = MStep(algorithm, first, POINTS, 0)
+    joined.tensors[0][:] = step.tensors[0]
+    joined.version_came(2, anew=True, final=False, held=True)
+    assert np.array_equal(joined.parameter["centers"], first["centers"]), "those of the servers"
+
+
 @pytest.mark.parametrize("rounds", [True, False])
 def test_parameters_are_final_only_if_every_point_was_visited_with_them(rounds: bool) -> None:
     algorithm = KMeansAlgorithm(4, tol=0.0)

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.contributions import Complete
+from polyrhythm.core.lead.m_steps import MStepHold, SummedPoints
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.machine import Reason, Waiting
@@ -43,6 +44,7 @@ class ByRounds:
         *When a goal is reached, one more fold follows, with the parameters that the evaluator has
         computed from the version before it. If points were missing from that version, because they
         were moving or their member had left, more folds follow.*"""
+        self._hold = MStepHold()
         self._noted_share = 1.0
         """The smallest share of a full optimizer step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
@@ -121,7 +123,15 @@ class ByRounds:
         self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
         if self._keeps_rows:
             self._based_on_whole, self._whole = self._whole, self._sharing.settled
+            self._decide_m_steps()
         self._note_share(rounds.share)
+
+    def _decide_m_steps(self) -> None:
+        """Kind statistics: decide whether workers compute parameters from the version of this fold."""
+        missing = self._sharing.missing(self._rounds.enlisted)
+        found = SummedPoints(self._sharing.points, missing, self._progress.visited)
+        change = self._hold.decide(found)
+        self._folds.hold(self._hold.held, change)
 
     def _note_share(self, share: float) -> None:
         """Write to the journal that folds now make a smaller share of a full step, because more

@@ -32,6 +32,9 @@ class Chunk:
     visited: int = 0
     """The number of the last progress report about this chunk. The reports about all chunks are
     numbered together, so a higher number means a later visit."""
+    remembered: int = 0
+    """Kind statistics: how many visits the chunk had since no member knew its points. The sum contains
+    as many of its points, and no point twice."""
 
     @property
     def points(self) -> int:
@@ -57,8 +60,22 @@ class Chunk:
         """Kind statistics: the next holder does not know what the points have added, so all of them
         must be visited once more. Before the last pass nothing changes, because the last pass visits
         them. `epochs`: the number of passes; None: there is no last pass."""
+        self.remembered = 0
         if epochs is not None and self.passes >= epochs - 1:
             self.passes, self.cursor = epochs - 1, 0
+
+
+def missing_points(chunks: Iterable[Chunk], members: Collection[Holder]) -> int:
+    """Kind statistics: how many points are missing from a sum over the rows of these members. Points
+    that move together with their memory are not counted, because they are missing for a moment only."""
+    missing = 0
+    for chunk in chunks:
+        left = chunk.last - chunk.first
+        if chunk.holder in members:
+            left -= chunk.remembered
+        if left > 0:
+            missing += left
+    return missing
 
 
 @dataclass(slots=True)

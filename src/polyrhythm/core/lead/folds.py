@@ -34,6 +34,8 @@ class Folds:
         self._contributions = contributions
         self.wake_ns: int | None = None
         """The time at which the policy must be asked again, even if no event comes before it."""
+        self.holds = False
+        """Kind statistics: whether workers keep their parameters after the present version."""
         self._fold: m.Fold | None = None
         """The last `Fold` that was sent to the servers."""
 
@@ -52,6 +54,13 @@ class Folds:
     def note(self, change: Reason) -> None:
         """Write to the journal which of the policy's parameters has changed."""
         self._outbox.note("policy", **change.noted())
+
+    def hold(self, held: bool, change: Reason | None) -> None:
+        """Kind statistics: tell workers with their releases whether to keep their parameters, and
+        write a change to the journal."""
+        self.holds = held
+        if change is not None:
+            self._outbox.note("m-steps", **change.noted())
 
     # -- orders to servers ---------------------------------------------------------------------
 
@@ -133,5 +142,6 @@ class Folds:
             points=terms.points,
             probe=self._share(member, terms),
             torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
+            held=self.holds,
         )
         self._outbox.tell(member, release)

@@ -7,6 +7,7 @@ was admitted, so a worker that rejoins under its old name has a new incarnation.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polyrhythm.core.text import name_order
 from polyrhythm.wire.messages import MemberSpec
 
 
@@ -123,3 +124,9 @@ class View:
             entered = (member for member in self._members.values() if member.entered)
             self._specs = tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)
         return self._specs
+
+    def entered(self) -> list[tuple[int, int]]:
+        """The members that have entered, as pairs of worker and incarnation. They are in the order of
+        their names, so that the order in which workers join does not matter."""
+        found = (member for member in self._members.values() if member.entered)
+        return [member.key for member in sorted(found, key=lambda each: name_order(each.name))]

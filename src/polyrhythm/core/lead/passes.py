@@ -86,7 +86,7 @@ class Passes:
         self._losses = _Losses()
         self._checked = 0
         """The number of full passes at the last check."""
-        self._visited = self._since = 0
+        self.visited = self._since = 0
         """The number of points visited in the whole job: now, and at the last check."""
         self._last: RunningMean | None = None
         self._share = (0.0, 0)
@@ -101,7 +101,7 @@ class Passes:
     def count(self, trailer: Trailer, points: int) -> None:
         """A contribution is complete; `points` of its points were visited for the first time in
         their pass."""
-        self._visited += points
+        self.visited += points
         if trailer.objective is not None:
             self._losses.add(trailer.objective, trailer.weight)
         if trailer.probe is not None:
@@ -113,19 +113,19 @@ class Passes:
 
     def visit(self, points: int) -> None:
         """This many points were visited for the first time in their pass."""
-        self._visited += points
+        self.visited += points
 
     def folded(self, passes: int, data_set: int) -> PassObjective | None:
         """Contributions were folded, after `passes` full passes over `data_set` points. Returns the
         objective of the pass if a check is due."""
         self._close_probe()
-        if passes <= self._checked or self._visited - self._since < data_set:
+        if passes <= self._checked or self.visited - self._since < data_set:
             return None
         return self._check(passes, data_set)
 
     def rest(self, passes: int, data_set: int) -> PassObjective | None:
         """The job ends. Returns a last objective if enough points were visited since the last check."""
-        if not data_set or self._visited - self._since < _REST * data_set:
+        if not data_set or self.visited - self._since < _REST * data_set:
             return None
         self._close_probe()
         return self._check(passes, data_set)
@@ -133,7 +133,7 @@ class Passes:
     def _close_probe(self) -> None:
         total, sample = self._share
         if sample:
-            self._probed = _Probed(total / sample, sample, self._visited)
+            self._probed = _Probed(total / sample, sample, self.visited)
             self._share = (0.0, 0)
 
     def _check(self, passes: int, data_set: int) -> PassObjective:
@@ -141,7 +141,7 @@ class Passes:
         change = self._probe_change(data_set)
         if change is None and loss is not None and self._last is not None:
             change = abs(loss.value - self._last.value)
-        self._checked, self._since = passes, self._visited
+        self._checked, self._since = passes, self.visited
         self._last, self._losses, self._probed = loss, _Losses(), None
         return PassObjective(passes, loss, change)
 

@@ -70,6 +70,11 @@ class JobProgress:
         passes = self._sharing.passes if self._sharing.begun else None
         return self.goals.targets.hopeless(passes)
 
+    @property
+    def visited(self) -> int:
+        """How many points were visited since the job began."""
+        return self._passes.visited
+
     def report(self, member: Member, message: Report) -> Reason | None:
         """A member reports values of metrics. Returns why the report is refused; None if it is
         accepted."""

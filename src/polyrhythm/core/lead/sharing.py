@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunk_edges import least_of_whole
-from polyrhythm.core.lead.chunks import Holder
+from polyrhythm.core.lead.chunks import Holder, missing_points
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.ended_moves import EndedMoves, shared_anew
 from polyrhythm.core.lead.members import Member, View
@@ -14,7 +14,6 @@ from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.sync.migration import DELIVERING, OFF, MigrationChoice
-from polyrhythm.core.text import name_order
 from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
 
 
@@ -93,6 +92,10 @@ class Sharing:
         """The number of points in the data set; 0 until a worker announces one."""
         return self._plan.points if self._plan is not None else 0
 
+    def missing(self, members: Collection[Holder]) -> int:
+        """Kind statistics: how many points a sum over the rows of these members lacks."""
+        return missing_points(self._plan.chunks, members) if self._plan is not None else 0
+
     @property
     def settled(self) -> bool:
         """Kind statistics: whether all points of moving chunks are in the sum."""
@@ -129,12 +132,12 @@ class Sharing:
             if points != self._record.points:
                 numbers = {"points": points, "expected": self._record.points}
                 return Reason("data-differs-from-checkpoint", {"name": member.name, **numbers})
-            self._members = _entered(view.members())
+            self._members = view.entered()
             names = {member.key: member.name for member in view.members()}
             named = {names[key]: key for key in self._members}
             self._make(DataPlan.resumed(self._record, self._epochs, named))
         elif self._plan is None:
-            self._members = _entered(view.members())
+            self._members = view.entered()
             least = min(self._min_batch, batch or self._min_batch)
             fewest = 1 if self._balancing is None else CHUNKS_TO_BALANCE
             if self._whole_chunks:
@@ -265,7 +268,7 @@ class Sharing:
         members = self._members
         if view.specs() is not self._specs and (gone or not ends):
             self._specs = view.specs()
-            members = _entered(view.members())
+            members = view.entered()
         if migration is not None:
             migration.forget(plan, gone)
             changed |= migration.settle(plan)
@@ -391,10 +394,3 @@ class Sharing:
             self._plan.check()
             if self._migration is not None:
                 self._migration.check(self._plan)
-
-
-def _entered(members: Iterable[Member]) -> list[Holder]:
-    """The members that have entered, in the order of their names, so that the order in which
-    workers join does not matter."""
-    entered = (member for member in members if member.entered)
-    return [member.key for member in sorted(entered, key=lambda member: name_order(member.name))]

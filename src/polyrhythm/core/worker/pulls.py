@@ -121,6 +121,8 @@ class Pulls:
                 terms.points,
                 anew=first,
                 torn=terms.torn and terms.round == version,
+                # if the version is a later one, many points are probably missing from it too
+                held=terms.held,
             )
         )
 

@@ -131,11 +131,13 @@ class MStep:
             found[len(self.tensors) - 1] = torch.tensor([int(number) for number in state])
         return found
 
-    def version_came(self, version: int, *, anew: bool, final: bool, torn: bool = False) -> None:
+    def version_came(
+        self, version: int, *, anew: bool, final: bool, torn: bool = False, held: bool = False
+    ) -> None:
         """The worker has a new version: take the parameters of the servers if they are newer than
         its own, and make the M-step. `anew`: the worker has just joined. `final`: the job has ended.
         `torn`: some numbers of the sum may lack a contribution that others contain, so no M-step is
-        made."""
+        made. `held`: no M-step is made, because many points are missing from the sum."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
         counted = float(row[0])
@@ -147,9 +149,11 @@ class MStep:
         if self._final or (final and self._rounds):
             return  # make no M-step, because the servers have the parameters of the last M-step
         resumes = self._resumed > 0 and not self._begun and counted < self._points
-        held = resumes or torn
-        if counted < 1 or held:
+        keeps = resumes or torn or held
+        if counted < 1 or keeps:
             self._version = version
+            # the objective of the last M-step is of an earlier version
+            self.objective = None if held else self.objective
             return
         statistics = self._statistics.views(row[COUNTS:].copy())
         new = self._algorithm.update_parameter(statistics, self.parameter)

@@ -268,8 +268,10 @@ class _Loop:
         self._flat.remember(parameters=False)
         passes = self._chunks.passes
         final = self._loop.stopped
-        torn = self._loop.terms.torn
-        self._m_step.version_came(self._loop.version, anew=anew, final=final, torn=torn)
+        terms = self._loop.terms
+        self._m_step.version_came(
+            self._loop.version, anew=anew, final=final, torn=terms.torn, held=terms.held
+        )
         if passes > before:
             self._end_pass(passes)
         if self._pacer is not None:

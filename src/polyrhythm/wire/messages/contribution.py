@@ -133,6 +133,9 @@ class Release(Message, frozen=True, kw_only=True):
     torn: bool = False
     """Kind statistics: whether this version may contain a contribution in some slices but not in
     others. If so, no parameters are computed from this version."""
+    held: bool = False
+    """Kind statistics: whether many points are missing from the sum of this version. If so, no
+    parameters are computed from this version."""
 
 
 class Pause(Message, frozen=True, kw_only=True):

@@ -1,0 +1,34 @@
+"""k-means with real workers on sorted points: a worker that is killed must not make the fit worse,
+although all points of some clusters are missing from the sum after its death."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import Command
+
+JOB = Path(__file__).parent / "jobs" / "sorted_means.py"
+KILLED = 3
+"""The exit status of a command of which a worker was killed."""
+LOWEST = 4.2
+"""The points of a cluster have a variance of 1 in each of 4 features, so the best objective is about
+4. If only one of the 20 centres is lost, the objective is above 5."""
+
+
+def objectives(command: Command) -> tuple[float, float]:
+    """The objective at the end, and the lowest one of the M-steps with all points."""
+    last, lowest = (command.cwd / "worker-0.objective").read_text().split()
+    return float(last), float(lowest)
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_worker_does_not_make_the_fit_worse(tmp_path: Path) -> None:
+    more = ("--kind", "statistics", "--sync", "bspb", "--workers", 4, "--epochs", 12, "--json")
+    with Command(JOB, *more, "--set", "die=4.3", cwd=tmp_path) as command:
+        assert command.wait(90) == KILLED, command.stderr()
+        held, resumed = command.journal("m-steps")
+        assert held["reason"] == "m-steps-held"
+        assert held["fields"] == {"absent": 3000, "points": 12_000}
+        assert resumed["reason"] == "m-steps-resumed"
+    last, lowest = objectives(command)
+    assert lowest < LOWEST and last <= 1.001 * lowest
