@@ -104,7 +104,7 @@ MIGRATION: tuple[Mutant, ...] = (
         "core:PrivatePlan.enrol",
         "each.shares and each.name != name",
         "each.shares",
-        f"{_SHARED}::test_old_points_are_not_sent_on_if_their_owner_does_not_share_its_new_points",
+        f"{_SHARED}::test_moves_of_old_points_end_if_their_owner_does_not_share_its_new_points",
     ),
     mutant(
         "copies-outlive-permission",
@@ -113,6 +113,15 @@ MIGRATION: tuple[Mutant, ...] = (
         "not may_return or plan.reads(source, chunk)",
         "plan.reads(source, chunk)",
         f"{_SHARED}::test_members_drop_copies_of_points_that_are_not_shared_any_more",
+    ),
+    mutant(
+        "old-private-points-are-visited",
+        "Workers visit old points of an owner that has come back with others and shares no more.",
+        "core:Sharing._enrol_private",
+        "self._changed |= plan.drop_unshared(member.key)",
+        "pass",
+        "tests/sim/test_simulated_sharing.py"
+        "::test_old_points_are_dropped_when_their_owner_comes_back_with_others_and_shares_no_more",
     ),
     mutant(
         "private-chunk-leaves-without-permission",

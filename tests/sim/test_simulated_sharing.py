@@ -327,6 +327,21 @@ def test_an_owner_that_comes_back_and_shares_no_more_gets_all_its_chunks(
         assert own or chunk.holder is None or chunk.holder[0] == 2
 
 
+def test_old_points_are_dropped_when_their_owner_comes_back_with_others_and_shares_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(monkeypatch)
+    back = event(10, "join", "worker-2", "points = 100\nshare_data = false\n")
+    run = Run(job(SHARES, event(8, "crash", "worker-2") + back))
+    lost, replaced = run.lines("data-set")
+    assert lost["fields"]["kept"] > 0 and replaced["reason"] == "data-replaced"
+    watch.check()
+    assert watch.plan is not None
+    for index, chunk in enumerate(watch.plan.chunks):
+        own = watch.plan._set_of[index].name != "worker-2"
+        assert own or chunk.holder is None or chunk.holder[0] == 2
+
+
 def test_chunks_go_back_to_their_owner_when_their_holder_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,8 +14,8 @@ from polyrhythm.core.worker.deliveries import refusal
 from polyrhythm.wire.messages import Address, ChunkProgress, JobSpec
 
 A, B, C = (0, 1), (1, 2), (2, 3)
-B_AGAIN = (1, 9)
-NAMES = {A: "a", B: "b", C: "c", B_AGAIN: "b"}
+B_AGAIN, B_THEN = (1, 9), (1, 12)
+NAMES = {A: "a", B: "b", C: "c", B_AGAIN: "b", B_THEN: "b"}
 
 
 class Job:
@@ -34,6 +34,7 @@ class Job:
         self.migration.listening(holder, name, Address("h", holder[0], "", ""))
         if not shares:
             self.migration.withdraw(self.plan, self.plan.withdrawn(holder), holder)
+            self.plan.drop_unshared(holder)
         self.check()
 
     def check(self) -> None:
@@ -239,13 +240,36 @@ def replace_unshared(job: Job) -> None:
     job.enrol(B_AGAIN, 50)
 
 
-def test_old_points_are_not_sent_on_if_their_owner_does_not_share_its_new_points() -> None:
+def test_old_points_are_not_visited_if_their_owner_does_not_share_its_new_points() -> None:
     job = Job(A, B)
     first = min(job.held(B))
     job.move(first, B, A)
+    for holder in (A, C):
+        for chunk in job.held(holder) - {first}:
+            job.plan.commit(holder, (ChunkProgress(chunk, 2, 0),))
+    before = job.plan.lease(A).number
+    job.plan.news.clear()
     replace_unshared(job)
-    assert not job.move(first, A, C) and first in job.held(A)
-    assert kept(job) == ["move-not-shared"]
+    assert not {first} & job.held(A) and job.plan.lease(A).number > before
+    assert job.plan.points == 40 + 50 + 40
+    assert [news.code for news in job.plan.news] == ["data-partly-lost", "data-replaced"]
+    assert not job.plan.commit(A, (ChunkProgress(first, 1, 0),)), "a visit in flight"
+    job.release(A)
+    assert job.plan.chunks[first].holder is None and job.plan.points == 90
+
+
+def test_points_of_an_earlier_data_set_are_dropped_when_a_later_one_is_not_shared_any_more() -> (
+    None
+):
+    job = Job(A, B)
+    first = min(job.held(B))
+    job.move(first, B, A)
+    job.release(B)
+    job.enrol(B_AGAIN, 50, shares=True)
+    assert first in job.held(A)
+    job.release(B_AGAIN)
+    job.enrol(B_THEN, 50)
+    assert first not in job.held(A) and job.plan.points == 40 + 50 + 40
 
 
 def test_moves_of_old_points_end_if_their_owner_does_not_share_its_new_points() -> None:
@@ -261,7 +285,7 @@ def test_moves_of_old_points_end_if_their_owner_does_not_share_its_new_points() 
     before = job.plan.lease(A).number
     replace_unshared(job)
     assert job.plan.lease(A).number > before
-    assert not job.migration.lease(job.plan, A).sends and set(chunks) <= job.held(A)
+    assert not job.migration.lease(job.plan, A).sends and not set(chunks) & job.held(A)
     assert kept(job) == ["move-withdrawn"] and not job.migration.busy
 
 
@@ -275,7 +299,7 @@ def test_a_move_to_a_copy_ends_if_the_owner_of_the_points_does_not_share_them_an
     job.migration.slide(job.plan)
     assert first in job.plan.moving and not job.migration.lease(job.plan, C).sends
     replace_unshared(job)
-    assert first in job.held(C) and not job.migration.copies[A]
+    assert not {first} & (job.held(A) | job.held(C)) and not job.migration.copies[A]
     assert kept(job) == ["move-withdrawn"]
 
 

@@ -96,7 +96,7 @@ class PrivatePlan(DataPlan):
         found = self._sets.get(name)
         if found is None or found.points != points or self._other(found, holder, fingerprint):
             if found is not None:
-                self._tell_replaced(found, points)
+                self._tell_replaced(found, points, shares=shares)
             found = self._sets[name] = self._add(name, points, least, shares=shares)
         elif found.holder is None and (loose := self._loose(found)):
             back = sum(self.chunks[index].points for index in loose)
@@ -138,11 +138,12 @@ class PrivatePlan(DataPlan):
     def _tell(self, code: str, name: str, points: int, total: int, **more: Field) -> None:
         self.news.append(Reason(code, {"name": name, "points": points, "total": total, **more}))
 
-    def _tell_replaced(self, old: _DataSet, points: int) -> None:
-        """Report that a worker has come back with another data set."""
+    def _tell_replaced(self, old: _DataSet, points: int, *, shares: bool) -> None:
+        """Report that a worker has come back with another data set. If it does not share that one,
+        other workers drop the old points (`drop_unshared`)."""
         if old.holder is not None:
             self._mine.pop(old.holder, None)
-        kept = sum(self.chunks[index].points for index in self._away(old))
+        kept = sum(self.chunks[index].points for index in self._away(old)) if shares else 0
         code = "data-replaced-partly" if kept else "data-replaced"
         fields: dict[str, Field] = {"name": old.name, "points": points, "before": old.points}
         self.news.append(Reason(code, {**fields, "kept": kept} if kept else fields))
@@ -210,6 +211,24 @@ class PrivatePlan(DataPlan):
         """The chunks of a member that other members hold, although it does not share them any more."""
         mine = self._mine.get(owner)
         return [] if mine is None or mine.shares else self._away(mine)
+
+    def drop_unshared(self, owner: Holder) -> set[Holder]:
+        """If this member does not share its points, drop the chunks of its earlier data sets: it has
+        these points no more, and others may not visit them. Call this when no such chunk moves.
+        Returns the members whose leases changed."""
+        mine, changed = self._mine.get(owner), set[Holder]()
+        if mine is None or mine.shares:
+            return changed
+        self._floor = self.passes
+        for index, found in enumerate(self._set_of):
+            holder = self.chunks[index].holder
+            if found.name == mine.name and found is not mine and holder and holder[0] != owner[0]:
+                changed.add(holder)
+                self._passes.drop(index)
+                self.points -= self.chunks[index].points
+                self._hand(index, None, remembered=True)
+        self._number(changed)
+        return changed
 
     @property
     def mean_chunk(self) -> float:

@@ -202,6 +202,7 @@ class Sharing:
             if not message.shares:
                 withdrawn = plan.withdrawn(member.key)
                 self._changed |= migration.withdraw(plan, withdrawn, member.key)
+                self._changed |= plan.drop_unshared(member.key)
         return self._sent(self._lease(member.key))
 
     def take_changed(self, view: View) -> list[tuple[Member, Leased]]:
