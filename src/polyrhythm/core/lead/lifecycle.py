@@ -141,6 +141,7 @@ class Lifecycle:
         for member in entering:
             self._view.enter(member)
             self._policy.on(sync.Joined(member.worker), now_ns)
+        self._sharing.expect(self._view)
         self._evaluator.choose()
         release = frozenset(member.worker for member in entering)
         first = self._job.resume_round + 1

@@ -118,6 +118,12 @@ class View:
             self.attached -= member.attached
         return member
 
+    def entered(self) -> list[tuple[int, int]]:
+        """The keys of the members that have entered, in the order of their names, so that the order
+        in which workers join does not matter."""
+        entered = (member for member in self._members.values() if member.entered)
+        return [each.key for each in sorted(entered, key=lambda each: name_order(each.name))]
+
     def specs(self) -> tuple[MemberSpec, ...]:
         """All members that have entered. The same tuple object is returned until they change."""
         if self._specs is None:

@@ -60,6 +60,10 @@ class PrivatePlan(DataPlan):
         self._mine: dict[Holder, _DataSet] = {}
         """Per member, its data set."""
         self._floor = 0
+        self._expected: set[_DataSet] = set()
+        """The data sets of a checkpoint that can still come back in time: their passes are not over
+        before. Without them, a worker that comes back first and has made more passes than the others
+        would end the passes of the others."""
         self._checked = 0
         """The number of points in all chunks when `check` was last called."""
         self.news: list[Reason] = []
@@ -78,7 +82,14 @@ class PrivatePlan(DataPlan):
             found.points += each.last - each.first
             plan.chunks.append(Chunk(each.first, each.last, passes=each.passes, cursor=each.cursor))
             plan._set_of.append(found)
+        plan._expected = set(plan._sets.values())
         return plan
+
+    def expect(self, names: Collection[str]) -> None:
+        """Of the data sets of a checkpoint, only those of workers with these names come back in
+        time."""
+        if self._expected:
+            self._expected = {each for each in self._expected if each.name in names}
 
     def enrol(
         self,
@@ -115,6 +126,7 @@ class PrivatePlan(DataPlan):
         self._mine[holder] = found
         if self._lend(found, self.passes):
             self._number({holder})
+        self._expected = {each for each in self._expected if each.name != name}
 
     @staticmethod
     def _other(found: _DataSet, holder: Holder, fingerprint: str) -> bool:
@@ -338,7 +350,10 @@ class PrivatePlan(DataPlan):
     @property
     def passes(self) -> int:
         """The number of full passes over the points of the members."""
-        return max(self._floor, self._passes.least) if len(self._passes) else self._floor
+        found = [self.chunks[index].passes for each in self._expected for index in each.chunks]
+        if len(self._passes):
+            found.append(self._passes.least)
+        return max(self._floor, min(found)) if found else self._floor
 
     def check(self) -> None:
         """Check the chunks that were changed since the last check, and those that move."""

@@ -127,7 +127,7 @@ class Sharing:
             numbers = {"points": points, "least": self._min_batch}
             return Reason("data-too-small", {"name": member.name, **numbers})
         if self._private:
-            return self._enrol_private(member, message)
+            return self._enrol_private(member, message, view)
         if self._plan is None and self._record is not None:
             if points != self._record.points:
                 numbers = {"points": points, "expected": self._record.points}
@@ -178,7 +178,7 @@ class Sharing:
         choice, self._choice = self._choice, None
         return None if choice is None or choice.mode == OFF else choice
 
-    def _enrol_private(self, member: Member, message: Enrol) -> Leased | Reason:
+    def _enrol_private(self, member: Member, message: Enrol, view: View) -> Leased | Reason:
         """A member announces a data set of its own."""
         points, batch, migration = message.points, message.batch, self._migration
         if self._plan is None:
@@ -186,6 +186,7 @@ class Sharing:
             if self._record is not None:
                 plan = PrivatePlan.recovered(self._record, self._epochs)
             self._make(plan)
+            self.expect(view)
         assert isinstance(self._plan, PrivatePlan)
         expected = self._plan.points_of(member.key)
         if expected is not None and expected != points:
@@ -204,6 +205,12 @@ class Sharing:
                 self._changed |= migration.withdraw(plan, withdrawn, member.key)
                 self._changed |= plan.drop_unshared(member.key)
         return self._sent(self._lease(member.key))
+
+    def expect(self, view: View) -> None:
+        """Private data, in a job that resumes: from the opening of its first round on, only the data
+        sets of members can come back in time."""
+        if isinstance(self._plan, PrivatePlan) and view.specs():
+            self._plan.expect({member.name for member in view.members()})
 
     def take_changed(self, view: View) -> list[tuple[Member, Leased]]:
         """The leases of other members that have changed because a member has announced its data set."""
@@ -263,6 +270,7 @@ class Sharing:
         if self._plan is None:
             return []
         plan, migration, gone = self._plan, self._migration, list(gone)
+        self.expect(view)
         changed: set[Holder] = set()
         if gone or self._private:
             changed = plan.release(gone, None if migration is None else migration.copies)
