@@ -130,9 +130,3 @@ class View:
             entered = (member for member in self._members.values() if member.entered)
             self._specs = tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)
         return self._specs
-
-    def entered(self) -> list[tuple[int, int]]:
-        """The members that have entered, as pairs of worker and incarnation. They are in the order of
-        their names, so that the order in which workers join does not matter."""
-        found = (member for member in self._members.values() if member.entered)
-        return [member.key for member in sorted(found, key=lambda each: name_order(each.name))]

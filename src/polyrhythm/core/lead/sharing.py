@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunk_edges import least_of_whole
 from polyrhythm.core.lead.chunks import Holder, missing_points
 from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE, DataPlan
+from polyrhythm.core.lead.data_faults import too_small, unexpected
 from polyrhythm.core.lead.ended_moves import EndedMoves, shared_anew
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.migration import Migration
@@ -121,20 +121,16 @@ class Sharing:
         """A member announces its data set. Returns its lease, or the reason why the data set is
         refused."""
         points, batch = message.points, message.batch
-        if points < 1:
-            return Reason("data-empty", {"name": member.name})
-        if too_few(points, self._min_batch):
-            numbers = {"points": points, "least": self._min_batch}
-            return Reason("data-too-small", {"name": member.name, **numbers})
+        if (fault := too_small(member.name, points, self._min_batch)) is not None:
+            return fault
         if self._private:
             return self._enrol_private(member, message, view)
         if self._plan is None and self._record is not None:
             if points != self._record.points:
-                numbers = {"points": points, "expected": self._record.points}
-                return Reason("data-differs-from-checkpoint", {"name": member.name, **numbers})
+                differs = "data-differs-from-checkpoint"
+                return unexpected(differs, member.name, points, self._record.points)
             self._members = view.entered()
-            names = {member.key: member.name for member in view.members()}
-            named = {names[key]: key for key in self._members}
+            named = {each.name: each.key for each in view.members() if each.entered}
             self._make(DataPlan.resumed(self._record, self._epochs, named))
         elif self._plan is None:
             self._members = view.entered()
@@ -147,8 +143,7 @@ class Sharing:
             self._make(plan)
             plan.share(self._members)
         elif points != self._plan.points:
-            numbers = {"points": points, "expected": self._plan.points}
-            return Reason("data-differs", {"name": member.name, **numbers})
+            return unexpected("data-differs", member.name, points, self._plan.points)
         member.enrolled = True
         self._data = self._data or message.data
         if message.data not in ("", self._data) and member.name not in self._unlike:
@@ -190,8 +185,7 @@ class Sharing:
         assert isinstance(self._plan, PrivatePlan)
         expected = self._plan.points_of(member.key)
         if expected is not None and expected != points:
-            numbers = {"points": points, "expected": expected}
-            return Reason("data-changed", {"name": member.name, **numbers})
+            return unexpected("data-changed", member.name, points, expected)
         least = min(self._min_batch, batch or self._min_batch)
         plan = self._plan
         plan.enrol(member.name, member.key, points, least, message.data, shares=message.shares)
