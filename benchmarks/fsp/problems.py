@@ -193,7 +193,9 @@ def reference(problem: Problem, folder: Path, seed: int = 0) -> Iterator[Arrays]
             with one_blas_thread():
                 found = layout.flat(algorithm.update_points(points, parameter, memory))
             total = total + found if memory else found
-            parameter = algorithm.update_parameter(layout.views(total.copy()), parameter)
+            statistics = layout.views(total.copy())
+            parameter = algorithm.update_parameter(statistics, parameter)
+            parameter = algorithm.repair(statistics, parameter)
     x, y = tensors_of(problem, folder)
     model, optimizer = model_of(problem, seed)
     while True:

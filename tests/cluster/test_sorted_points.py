@@ -1,5 +1,6 @@
-"""k-means with real workers on sorted points: a worker that is killed must not make the fit worse,
-although all points of some clusters are missing from the sum after its death."""
+"""k-means with real workers on sorted points: all points of some clusters may be missing from the sum.
+Neither the first rounds, which contain a part of the points, nor a worker that is killed may make the
+fit worse."""
 
 from pathlib import Path
 
@@ -32,3 +33,11 @@ def test_a_killed_worker_does_not_make_the_fit_worse(tmp_path: Path) -> None:
         assert resumed["reason"] == "m-steps-resumed"
     last, lowest = objectives(command)
     assert lowest < LOWEST and last <= 1.001 * lowest
+
+
+@pytest.mark.timeout(120)
+def test_the_first_rounds_do_not_make_the_fit_worse(tmp_path: Path) -> None:
+    more = ("--kind", "statistics", "--sync", "fsp", "--workers", 4, "--epochs", 16, "--json")
+    with Command(JOB, *more, "--interval", "20ms", "--min-step", "10ms", cwd=tmp_path) as command:
+        assert command.wait(90) == 0, command.stderr()
+    assert objectives(command)[0] < LOWEST

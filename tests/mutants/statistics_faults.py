@@ -151,6 +151,15 @@ STATISTICS: tuple[Mutant, ...] = (
         "::test_a_worker_that_joins_within_a_generation_checks_the_end_a_generation_later",
     ),
     mutant(
+        "repaired-from-a-part-of-the-points",
+        "The centre of a cluster whose points were not visited yet moves to other points.",
+        "learn:MStep.version_came",
+        "whole = counted >= self._points",
+        "whole = True",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_a_centre_without_points_moves_only_if_every_point_is_in_the_sum",
+    ),
+    mutant(
         "generations-fall",
         "Visits do not count for a generation while points are missing from the sum.",
         "learn:MStep.version_came",

@@ -54,6 +54,23 @@ def test_a_held_version_changes_no_parameters_and_has_no_objective() -> None:
     assert np.array_equal(joined.parameter["centers"], first["centers"]), "those of the servers"
 
 
+def test_a_centre_without_points_moves_only_if_every_point_is_in_the_sum() -> None:
+    algorithm = KMeansAlgorithm(2)
+    x = np.random.default_rng(0).normal(size=(POINTS, 2))
+    first = {"centers": np.array([[0.0, 0.0], [99.0, 0.0]]), "variance": np.ones(())}
+    found = algorithm.update_points(Batch(x), first, algorithm.memory(POINTS))
+    step = MStep(algorithm, first, POINTS, 0)
+    row = step.tensors[0].numpy()
+    row[0], row[COUNTS:] = POINTS - 1, algorithm.layout(first).flat(found)
+    step.version_came(1, anew=False, final=False)
+    mean, other = step.parameter["centers"]
+    assert np.allclose(mean, x.mean(0)) and np.array_equal(other, [99.0, 0.0])
+    row[0] = POINTS
+    step.version_came(2, anew=False, final=False)
+    mean, other = step.parameter["centers"]
+    assert np.allclose(mean, x.mean(0)) and 0 < np.linalg.norm(other - mean) < 1
+
+
 @pytest.mark.parametrize("rounds", [True, False])
 def test_parameters_are_final_only_if_every_point_was_visited_with_them(rounds: bool) -> None:
     algorithm = KMeansAlgorithm(4, tol=0.0)

@@ -6,7 +6,7 @@ of points, and new parameters from the sum of these statistics over all points.
 | `initParameter` | `init_parameter(sample, rng)` |
 | `updateDataPoint` | `update_points(batch, parameter, memory)` |
 | `aggregate` | `aggregate(target, change)`: always a sum, because servers add and run no user code |
-| `updateParameter` | `update_parameter(statistics, old)` |
+| `updateParameter` | `update_parameter(statistics, old)`, `repair(statistics, new)` |
 | `terminationCheck` | `terminated(check)` |
 | `voteToHalt` | `vote_to_halt(batch, parameter, memory)` |
 
@@ -130,8 +130,15 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
-        """Return the new parameters, with the names and shapes of `old`. The arrays of `statistics`
-        are the sum over all points, and must not be changed."""
+        """Return the new parameters, with the names and shapes of `old`. The arrays of `statistics` are
+        the sum over all points that were visited so far, and must not be changed."""
+
+    def repair(self, statistics: Arrays, new: Arrays) -> Arrays:
+        """Return the parameters that `update_parameter` has computed, with changes that are right only
+        if the statistics contain every point: KMeans moves centres without points. At the beginning of
+        a job, after a death and while points move, the sum lacks some points, and this method is not
+        called. It must be deterministic, too. The default changes nothing."""
+        return new
 
     def memory(self, count: int) -> Memory:
         """Return the memory of `count` points that are not counted yet: arrays with `count` rows."""

@@ -135,9 +135,16 @@ class KMeansAlgorithm(Algorithm):
         filled = count > 0
         centers = old["centers"].copy()
         centers[filled] = statistics["sum"][filled] / count[filled, None]
-        if not filled.all():
-            _fill(centers, statistics)
         return {"centers": centers, "variance": old["variance"]}
+
+    def repair(self, statistics: Arrays, new: Arrays) -> Arrays:
+        """Move the centres of clusters without points. *As long as some points were not visited, a
+        cluster without points may be theirs, and its centre stays where it is.*"""
+        if (statistics["count"] > 0).all():
+            return new
+        centers = new["centers"].copy()
+        _fill(centers, statistics)
+        return {**new, "centers": centers}
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
         """The sum of the squared distances of the points to the centres of their clusters."""

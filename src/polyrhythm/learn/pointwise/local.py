@@ -51,7 +51,7 @@ def fit_local(
         change = layout.flat(algorithm.update_points(points, old, found.memory))
         total = algorithm.aggregate(total, change) if remembers else change
         statistics = layout.views(total)
-        new = algorithm.update_parameter(statistics, old)
+        new = algorithm.repair(statistics, algorithm.update_parameter(statistics, old))
         new = parameters.views(parameters.flat(new, what="the parameters"))
         objective = algorithm.objective(statistics, new)
         found.parameter, found.passes = new, number

@@ -156,7 +156,10 @@ class MStep:
             self.objective = None if held else self.objective
             return
         statistics = self._statistics.views(row[COUNTS:].copy())
+        whole = counted >= self._points
         new = self._algorithm.update_parameter(statistics, self.parameter)
+        if whole:
+            new = self._algorithm.repair(statistics, new)
         self._own = self._layout.flat(new, what="the parameters")
         self.parameter = self._layout.views(self._own)
         self._version, self._begun = version, True
@@ -164,7 +167,6 @@ class MStep:
         if objective is not None:
             self.total_objective = float(objective)
             # an objective is comparable only if it is a sum over all points
-            whole = counted >= self._points
             self.objective = self.total_objective / counted if whole else None
         if row[1] >= self._points:
             self.terminated = HALTED
