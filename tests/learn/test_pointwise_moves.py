@@ -20,7 +20,7 @@ from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.runtime.net.dial import SocketDialer
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.wire.frames import MEMBER, Limits
-from polyrhythm.wire.messages import ChunkLease, ChunkSend, JobSpec, Leased
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, JobSpec, Leased
 from tests.learn.test_pointwise_chunks import COUNT, FIRST, PARAMETER, SECOND, both, collect
 
 JOB = JobSpec(job="j", sync="fsp", migrate="full", kind="statistics")
@@ -92,6 +92,18 @@ class Pair:
             self.carriers[0].while_waiting()
         event = self.events.get()
         assert isinstance(event, PointsDelivered) and event.fault is None
+
+    def send_back(self) -> None:
+        """Lock the second chunk at the second worker, and send it back to the first one, which has
+        given it up."""
+        back = ChunkSend(2, 1, 25, 50, 0, 1, "worker-0", self.carriers[0].address)
+        sends = self.lease(3, sends=(back,))
+        self.target.take(msgspec.structs.replace(sends, arriving=(), delivery=2))
+        self.source.take(self.lease(3, FIRST))
+        while self.events.empty():
+            self.carriers[1].while_waiting()
+        event = self.events.get()
+        assert isinstance(event, PointsDelivered) and event.fault is None, event
 
     def close(self) -> None:
         for carrier in self.carriers:
@@ -175,17 +187,27 @@ def test_a_chunk_moves_on_although_its_holder_never_took_a_lease_with_it(
     lease that contains the chunk took effect."""
     visit_all(pair.source, PARAMETER)
     pair.deliver()
-    back = ChunkSend(2, 1, 25, 50, 0, 1, "worker-0", pair.carriers[0].address)
-    pair.target.take(msgspec.structs.replace(pair.lease(3, sends=(back,)), arriving=(), delivery=2))
+    pair.send_back()
     assert collect(pair.target) == [25, 0, 25, sum(range(25, 50))], "it is in the row of its holder"
-    pair.source.take(pair.lease(3, FIRST))
-    while pair.events.empty():
-        pair.carriers[1].while_waiting()
-    event = pair.events.get()
-    assert isinstance(event, PointsDelivered) and event.fault is None, event
     collect(pair.source)
     pair.source.take(pair.lease(4, FIRST, SECOND))
     assert collect(pair.source) == [25, 0, 25, sum(range(25, 50))], "with what its points remember"
+
+
+@both
+def test_a_chunk_that_was_given_up_is_visited_from_the_position_in_the_lease(
+    pair: Pair, algorithm: Algorithm
+) -> None:
+    """The worker has made a pass over the chunk and has given it up. The chunk comes back, but the
+    worker is ordered to send it on before it takes a lease with it. The move is given up then."""
+    visit_all(pair.source, PARAMETER)
+    pair.deliver()
+    pair.send_back()
+    on = ChunkSend(3, 1, 25, 50, 1, 2, "worker-1", pair.carriers[1].address)
+    pair.source.take(pair.lease(4, FIRST, sends=(on,)))
+    pair.source.take(pair.lease(5, SECOND))
+    visited, progress = pair.source.visit(1000, PARAMETER)
+    assert visited == 25 and progress == (ChunkProgress(1, 1, 0),), "no pass is left out"
 
 
 def test_a_chunk_that_is_too_large_to_be_sent_is_called_a_chunk(

@@ -2,10 +2,13 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.sim.model.points import SimPoints
-from polyrhythm.wire.messages import ChunkLease, Leased
+from polyrhythm.sim.model.statistics import ZERO, ChunkMemory, SimMemory
+from polyrhythm.sim.worker.visits import SimVisits
+from polyrhythm.wire.messages import Address, ChunkLease, ChunkSend, Leased
 
 
 @given(
@@ -84,3 +87,25 @@ def test_who_was_evicted_has_been_nowhere() -> None:
     assert cursor.visit(4) == 4
     cursor.take(lease(chunk, incarnation=2))
     assert cursor.visit(20) == 10
+
+
+def test_a_chunk_that_was_given_up_is_visited_from_the_position_in_the_lease() -> None:
+    """Kind statistics. The worker has made a pass over the chunk and has given it up. The chunk comes
+    back, but the worker is ordered to send it on before it takes a lease with it. The move is given
+    up then."""
+    visits = SimVisits()
+    visits.memory = SimMemory()
+    chunk = ChunkLease(0, 0, 10, 0, 0)
+    visits.lease = lease(chunk)
+    visits.take_lease(visits.lease)
+    visits.visit(10, 1)
+    visits.collect()
+    visits.take_lease(lease())
+    received = {0: ChunkMemory({}, ZERO)}
+    visits.take_received = lambda number: received.pop(number, None)
+    on = ChunkSend(1, 0, 0, 10, 1, 2, "worker-1", Address("", 0, "", ""))
+    visits.take_lease(structs.replace(lease(), sends=(on,)))
+    assert not received
+    visits.take_lease(lease(chunk))
+    visits.visit(20, 1)
+    assert visits.points == 10

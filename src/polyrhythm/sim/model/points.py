@@ -41,7 +41,7 @@ class SimPoints:
         """The number of points of each leased chunk."""
         self._at: dict[int, tuple[int, int]] = {}
         """This worker's position in every chunk that it has visited. Chunks that are no longer
-        leased to it are included."""
+        leased to it are included, unless their points are forgotten."""
         self._left: list[int] = []
         """The chunks of this pass that the worker has not begun. The last one in the list is
         next."""
@@ -66,6 +66,10 @@ class SimPoints:
             self._moved.clear()
         self._lease = lease
         self._lengths = {chunk.chunk: chunk.last - chunk.first for chunk in lease.chunks}
+        if known is not None:
+            # The position in a chunk is forgotten together with its points. Otherwise a worker that
+            # gets the chunk again, but first to send it on, would later begin at its old position.
+            self._at = {number: at for number, at in self._at.items() if number in known}
         for chunk in lease.chunks:
             been = self._at.get(chunk.chunk, (0, 0))
             if known is None:
