@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from tests.cluster.jobs.private_visits import WORKERS, points_of
 from tests.cluster.processes import Command, call, wait_until
+from tests.cluster.test_resume import kill_whole, newest, resume, visited
 
 JOB = Path(__file__).parent / "jobs" / "private_visits.py"
 EPOCHS = 3
@@ -79,6 +81,36 @@ def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path) -> N
         assert (visits(tmp_path, worker) == epochs).all()
     assert visits(tmp_path, 1).max() <= epochs
     assert visits(tmp_path, 1).min() > 1, "it was killed in its first pass"
+
+
+@pytest.mark.guarantee("job-killed", policies=("bsp",), k=(0,))
+@pytest.mark.parametrize("workers", [WORKERS, WORKERS - 1])
+def test_a_killed_job_continues_with_the_passes_that_each_worker_had_made(
+    tmp_path: Path, workers: int
+) -> None:
+    """All processes are killed when worker-1 has made its first pass and worker-0 has not. After
+    the resume, worker-1 announces its points before the others do. This must not end the first pass
+    of worker-0. A worker that does not come back keeps the visits of the checkpoint."""
+    with Command(
+        *(*FLAGS, "--epochs", EPOCHS, "--timer", "off", "--checkpoint-every", "9rounds"),
+        *("--set", "hold=0", "--set", "after=10", "--set", "first=1"),
+        cwd=tmp_path,
+    ) as command:
+        wait_until(lambda: (tmp_path / "held").exists(), "worker-0 waits in a batch")
+        wait_until(lambda: command.journal("checkpoint"), "the checkpoint of round 9")
+        kill_whole(command)
+    _, record = newest(command.run_dir)
+    least = {
+        f"worker-{n}": min(c.passes for c in record.chunks if c.holder == f"worker-{n}")
+        for n in range(WORKERS)
+    }
+    assert least == {"worker-0": 0, "worker-1": 1, "worker-2": 1}
+    resume(tmp_path, "--workers", workers, "--check")
+    for worker in range(workers):
+        assert (visits(tmp_path, worker) == EPOCHS).all(), worker
+    for worker in range(workers, WORKERS):
+        mine = tuple(chunk for chunk in record.chunks if chunk.holder == f"worker-{worker}")
+        assert visits(tmp_path, worker).sum() == visited(structs.replace(record, chunks=mine))
 
 
 @pytest.mark.parametrize(
