@@ -73,6 +73,14 @@ MIGRATION: tuple[Mutant, ...] = (
         "chunk.heir",
         f"{_MOVES}::test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arrived",
     ),
+    mutant(
+        "points-before-the-first-lease-are-dropped",
+        "A worker that has joined again drops points that came before its first lease.",
+        "core:Migration.lease",
+        "self._earlier.get(holder, self._numbers)",
+        "self._numbers",
+        f"{_MOVES}::test_a_lease_names_the_deliveries_to_earlier_incarnations_of_its_worker",
+    ),
     Mutant(
         "late-delivery-counts",
         "A report of a delivery that was given up completes a later one.",

@@ -74,6 +74,7 @@ def messages() -> list[m.Message]:
             copies=(3,),
             arriving=(4,),
             delivery=5,
+            earlier=3,
         ),
         m.Delivered(**IDENTITY, chunk=1, number=2, nbytes=3, fault=Reason("move-no-memory")),
         m.ChunkPart(

@@ -69,7 +69,7 @@ class Lookahead:
         if new:
             self._flush()
         anew = self._points.take(lease)
-        if new and self._moving is not None and self._moving.take(lease, anew=anew):
+        if new and self._moving is not None and self._moving.take(lease):
             # start the loader's processes again, because they lack the points that have arrived
             # since
             self._begin_loader()

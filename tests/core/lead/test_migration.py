@@ -338,3 +338,19 @@ def test_chunks_that_come_back_to_a_copy_when_the_job_ends_are_counted_as_kept()
     assert not job.sends(FAST), "the source has kept copies"
     (told,) = job.migration.ended(job.plan, last=True)
     assert told.reason == JOB_ENDS and told.chunks == 2
+
+
+def test_a_lease_names_the_deliveries_to_earlier_incarnations_of_its_worker() -> None:
+    job = Job()
+    job.move(3, SLOW, FAST)
+    job.plan.release([FAST])
+    job.migration.forget(job.plan, [FAST])
+    again = (FAST[0], 9)
+    job.migration.listening(again, "worker-1", Address("h", 1, "", ""))
+    job.plan.share([SLOW, again, THIRD])
+    job.migration.shared(job.plan)
+    job.begin(2, SLOW, again)
+    job.migration.listening(again, "worker-1", Address("h", 2, "", ""))
+    lease = job.migration.lease(job.plan, again)
+    assert (lease.earlier, lease.delivery) == (3, 5)
+    assert job.migration.lease(job.plan, SLOW).earlier == 0

@@ -270,3 +270,12 @@ def check(batch: Any, indices: list[int], x: list[float]) -> None:
     floats, whole = batch
     assert floats.tolist() == x and floats.dtype == torch.float32
     assert whole.tolist() == indices and whole.dtype == torch.int64
+
+
+def test_points_that_were_sent_to_an_earlier_incarnation_are_dropped() -> None:
+    received = ReceivedPoints()
+    receive(received, [[torch.zeros(2)]], number=4)
+    received.drop(3)
+    assert 7 in received
+    received.drop(4)
+    assert 7 not in received

@@ -65,6 +65,8 @@ class Migration:
         """Pairs of a source and a target between which points cannot be sent."""
         self._listening: dict[Holder, tuple[str, Address]] = {}
         """Per member that can receive points, its name and the address at which it receives them."""
+        self._earlier: dict[Holder, int] = {}
+        """Per member that can receive points, the highest number of a delivery before it could."""
         self._full: set[Holder] = set()
         """The members that have reported that they have no memory for further points."""
         self.adoptions = Adoptions()
@@ -98,6 +100,7 @@ class Migration:
     def listening(self, holder: Holder, name: str, address: Address) -> None:
         """The member receives points at this address."""
         self._listening[holder] = (name, address)
+        self._earlier.setdefault(holder, self._numbers)
 
     def targets(self, among: Iterable[Holder]) -> list[Holder]:
         """The members of `among` that can receive points."""
@@ -297,6 +300,7 @@ class Migration:
             self._copies.forget(member)
             self._full.discard(member)
             self._listening.pop(member, None)
+            self._earlier.pop(member, None)
         self._barred = {pair for pair in self._barred if not left & set(pair)}
         self.adoptions.forget(left)
 
@@ -340,6 +344,7 @@ class Migration:
             copies=copies,
             arriving=tuple(arriving),
             delivery=self._numbers,
+            earlier=self._earlier.get(holder, self._numbers),
             delivers=True,
         )
 

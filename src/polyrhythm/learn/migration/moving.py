@@ -40,11 +40,10 @@ class MovingPoints:
         )
         carrier.read, carrier.add = self._read, self._received.add
 
-    def take(self, lease: Leased, *, anew: bool) -> bool:
-        """The loop visits the chunks of this lease from now on. `anew`: the worker was evicted and
-        has joined again. Returns whether the set of received chunks has changed."""
-        if anew:
-            self._received.forget()
+    def take(self, lease: Leased) -> bool:
+        """The loop visits the chunks of this lease from now on. Returns whether the set of received
+        chunks has changed."""
+        self._received.drop(lease.earlier)
         needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
         self._received.keep(needed | {*lease.copies, *lease.arriving}, lease.delivery)
         chunks = ((each.chunk, self._points.of(each.first, each.last)) for each in lease.chunks)

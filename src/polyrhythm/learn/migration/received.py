@@ -116,10 +116,11 @@ class ReceivedPoints:
                     del self._arriving[key]
                     self._dropped.add(key[1])
 
-    def forget(self) -> None:
-        with self._lock:
-            self._chunks.clear()
-            self._arriving.clear()
+    def drop(self, delivery: int) -> None:
+        """Drop the points that came with deliveries up to this number: they were sent to an earlier
+        incarnation of this worker. *Points of its present incarnation may have come before its first
+        lease.*"""
+        self.keep((), delivery)
 
     def __contains__(self, chunk: int) -> bool:
         return chunk in self._chunks

@@ -214,7 +214,7 @@ class Chunks:
         if anew:
             self._chunks.clear()
             self._locked.clear()
-            self._received.forget()
+        self._received.drop(lease.earlier)
         leased = {each.chunk for each in lease.chunks}
         locked = {each.chunk for each in lease.sends} | {*lease.copies}
         self._locked |= {each: self._chunks[each] for each in locked & self._chunks.keys()}

@@ -4,7 +4,7 @@ As in the runtime, points are sent while both workers compute, and a worker that
 points of a chunk reports it at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event, Reason
@@ -18,7 +18,6 @@ class SimDeliveries:
     __slots__ = (
         "_channels",
         "_dial",
-        "_incarnation",
         "_memories",
         "_memory",
         "_point_nbytes",
@@ -50,7 +49,6 @@ class SimDeliveries:
         self._point_nbytes = point_nbytes
         self._memory = memory
         self._channels: dict[tuple[int, int], Channel] = {}
-        self._incarnation = 0
         self._sent: set[int] = set()
         """The numbers of the deliveries that were sent."""
         self.memory_of: Callable[[int], ChunkMemory | None] = lambda chunk: None
@@ -61,23 +59,18 @@ class SimDeliveries:
 
     def take(self, lease: m.Leased) -> None:
         """Send the chunks that this lease names, and drop the points that it does not need."""
-        if lease.incarnation != self._incarnation:
-            self._memories.clear()
-            # forget the points of an earlier incarnation, of which the lead knows nothing
-            self.received.clear()
-            self._incarnation = lease.incarnation
         if self.received:
-            self._drop_unneeded(lease)
+            self._drop_except((), lease.earlier)
+            needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
+            self._drop_except(needed | {*lease.copies, *lease.arriving}, lease.delivery)
         for send in lease.sends:
             if send.number not in self._sent:
                 self._sent.add(send.number)
                 self._send(send)
 
-    def _drop_unneeded(self, lease: m.Leased) -> None:
-        needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
-        needed |= {*lease.copies, *lease.arriving}
+    def _drop_except(self, needed: Collection[int], delivery: int) -> None:
         for chunk, (number, _) in list(self.received.items()):
-            if chunk not in needed and number <= lease.delivery:
+            if chunk not in needed and number <= delivery:
                 del self.received[chunk]
                 self._memories.pop(chunk, None)
 

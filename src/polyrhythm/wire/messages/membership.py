@@ -90,6 +90,9 @@ class Leased(Message, frozen=True, kw_only=True):
     """The chunks that other workers send to this one."""
     delivery: Amount = 0
     """The highest number of a delivery so far."""
+    earlier: Amount = 0
+    """Deliveries up to this number were sent to earlier incarnations of the worker, which drops their
+    points."""
     delivers: bool = False
     """Whether points are delivered from worker to worker. A worker that does not listen for points
     yet begins to listen, and says where (`Enrol`)."""
