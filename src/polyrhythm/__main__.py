@@ -1,5 +1,5 @@
 """`python -m polyrhythm` is the command `polyrhythm`."""
 
-from polyrhythm.cli.main import run
+from polyrhythm.cli.entry import run
 
 run()

@@ -31,7 +31,7 @@ class Finder:
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
-from polyrhythm.cli.main import run
+from polyrhythm.cli.entry import run
 sys.meta_path.insert(0, Finder())
 sys.argv = ["polyrhythm", "train", "digits"]
 run()
@@ -58,7 +58,9 @@ def test_a_signal_after_the_summary_does_not_change_the_status(
     assert (done.returncode, done.stdout, done.stderr) == (status, "the summary\n", "")
 
 
-@pytest.mark.parametrize("module", ["polyrhythm.cli.train", "polyrhythm.api.running"])
+@pytest.mark.parametrize(
+    "module", ["typer", "polyrhythm.core.text", "polyrhythm.cli.train", "polyrhythm.api.running"]
+)
 def test_ctrl_c_while_modules_are_imported_leaves_no_folder_and_no_traceback(
     tmp_path: Path, module: str
 ) -> None:

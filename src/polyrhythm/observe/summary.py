@@ -182,13 +182,16 @@ def summary_text(
 ) -> str:
     """The summary as text. The last sentence is advice, if there is any. `recorded`: whether the run
     has a journal."""
+    if not recorded and not result["ended"]:
+        return f"{result['job']}: stopped before it had begun"
     # the processes of a job that did not end by itself have not reported their last rounds
     known = "" if result["ended"] else "at least "
+    links = "" if result["link"] == "none" else f" over {result['link']} links"
     rows = [
         f"{result['job']}: {result['ended'] or 'did not end by itself'}",
         f"  {known}{result['rounds']} rounds, {result['contributions']} contributions,"
         f" {result['points']} points in {result['seconds']:.2f} s"
-        f" ({result['points_per_s']:.0f} points/s) over {result['link']} links",
+        f" ({result['points_per_s']:.0f} points/s){links}",
     ]
     rows += [f"  {name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
     if result["objective"] is not None:
