@@ -153,13 +153,20 @@ def test_a_checkpoint_knows_the_visits_of_every_worker(lost: bool) -> None:
     assert found.passes == 2
 
 
-def test_a_worker_that_resumes_first_does_not_end_the_passes_of_the_others() -> None:
+def resumed_by_the_first() -> PrivatePlan:
+    """A job of four passes resumes. Worker A, which had made all of them, has announced its data set;
+    worker B had made one."""
     plan = plan_of(a=40, b=60)
     visit(plan, A, 4)
     visit(plan, B, 1)
     record = Record(number=1, round=9, points=100, passes=1, chunks=plan.recorded({A: "a", B: "b"}))
     found = PrivatePlan.recovered(record, 4)
     found.enrol("a", A, 40, 1)
+    return found
+
+
+def test_a_worker_that_resumes_first_does_not_end_the_passes_of_the_others() -> None:
+    found = resumed_by_the_first()
     assert found.passes == 1 and not found.done
     found.enrol("b", B, 60, 1)
     found.check()
@@ -169,11 +176,6 @@ def test_a_worker_that_resumes_first_does_not_end_the_passes_of_the_others() -> 
 
 
 def test_a_resumed_job_does_not_wait_for_the_data_of_workers_that_are_not_there() -> None:
-    plan = plan_of(a=40, b=60)
-    visit(plan, A, 4)
-    visit(plan, B, 1)
-    record = Record(number=1, round=9, points=100, passes=1, chunks=plan.recorded({A: "a", B: "b"}))
-    found = PrivatePlan.recovered(record, 4)
-    found.enrol("a", A, 40, 1)
+    found = resumed_by_the_first()
     found.expect(["a"])
     assert found.passes == 4 and found.done

@@ -33,8 +33,8 @@ class Chunk:
     """The number of the last progress report about this chunk. The reports about all chunks are
     numbered together, so a higher number means a later visit."""
     remembered: int = 0
-    """Kind statistics: how many visits the chunk had since no member knew its points. The sum contains
-    as many of its points, and no point twice."""
+    """Kind statistics: how many visits the chunk has had since a member got it without the memory of its
+    points. As many of its points are in the sum, or all of them if there were more visits."""
 
     @property
     def points(self) -> int:

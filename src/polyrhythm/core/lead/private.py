@@ -61,8 +61,8 @@ class PrivatePlan(DataPlan):
         """Per member, its data set."""
         self._floor = 0
         self._expected: set[_DataSet] = set()
-        """The data sets of a checkpoint that can still come back in time: their passes are not over
-        before. Without them, a worker that comes back first and has made more passes than the others
+        """The data sets of the checkpoint whose workers may still announce them. Until then their passes
+        count: otherwise a worker that comes back first, and has made more passes than the others,
         would end the passes of the others."""
         self._checked = 0
         """The number of points in all chunks when `check` was last called."""
