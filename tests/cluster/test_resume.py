@@ -26,6 +26,7 @@ from tests.commands.start import run
 JOBS = Path(__file__).parent / "jobs"
 EPOCHS, POINTS = 3, 360
 VISITS = (JOBS / "counted_visits.py", "--updater", "addition", "--set", f"points={POINTS}")
+VISITS += ("--set", "batch=20")
 
 
 def resume(cwd: Path, *args: object, name: str = "resumed") -> dict[str, Any]:
@@ -70,19 +71,19 @@ def visited(record: Record) -> int:
 def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
     tmp_path: Path, optimizer: str, exactly: bool
 ) -> None:
-    """The job continues on two servers in place of three. After 30 rounds of bsp in all, the
+    """The job continues on two servers in place of three. After 15 rounds of bsp in all, the
     parameters differ by at most 1e-5. With --deterministic they are equal bit for bit."""
-    job = (JOBS / "convex.py", "--rounds", 30, "--workers", 3, "--set", f"optimizer={optimizer}")
+    job = (JOBS / "convex.py", "--rounds", 15, "--workers", 3, "--set", f"optimizer={optimizer}")
     job += ("--deterministic",) if exactly else ()
     whole = call("train", *job, "--servers", 3, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    regular = ("--checkpoint-every", "2rounds", "--min-step", "40ms")
+    regular = ("--checkpoint-every", "2rounds", "--min-step", "80ms")
     with Command(*job, "--servers", 3, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)
-    assert newest(command.run_dir)[1].round < 30
+    assert newest(command.run_dir)[1].round < 15
     result = resume(tmp_path, "--servers", 2)
-    assert result["rounds"] == 30
+    assert result["rounds"] == 15
     before = load_file(tmp_path / "runs" / "whole" / "model.safetensors")
     after = load_file(tmp_path / "runs" / "resumed" / "model.safetensors")
     assert before.keys() == after.keys()
@@ -98,20 +99,20 @@ def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers
 ) -> None:
     local = ("--set", "local=1", "--kind", "local") if sync in ("psp", "fsp") else ()
     job = (*VISITS, "--sync", sync, *local)
-    goal = ("--epochs", EPOCHS, "--workers", 4, "--servers", 2, "--min-step", "60ms")
+    goal = ("--epochs", EPOCHS, "--workers", 2, "--servers", 2, "--min-step", "100ms")
     with Command(*job, *goal, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)
     _, record = newest(command.run_dir)
     assert 0 < visited(record) < EPOCHS * POINTS
-    assert {chunk.holder for chunk in record.chunks} == {f"worker-{n}" for n in range(4)}
-    result = resume(tmp_path, "--workers", 6, "--check")
+    assert {chunk.holder for chunk in record.chunks} == {"worker-0", "worker-1"}
+    result = resume(tmp_path, "--workers", 3, "--check")
     assert visited(record) + result["points"] == EPOCHS * POINTS
     if sync == "fsp":
         # fsp scales each local step by the size of its micro-batch, so the blocks are not numbers of
         # visits
         return
-    for name in (f"worker-{n}" for n in range(6)):
+    for name in (f"worker-{n}" for n in range(3)):
         for block in torch.load(tmp_path / f"{name}.final.pt"):
             assert (block == EPOCHS).all(), (name, block[block != EPOCHS])
 
@@ -119,7 +120,7 @@ def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers
 def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -> None:
     job = (*VISITS, "--epochs", EPOCHS, "--workers", 3)
     with Command(
-        *job, "--servers", 2, "--min-step", "60ms", "--checkpoint-every", "2rounds", cwd=tmp_path
+        *job, "--servers", 2, "--min-step", "100ms", "--checkpoint-every", "2rounds", cwd=tmp_path
     ) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)
@@ -142,7 +143,7 @@ def test_a_resumed_job_with_replicas_keeps_all_of_its_servers(tmp_path: Path) ->
     its link to the lead for a link to an earlier incarnation of the lead's server, or it would dial
     that server again."""
     job = (*VISITS, "--epochs", EPOCHS, "--workers", 2)
-    regular = ("--servers", 3, "--replicas", 1, "--min-step", "60ms")
+    regular = ("--servers", 3, "--replicas", 1, "--min-step", "100ms")
     with Command(*job, *regular, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         kill_whole(command)
@@ -173,7 +174,7 @@ def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
 
 def test_a_job_resumes_under_another_policy_of_its_kind(tmp_path: Path) -> None:
     job = (*VISITS, "--epochs", EPOCHS, "--workers", 2)
-    regular = ("--servers", 2, "--min-step", "60ms", "--checkpoint-every", "2rounds")
+    regular = ("--servers", 2, "--min-step", "100ms", "--checkpoint-every", "2rounds")
     with Command(*job, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)
@@ -193,7 +194,7 @@ def test_the_ledger_is_exact_across_a_resume(tmp_path: Path, sync: str) -> None:
     record, and no others. After the resume, every acknowledged contribution is in every slice
     once."""
     flags = ("--sync", sync, "--updater", "addition", "--set", f"columns={ONCE}")
-    job = (JOBS / "ledger.py", *flags, "--workers", 2, "--servers", 3, "--min-step", "5ms")
+    job = (JOBS / "ledger.py", *flags, "--workers", 2, "--servers", 3, "--min-step", "20ms")
     regular = ("--checkpoint-every", "5rounds", "--max-seconds", 60)
     with Command(*job, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
