@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 POINTS = 603
-_UNTIL_GO_S = 0.3
+_UNTIL_GO_S = 0.5
 """The duration of a step until the file `go` exists."""
-_STEPS_UNTIL_GO = 100
-"""A worker that has made more steps than this waits for the file. Three workers have 363 steps in
+_STEPS_UNTIL_GO = 60
+"""A worker that has made more steps than this waits for the file. Three workers have 228 steps in
 three passes, so the job has not reached its goal while they wait."""
 
 
@@ -21,7 +21,7 @@ def main(worker):
     Path(f"{worker.name}.pid").write_text(str(os.getpid()))
     number = 0
     with open(f"{worker.name}.book", "a", buffering=1) as book:
-        for (points,) in worker.batches((torch.ones(POINTS, 8),), batch_size=5):
+        for (points,) in worker.batches((torch.ones(POINTS, 8),), batch_size=8):
             time.sleep(0 if os.path.exists("go") else _UNTIL_GO_S)
             while number > _STEPS_UNTIL_GO and not os.path.exists("go"):
                 time.sleep(0.1)
