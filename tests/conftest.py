@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 from tests.commands.forking import pytest_unconfigure, pytest_xdist_setupnodes  # noqa: F401
 from tests.commands.start import WarmForkServers
@@ -53,10 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep garbage collection from searching the modules and tests again and again. Switch oneDNN off:
-    on ARM it takes several times longer than torch itself for the small layers of tests."""
+    """Keep garbage collection from searching the modules and tests again and again. Let torch, numpy
+    and scikit-learn use one thread: the test processes already keep all processors busy, and threads
+    that wait for each other spin. Switch oneDNN off: on ARM it takes several times longer than torch
+    itself for the small layers of tests."""
     if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
         sys.modules["torch"].backends.mkldnn.enabled = False
+    threadpool_limits(1)
     gc.enable()
     gc.collect()
     gc.freeze()

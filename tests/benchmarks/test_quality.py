@@ -19,7 +19,12 @@ from tests.commands import start
 MARGIN = 0.04
 
 
-PASSES = {"fsp --kind gradient": None, "psp --kind local": None, "ssp:8 --kind local": 9}
+PASSES = {
+    "asp --kind local": 9,
+    "fsp --kind gradient": None,
+    "psp --kind local": None,
+    "ssp:8 --kind local": 9,
+}
 """The number of passes of each policy that does not make six. None: the job's own number of
 passes."""
 

@@ -56,8 +56,3 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     yield place
     for copies in place.made:
         copies.close()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_torch_thread() -> None:
-    torch.set_num_threads(1)

@@ -169,7 +169,6 @@ def _resident_kb() -> int:
 def test_no_link_breaks_a_server(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers, members, servers and operators send arbitrary inputs to a job in this process. Its
     honest worker continues to train."""
-    torch.set_num_threads(1)
     site, sent, number, before_kb = Site(sync), 0, 0, 0
     try:
         site.trains_on()
