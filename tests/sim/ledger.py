@@ -37,12 +37,14 @@ from tests.sim.staged_run import Run
 _K = 211
 _REPEATED = 0.05
 _SERVERS_CHANGED = ("server-joined", "server-lost")
-_RESTORED_S = 1.0
-"""The time after which lost copies must be restored: about ten times as long as copying takes
+_RESTORED_S = 0.5
+"""The time after which lost copies must be restored: about five times as long as copying takes
 here."""
-_CALM_S = 1.3
+_CALM_S = 0.7
 """How long a run with failing servers continues after its last event. If a server joins with the
 last event, it must have its copies before the end of the run."""
+_LONG_CALM_S = 1.3
+"""The same for seeds that have found a fault in a longer run."""
 Block = Counter[tuple[int, int]]
 """Per element, the sum that was added to it."""
 
@@ -229,8 +231,11 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         yield books
 
 
-def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> str:
-    """A job in which many workers fail. The first worker does not fail, so that the job can end."""
+def scenario(
+    sync: str, seed: int, limit: str = "1h", kind: str = "local", *, found: bool = False
+) -> str:
+    """A job in which many workers fail. The first worker does not fail, so that the job can end.
+    `found`: the seed has found a fault, in a job with more slices."""
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
     sync, _, patience = sync.partition(" abandon ")
@@ -250,7 +255,7 @@ def scenario(sync: str, seed: int, limit: str = "1h", kind: str = "local") -> st
         batch = {rng.choice([5, 8, 16])}
         servers = {rng.randint(1, 3)}
         model = "200kB"
-        slice = "{rng.choice(["40kB", "60kB"])}"
+        slice = "{rng.choice(["40kB", "60kB"] if found else ["70kB", "100kB"])}"
         heartbeat = "50ms"
         limit = "{limit}"
         [link]
@@ -291,10 +296,10 @@ def _event(at_ms: float, what: str, worker: int | None = None, server: int | Non
     return text + ("" if server is None else f"server = {server}\n")
 
 
-def storm(sync: str, seed: int, kind: str = "local") -> str:
+def storm(sync: str, seed: int, kind: str = "local", *, found: bool = False) -> str:
     """A job in which servers fail too: at most as many at once as a slice has replicas. There is
     enough time between two failures to restore the copies. The lead's server and the first worker
-    do not fail."""
+    do not fail. `found`: the seed has found a fault, in a longer job with more slices."""
     rng = random.Random(f"servers {sync} {seed}")
     replicas = rng.choice([1, 1, 2])
     servers = replicas + rng.randint(2, 3)
@@ -311,7 +316,7 @@ def storm(sync: str, seed: int, kind: str = "local") -> str:
         servers = {servers}
         replicas = {replicas}
         model = "60kB"
-        slice = "{rng.choice(["8kB", "15kB"])}"
+        slice = "{rng.choice(["8kB", "15kB"] if found else ["12kB", "20kB"])}"
         heartbeat = "50ms"
         limit = "60s"
         [link]
@@ -335,7 +340,8 @@ def storm(sync: str, seed: int, kind: str = "local") -> str:
             text += _worker_fault(rng, at_ms + rng.uniform(-10, 40))
         at_ms = restored_ms + rng.uniform(400, 700)
     last_s = max(at_s for at_s in _times_s(text) if at_s < longest_s)
-    return text.replace("MAX_TIME", f"{min(longest_s, last_s + _CALM_S):.3f}s")
+    calm_s = _LONG_CALM_S if found else _CALM_S
+    return text.replace("MAX_TIME", f"{min(longest_s, last_s + calm_s):.3f}s")
 
 
 def _times_s(text: str) -> list[float]:
@@ -377,12 +383,18 @@ def _worker_fault(rng: random.Random, at_ms: float) -> str:
 
 
 def keep_books(
-    sync: str, seed: int, *, check: bool = True, servers: bool = False, limit: str = "1h"
+    sync: str,
+    seed: int,
+    *,
+    check: bool = True,
+    servers: bool = False,
+    limit: str = "1h",
+    found: bool = False,
 ) -> Run:
     """Run one scenario and check its books at the end. `check`: also check machines and servers
     after every event. `servers`: servers fail too. `limit`: the longest time that a run without
-    failing servers may take."""
-    text = storm(sync, seed) if servers else scenario(sync, seed, limit)
+    failing servers may take. `found`: see `scenario`."""
+    text = storm(sync, seed, found=found) if servers else scenario(sync, seed, limit, found=found)
     run, books = run_booked(text, seed, check=check)
     assert books.counted
     assert (

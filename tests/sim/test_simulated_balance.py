@@ -163,11 +163,11 @@ class Visits:
 
 def text_of(seed: int) -> str:
     """In every second scenario with local steps, servers fail too."""
-    sync, kind = MODES[seed % len(MODES)]
+    (sync, kind), found = MODES[seed % len(MODES)], seed in FOUND
     if kind == "local" and seed // len(MODES) % 2:
-        text = storm(sync, seed, kind)
+        text = storm(sync, seed, kind, found=found)
     else:
-        text = scenario(sync, seed, kind=kind)
+        text = scenario(sync, seed, kind=kind, found=found)
         if sync != "bsp":
             text = text.replace("epochs = 2\n", "epochs = 3\n")
     return text.replace("[job]\n", '[job]\nmigrate = "lease"\n', 1)

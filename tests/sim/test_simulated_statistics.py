@@ -44,9 +44,10 @@ def text_of(seed: int) -> str:
     points move from worker to worker together with their memory."""
     sync = SYNCS[seed % len(SYNCS)]
     moves = '[job]\nmigrate = "full"\n' if seed % 3 == 2 else "[job]\n"
+    found = seed in FOUND
     if seed // len(SYNCS) % 2:
-        return storm(sync, seed, KIND).replace("[job]\n", moves, 1)
-    text = scenario(sync, seed, kind=KIND).replace("[job]\n", moves, 1)
+        return storm(sync, seed, KIND, found=found).replace("[job]\n", moves, 1)
+    text = scenario(sync, seed, kind=KIND, found=found).replace("[job]\n", moves, 1)
     # under bspb and bspv a round is a large part of a pass, so a job needs more passes
     epochs = {"bspb": 6, "bspv": 4}.get(sync, 2)
     return text.replace("epochs = 2\n", f"epochs = {epochs}\n")
