@@ -32,7 +32,7 @@ STOP = '[[events]]\nat = "{at}"\nwhat = "{what}"\nserver = 0\n'
 
 
 def text(
-    sync: str, step: str = "10ms", rounds: int = 500, bandwidth: str = "1Gbit", **events: str
+    sync: str, step: str = "30ms", rounds: int = 170, bandwidth: str = "1Gbit", **events: str
 ) -> str:
     kind = "local" if sync == "psp" else "gradient"
     job = JOB.format(sync=sync, kind=kind, rounds=rounds, step=step, bandwidth=bandwidth)
@@ -117,7 +117,7 @@ def test_a_worker_that_was_stopped_for_longer_than_the_timeout_does_not_end_for_
     stop_s: int,
 ) -> None:
     stop = '[[events]]\nat = "{at}"\nwhat = "{what}"\nworker = "worker-1"\n'
-    step_ms = 10 if stop_s < 60 else 100
+    step_ms = 40 if stop_s < 60 else 200
     job = text("asp", step=f"{step_ms}ms", rounds=(stop_s + 8) * 1000 // step_ms)
     job += stop.format(at="3s", what="stop") + stop.format(at=f"{stop_s + 3}s", what="continue")
     run = Run(job, check=False)

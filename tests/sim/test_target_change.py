@@ -17,7 +17,7 @@ kind = "{kind}"
 local_steps = {local_steps}
 target_change = {bound}
 points = {points}
-batch = 10
+batch = 20
 servers = 2
 replicas = 1
 model = "100kB"
@@ -27,11 +27,11 @@ halving = 1200
 at_once = 100000
 [[workers]]
 count = 2
-step = "2ms"
+step = "4ms"
 step_noise = 0.1
 [[workers]]
 name = "slow"
-step = "8ms"
+step = "16ms"
 {after}
 """
 POLICIES = [
@@ -48,7 +48,7 @@ POLICIES = [
 ]
 CHANGES = {
     "a worker dies": '[[events]]\nat = "350ms"\nwhat = "crash"\nworker = "slow"',
-    "a worker joins": '[[workers]]\nname = "late"\nstep = "3ms"\njoin = "250ms"',
+    "a worker joins": '[[workers]]\nname = "late"\nstep = "6ms"\njoin = "250ms"',
     "a worker leaves": '[[events]]\nat = "225ms"\nwhat = "leave"\nworker = "worker-1"',
 }
 
