@@ -5,6 +5,7 @@ other examples. Failed tests are listed at the end with the command that repeats
 """
 
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+from tests.commands.collected_tests import COLLECTED
 from tests.commands.forking import pytest_unconfigure, pytest_xdist_setupnodes  # noqa: F401
 from tests.commands.start import WarmForkServers
 from tests.order import ordered
@@ -53,14 +55,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = ordered(items, processes)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep garbage collection from searching the modules and tests again and again. Let torch, numpy
     and scikit-learn use one thread: the test processes already keep all processors busy, and threads
     that wait for each other spin. Switch oneDNN off: on ARM it takes several times longer than torch
-    itself for the small layers of tests."""
+    itself for the small layers of tests. Import what the first optimizer needs before test processes
+    are forked, because it takes 1.3 s."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
         sys.modules["torch"].backends.mkldnn.enabled = False
+        if getattr(session.config, "workerinput", {}).get("workerid") == COLLECTED:
+            importlib.import_module("polyrhythm.tensors.optimizers").load_optimizers()
     threadpool_limits(1)
     gc.enable()
     gc.collect()
