@@ -38,10 +38,10 @@ _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizers() -> None:
-    """Import the modules that torch imports when a process makes its first optimizer. There are
-    hundreds of such modules. Importing them takes seconds, in which no heartbeat is sent. So a
-    process calls this before it joins a job."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    """Import the modules that torch imports when a process makes its first optimizer and uses it.
+    There are hundreds of such modules. Importing them takes seconds, in which no heartbeat is sent.
+    So a process calls this before it joins a job."""
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0).zero_grad()
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
