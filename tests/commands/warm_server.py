@@ -380,20 +380,24 @@ which no object refers."""
 def _warm_up() -> None:
     """Import the modules that commands and the processes of jobs import. Run nothing that starts a
     thread."""
+    import encodings.idna  # noqa: F401  # `socket.getaddrinfo` imports this module
+
     import torch
+    import torch.utils.serialization.config  # `torch.save` imports this module
 
     import polyrhythm.api.running
     import polyrhythm.engines.child
     import polyrhythm.engines.local
     import polyrhythm.engines.standalone_server
-    import polyrhythm.engines.standalone_worker  # noqa: F401
+    import polyrhythm.engines.standalone_worker
+    import polyrhythm.learn.pointwise.runner  # noqa: F401
     from polyrhythm.cli.main import make_app
+    from polyrhythm.tensors.optimizers import load_optimizers
 
     make_app()  # building the commands imports their modules
     with contextlib.suppress(ImportError):
         importlib.import_module("typer._adapters")  # typer imports this module for its first flag
-    # The first optimizer of a process imports a large part of torch.
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    load_optimizers()
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # as in tests/conftest.py
     _read_sources()
 
@@ -448,12 +452,11 @@ def use_huge_pages() -> None:
 
 
 def _keep_finalizers_for_later_objects() -> None:
-    """Switch off the finalizers of all objects that the warm server has made, so that a command
-    does not run them at its end. torch has many such objects. To free them would take a command 50
-    ms, because the memory pages of these objects, which it shares with the warm server, would be
+    """Forget the finalizers of all objects that the warm server has made, so that a command does
+    not run them at its end. torch has many such objects. To free them would take a command 50 ms,
+    because the memory pages of these objects, which it shares with the warm server, would be
     copied."""
-    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        each.atexit = False
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
 
 
 class _QuickEnd:
@@ -479,6 +482,7 @@ class _QuickEnd:
 
 
 if __name__ == "__main__":
+    gc.disable()  # imports make little garbage
     quick_end = _QuickEnd()
     mark_at = _libc.getenv(MARK.encode())
     subprocess.Popen = WarmPopen  # type: ignore[misc]
@@ -486,6 +490,7 @@ if __name__ == "__main__":
     _build_commands()
     gc.collect()
     gc.freeze()
+    gc.enable()
     _keep_finalizers_for_later_objects()
     # Python's cache of type attributes refers to names. A child that replaces an entry of this cache
     # would copy the memory page of the old name.
