@@ -23,9 +23,10 @@ def command() -> list[str]:
 
 def main() -> int:
     given = dict(os.environ)
-    # torchrun sets this variable. With the variable, this process would not find the warm server of
-    # the test run.
-    os.environ.pop("OMP_NUM_THREADS", None)
+    # torchrun sets these variables. With them, this process would not find the warm server of the
+    # test run, and would start another one.
+    for name in ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"):
+        os.environ.pop(name, None)
     sys.path[0] = str(ROOT)
     from tests.commands.start import start_script
 
