@@ -34,6 +34,8 @@ class Book:
         self.acknowledged: list[int] = []
 
     def look(self) -> None:
+        if os.stat(self._path).st_size == self._read:
+            return
         with self._path.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -60,8 +62,12 @@ class JobWorkers:
     def read(self) -> None:
         """Read the lines that were added to the journal and the books since the last call."""
         self.lines += self._journal.new_lines()
-        for path in self.command.cwd.glob("*.book"):
-            self.books.setdefault(path.stem, Book(path)).look()
+        for file in os.listdir(self.command.cwd):
+            name = file.removesuffix(".book")
+            if name != file and name not in self.books:
+                self.books[name] = Book(self.command.cwd / file)
+        for book in self.books.values():
+            book.look()
 
     def look(self) -> None:
         """Read journal and books, and advance every fault that is under way."""
@@ -76,7 +82,7 @@ class JobWorkers:
             self.look()
             return done()
 
-        wait_until(looked, f"{what}; under way: {sorted(self._under_way)}")
+        wait_until(looked, f"{what}; under way: {sorted(self._under_way)}", pause_s=0.02)
 
     def until_calm(self) -> None:
         self.until(lambda: not self._under_way, "every fault has been recovered from")
