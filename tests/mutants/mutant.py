@@ -153,7 +153,7 @@ def patches(mutant: Mutant, package: Path) -> list[Patch] | None:
         changed.append((place, tuple(_name_of(change).split("."))))
     found = []
     for place, names in changed:
-        tree = ast.Module([*_imports(place.path), *statements[place].body], [])
+        tree = ast.Module([*_imports(place.path), *_alone(statements[place].body, names)], [])
         code = _code_of(compile(tree, str(place.path), "exec", dont_inherit=True), names)
         if code is None:
             return None
@@ -165,6 +165,21 @@ def patches(mutant: Mutant, package: Path) -> list[Patch] | None:
 
 def _head(definition: ast.FunctionDef) -> list[str]:
     return [ast.dump(part) for part in (definition.args, *definition.decorator_list)]
+
+
+def _alone(body: Sequence[ast.stmt], names: Sequence[str]) -> list[ast.stmt]:
+    """The definition of the function with this name, without the other methods of its classes. They do
+    not change its code, and compiling them takes time."""
+    name, *inner = names
+    found: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, _Definition) and _name(node) == name:
+            if isinstance(node, ast.ClassDef) and inner:
+                alone = ast.ClassDef(node.name, [], [], _alone(node.body, inner), [])
+                found.append(ast.copy_location(alone, node))
+            else:
+                found.append(node)
+    return found
 
 
 def _code_of(code: CodeType, names: Sequence[str]) -> CodeType | None:
