@@ -14,8 +14,9 @@ EPOCHS = 6
 def train(folder: Path, *flags: object) -> list[dict[str, object]]:
     """Train with one slow worker of three; return the journal."""
     done = call(
-        *("train", JOBS / "counted_visits.py", "--updater", "addition", "--min-step", "10ms"),
+        *("train", JOBS / "counted_visits.py", "--updater", "addition", "--min-step", "20ms"),
         *("--sync", "fsp", "--interval", "60ms", "--kind", "local", "--set", "local=1"),
+        *("--set", "batch=20"),
         *("--workers", 3, "--servers", 2, "--slow", "2=4x", "--check", "--quiet"),
         *("--epochs", EPOCHS, "--name", "run", *flags),
         cwd=folder,

@@ -19,7 +19,7 @@ def main(worker):
     torch.manual_seed(worker.seed)
     model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 1))
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.001))
-    inputs = torch.randn(800, 16)
+    inputs = torch.randn(320, 16)
     targets = inputs.sum(1, keepdim=True)
     accuracies = {4: 0.2, 8: 0.9, 12: 0.3, 16: 0.7}
     for step, (x, y) in enumerate(worker.batches((inputs, targets), batch_size=8)):

@@ -18,6 +18,7 @@ from tools.s3_server import S3Server
 
 EPOCHS = 3
 JOB = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS)
+JOB += ("--set", "batch=20")
 
 
 def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
@@ -25,7 +26,7 @@ def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
 ) -> None:
     """The job trains on while the server is stopped, and makes checkpoints again afterwards. All
     its processes are then killed, and the job resumes with other numbers of servers and workers."""
-    size = ("--workers", 2, "--servers", 2, "--min-step", "100ms")
+    size = ("--workers", 2, "--servers", 2, "--min-step", "200ms")
     store = ("--store", s3_url, "--checkpoint-every", "2rounds")
     # The command opens the store before it forks, so it needs processes that were forked earlier
     # (`spares`).
