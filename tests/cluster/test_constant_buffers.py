@@ -22,7 +22,7 @@ def said(folder: Path, name: str) -> dict[str, Any]:
     ("sync", "kind"), [("bsp", "gradient"), ("asp", "local"), ("psp", "local")]
 )
 def test_over_tcp_a_constant_buffer_is_received_once(tmp_path: Path, sync: str, kind: str) -> None:
-    flags = ["--workers", 2, "--servers", 2, "--link", "tcp", "--rounds", 30, "--kind", kind]
+    flags = ["--workers", 2, "--servers", 2, "--link", "tcp", "--rounds", 12, "--kind", kind]
     done = call("train", JOB, "--sync", sync, *flags, "--max-seconds", 60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("worker-0", "worker-1"):

@@ -46,8 +46,8 @@ def test_a_worker_that_joins_gets_its_share_and_the_points_of_a_version_stay_the
 ) -> None:
     """The worker joins while the others compute on version 8, or soon after. In its first rounds it
     waits for its chunks, so these rounds lack its share of the points."""
-    rounds = 80
-    more = ("--rounds", rounds, "--min-step", "20ms", "--set", "until=go", *FLAGS)
+    rounds = 40
+    more = ("--rounds", rounds, "--min-step", "45ms", "--set", "until=go", *FLAGS)
     with Command(*(JOB, "--workers", 2, "--servers", 2, *more), cwd=tmp_path) as command:
         wait_until(lambda: (tmp_path / "held").exists(), "worker-1 waits in a batch")
         command.join("--name", "late")

@@ -15,9 +15,9 @@ from polyrhythm.store.objects import open_store
 from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import JOBS, call_resume, kill_whole, newest, resume
 
-ROUNDS = 60
+ROUNDS = 30
 JOB = (JOBS / "kept_states.py", "--rounds", ROUNDS, "--workers", 2, "--deterministic")
-REGULAR = ("--checkpoint-every", "10rounds", "--min-step", "10ms", "--set", "out=first")
+REGULAR = ("--checkpoint-every", "5rounds", "--min-step", "40ms", "--set", "out=first")
 
 
 def ended(cwd: Path, name: str) -> dict[str, object]:
@@ -67,7 +67,7 @@ def test_every_policy_keeps_the_state(tmp_path: Path, sync: str) -> None:
     if sync in ("ssp:2", "asp", "bspb"):
         (keeper,) = (worker for worker in record.workers if worker.name == "worker-0")
         assert steps * 20 == keeper.points, "one step per batch that is in the checkpoint"
-    assert state[".rates"] == pytest.approx([0.02 * 0.7 ** (steps // 15)])
+    assert state[".rates"] == pytest.approx([0.02 * 0.7 ** (steps // 7)])
 
 
 def test_if_the_keeper_dies_its_successors_state_is_kept(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_damaged_state_makes_the_checkpoint_before_it_the_newest(tmp_path: Pat
     assert f"checkpoint {checkpoint.number} is not used" in done.stderr
     first = ended(tmp_path, "first-worker-0")
     assert first["resumed"]
-    assert len(first["rates"]) == ROUNDS - record.round + 10  # type: ignore[arg-type]
+    assert len(first["rates"]) == ROUNDS - record.round + 5  # type: ignore[arg-type]
 
 
 def test_a_value_that_cannot_be_kept_ends_the_job_with_its_path(tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_a_job_that_rolls_back_after_a_loss_continues_with_the_state(tmp_path: P
     rates: list[float] = found["rates"]  # type: ignore[assignment]
     assert 0 < len(rates) < ROUNDS
     first = ROUNDS - len(rates)
-    assert rates == pytest.approx([0.02 * 0.7 ** (n // 15) for n in range(first, ROUNDS)])
+    assert rates == pytest.approx([0.02 * 0.7 ** (n // 7) for n in range(first, ROUNDS)])

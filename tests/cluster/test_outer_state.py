@@ -13,7 +13,7 @@ from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import kill_whole, newest, resume
 
 CONVEX = Path(__file__).parent / "jobs" / "convex.py"
-ROUNDS = 40
+ROUNDS = 24
 JOB = (
     *(CONVEX, "--set", "optimizer=slow", "--workers", 3, "--rounds", ROUNDS, "--timer", "off"),
     *("--local-steps", 2, "--outer", "nesterov:lr=0.7,momentum=0.9", "--kind", "local"),
@@ -53,7 +53,7 @@ def assert_undisturbed(right: dict[str, torch.Tensor], cwd: Path, run: str) -> N
 def test_a_server_that_is_killed_loses_nothing_of_the_outer_optimizer(
     right: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    flags = ("--servers", 3, "--replicas", 1, "--min-step", "50ms", "--quiet")
+    flags = ("--servers", 3, "--replicas", 1, "--min-step", "80ms", "--quiet")
     with Command(*JOB, *flags, cwd=tmp_path) as command:
         wait_until(lambda: last_round(command) >= 5, "5 rounds")
         os.kill(command.servers()[1], signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_a_job_that_is_killed_continues_with_the_outer_optimizer(
     right: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     """The resumed job continues on another number of servers."""
-    regular = ("--checkpoint-every", "4rounds", "--min-step", "50ms", "--servers", 3)
+    regular = ("--checkpoint-every", "4rounds", "--min-step", "80ms", "--servers", 3)
     with Command(*JOB, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
         kill_whole(command)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.cluster.processes import Command, call, wait_until
 from tests.cluster.test_resume import JOBS, kill_whole, newest, resume
 
-ROUNDS = 40
+ROUNDS = 16
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sparse-adam"])
@@ -24,7 +24,7 @@ def test_a_killed_job_with_rows_ends_with_the_bits_of_an_uninterrupted_one(
     whole = call("train", *job, "--servers", 2, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert "made dense" not in whole.stderr
-    regular = ("--checkpoint-every", "4rounds", "--min-step", "100ms")
+    regular = ("--checkpoint-every", "4rounds", "--min-step", "200ms")
     with Command(*job, "--servers", 2, *regular, cwd=tmp_path) as command:
         wait_until(lambda: command.journal("checkpoint"), "a checkpoint")
         kill_whole(command)

@@ -37,7 +37,7 @@ def test_a_killed_worker_does_not_make_the_fit_worse(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_first_rounds_do_not_make_the_fit_worse(tmp_path: Path) -> None:
-    more = ("--kind", "statistics", "--sync", "fsp", "--workers", 4, "--epochs", 16, "--json")
+    more = ("--kind", "statistics", "--sync", "fsp", "--workers", 4, "--epochs", 10, "--json")
     with Command(JOB, *more, "--interval", "20ms", "--min-step", "10ms", cwd=tmp_path) as command:
         assert command.wait(90) == 0, command.stderr()
     assert objectives(command)[0] < LOWEST

@@ -18,7 +18,7 @@ def main(worker):
     torch.nn.init.zeros_(model.weight)
     torch.nn.init.zeros_(model.bias)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9))
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=15, gamma=0.7)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.7)
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     worker.keep(scheduler=scheduler, ema=ema)
     rates = []
