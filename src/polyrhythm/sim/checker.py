@@ -46,10 +46,10 @@ class Checker:
     def told_lead(self, message: m.Message) -> None:
         """The lead has received this message. If it says that a contribution has arrived at a
         server, that server must have the contribution."""
-        given = (message.worker, message.incarnation, message.sequence)
         if isinstance(message, m.Trailer):
-            self._trailers.add(given)
+            self._trailers.add((message.worker, message.incarnation, message.sequence))
         elif isinstance(message, m.Arrived):
+            given = (message.worker, message.incarnation, message.sequence)
             self._arrived.setdefault(given, set()).add(message.server)
             memory = self.memories[message.server]
             deleted = isinstance(memory, SimRowsSliceStore) and not self.is_member(*given[:2])

@@ -88,12 +88,14 @@ class InactiveCopies:
         self._held.pop(member, None)
 
     def check(self, plan: DataPlan) -> None:
+        chunks = plan.chunks
         for holder, copies in self._held.items():
-            if any(plan.chunks[index].holder == holder for index in copies):
-                raise InvariantBroken(
-                    "a member has an inactive copy of a chunk that is leased to it"
-                )
-            if not all(plan.may_move(index, holder, holder, sent=False) for index in copies):
-                raise InvariantBroken(
-                    "a member has a copy of points that their owner does not share"
-                )
+            for index in copies:
+                if chunks[index].holder == holder:
+                    raise InvariantBroken(
+                        "a member has an inactive copy of a chunk that is leased to it"
+                    )
+                if not plan.may_move(index, holder, holder, sent=False):
+                    raise InvariantBroken(
+                        "a member has a copy of points that their owner does not share"
+                    )

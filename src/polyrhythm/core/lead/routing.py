@@ -316,18 +316,22 @@ class RoutingTable:
         return change, rows, versions
 
     def check(self) -> None:
-        if self.seeder is not None and not self.all_placed and not self.all_seeded:
-            raise InvariantBroken(
-                f"w{self.seeder} seeds servers that have not allocated their slices"
-            )
-        if not self.all_seeded and not self._seeded <= self._placed.keys():
-            raise InvariantBroken(
-                "a server counts as seeded, but has not allocated its slices in this epoch"
-            )
+        if not self._begun:
+            self._check_seeding()
         routes, servers = self._sound
         if routes is not self.routes or servers != self.addresses.keys():
             self._check_routes()
             self._sound = (self.routes, frozenset(self.addresses))
+
+    def _check_seeding(self) -> None:
+        if self.seeder is not None and not self.all_placed:
+            raise InvariantBroken(
+                f"w{self.seeder} seeds servers that have not allocated their slices"
+            )
+        if not self._seeded <= self._placed.keys():
+            raise InvariantBroken(
+                "a server counts as seeded, but has not allocated its slices in this epoch"
+            )
 
     def _check_routes(self) -> None:
         for slice_, route in enumerate(self.routes):

@@ -75,10 +75,11 @@ class ServerMachine:
         return self.state.versions
 
     def check(self) -> None:
-        self.versions.check()
-        self.state.replication.check()
-        folding = self.state.folding
-        if folding is not None and folding.round < self.versions.version:
+        state = self.state
+        state.versions.check()
+        state.replication.check()
+        folding = state.folding
+        if folding is not None and folding.round < state.versions.version:
             raise InvariantBroken("a fold has a lower round than the present version")
 
     def why(self) -> Waiting:

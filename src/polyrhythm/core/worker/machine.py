@@ -20,7 +20,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 # reading a member of an Enum costs a call, and these members are read for every event
-_LEAVING, _ENDED = Phase.LEAVING, Phase.ENDED
+_COMPUTING, _LEAVING, _ENDED = Phase.COMPUTING, Phase.LEAVING, Phase.ENDED
 
 
 class WorkerMachine:
@@ -111,11 +111,12 @@ class WorkerMachine:
     def check(self) -> None:
         state = self._state
         state.pushes.check()
-        if state.phase is Phase.COMPUTING and not state.mode.landing.whole:
+        phase = state.phase
+        if phase is _COMPUTING and not state.mode.landing.whole:
             raise InvariantBroken("the worker computes on a mixture of versions")
         before, event = self._before, self._event
-        if state.phase is not before and state.phase not in TABLE[before].get(event, ()):
-            change = f"changed the worker's phase from {before.value} to {state.phase.value}"
+        if phase is not before and phase not in TABLE[before].get(event, ()):
+            change = f"changed the worker's phase from {before.value} to {phase.value}"
             raise InvariantBroken(f"the event {event.__name__} {change}: TABLE forbids that")
 
     # -- what its process asks -----------------------------------------------------------------

@@ -44,6 +44,8 @@ class MicroBatch:
         self._weight = 0.0
         self._points = self._took = 0.0
         self._square = self._product = 0.0
+        self._line = (0.0, 0.0)
+        """The result of `_fit` after the last measurement."""
         self._larger = False
         self._warm = False
 
@@ -91,7 +93,7 @@ class MicroBatch:
             return 1, self.most if self._whole else _FIRST
         whole_ns = self._takes(self.most)
         parts = max(1, round(left_ns / self.usual_ns), math.ceil(left_ns / whole_ns - _VARIED))
-        start, point = self._fit()
+        start, point = self._line
         return parts, (left_ns / parts - start) / point
 
     def _bounded(self, points: float) -> int:
@@ -115,21 +117,22 @@ class MicroBatch:
         self._took += (took - self._took) * share
         self._square += (points * points - self._square) * share
         self._product += (points * took - self._product) * share
+        self._line = self._fit()
 
     def _usual(self) -> int:
         if self._whole:
             return self.most
-        start, point = self._fit()
+        start, point = self._line
         aimed = (_AIM_NS - start) / point
         return self._bounded(max(aimed, self._efficient()))
 
     def _efficient(self, share: float = _START) -> float:
         """The number of points of a micro-batch whose start takes this share of its time."""
-        start, point = self._fit()
+        start, point = self._line
         return start * (1 - share) / (share * point)
 
     def _takes(self, points: float) -> float:
-        start, point = self._fit()
+        start, point = self._line
         return start + points * point
 
     def _fit(self) -> tuple[float, float]:
