@@ -210,6 +210,8 @@ class Ensemble:
         self.job = job
         self.rounds = traits_of(job.sync).rounds
         self.sleeps, self.points = sleeps, points
+        self._slept = False
+        """Whether any worker has been asleep."""
         self.evictions = 0
         self.deaths, self.seeder_deaths, self.joins = deaths, seeder_deaths, joins
         self.repeats, self.abstains, self.timer_rate = repeats, abstains, timer_rate
@@ -301,7 +303,7 @@ class Ensemble:
         # each entry can happen next: a queue delivers its next message, a worker (`Life`) does what
         # its user's code asks for, or a function is called
         ready: list[deque[tuple[Any, ...]] | Life | Callable[[], None]]
-        deaf = {life.link for life in self.lives if life.asleep}
+        deaf = {life.link for life in self.lives if life.asleep} if self._slept else ()
         if deaf or self.kept:
             ready = [
                 queue
@@ -318,9 +320,10 @@ class Ensemble:
         ]
         if self.sleeps and self.rng.random() < 0.02:
             self._fall_asleep()
-        evicted = [life for life in self.lives if life.asleep and self._is_evicted(life)]
-        if evicted and (not ready or self.rng.random() < 0.05):
-            ready = [lambda: self._wake_up(self.rng.choice(evicted))]
+        if self._slept:
+            evicted = [life for life in self.lives if life.asleep and self._is_evicted(life)]
+            if evicted and (not ready or self.rng.random() < 0.05):
+                ready = [lambda: self._wake_up(self.rng.choice(evicted))]
         wakes = self._wakes()
         if wakes and (not ready or self.rng.random() < self.timer_rate):
             ready = [lambda: self._tick(wakes)]
@@ -349,15 +352,23 @@ class Ensemble:
     def _wakes(self) -> dict[Any, int]:
         """The times at which workers (by number) and the lead (None) want to be woken. The lead is
         not woken while a worker joins again, because joining takes no time here."""
-        joining = any(life.rejoined and self.alias[life.link] == life.link for life in self.lives)
-        wakes: dict[Any, int | None] = {None: None if joining else self.lead.wake_at()}
+        # skip wake-ups that lie further ahead: they only detect silence
+        latest_ns = self.now_ns + 10**6 * SECOND_NS
+        wakes: dict[Any, int] = {}
+        for life in self.lives:
+            if life.rejoined and self.alias[life.link] == life.link:
+                break  # this worker joins again
+        else:
+            wake_ns = self.lead.wake_at()
+            if wake_ns is not None and wake_ns <= latest_ns:
+                wakes[None] = wake_ns
         if self.job.heartbeat_s < 1e6:
             for number, life in enumerate(self.lives):
                 if not life.gone and not life.asleep:
-                    wakes[number] = life.machine.wake_at()
-        # skip wake-ups that lie further ahead: they only detect silence
-        latest_ns = self.now_ns + 10**6 * SECOND_NS
-        return {node: ns for node, ns in wakes.items() if ns is not None and ns <= latest_ns}
+                    wake_ns = life.machine.wake_at()
+                    if wake_ns is not None and wake_ns <= latest_ns:
+                        wakes[number] = wake_ns
+        return wakes
 
     def _tick(self, wakes: dict[Any, int]) -> None:
         self.now_ns = max(self.now_ns, min(wakes.values()))
@@ -373,7 +384,7 @@ class Ensemble:
         if begun and self.end is None:
             self.sleeps -= 1
             life = self.rng.choice(begun)
-            life.asleep = True
+            life.asleep = self._slept = True
             if self.rng.random() < 0.5:
                 self.kept.add(life.link)
 
