@@ -27,10 +27,10 @@ LARGE_MODULES = {"lbfgs": "sklearn.datasets", "tabular": "pandas"}
         ("gan", "asp", 0.2, 5, 1_500),
         ("lbfgs", "psp", 0.93, 5, 450),
         ("lenet_like", "fsp", 0.9, 2, 640),
-        ("loader", "ssp:4", 0.85, 2, 1_600),
+        ("loader", "ssp:4", 0.85, 3, 1_600),
         ("sparse_embeddings", "ssp:4", 0.8, 3, 4_000),
         ("tabular", "bsp", 0.8, 2, 1_600),
-        ("transformer", "asp", 0.8, 3, 1_500),
+        ("transformer", "asp", 0.8, 4, 1_500),
     ],
 )
 def test_a_script_learns(
