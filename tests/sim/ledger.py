@@ -11,6 +11,7 @@ too,
 and *every slice* means the slice on its primary and on every replica.
 """
 
+import os
 import random
 import re
 from collections import Counter, defaultdict
@@ -44,7 +45,9 @@ _CALM_S = 0.7
 """How long a run with failing servers continues after its last event. If a server joins with the
 last event, it must have its copies before the end of the run."""
 _LONG_CALM_S = 1.3
-"""The same for seeds that have found a fault in a longer run."""
+"""The same for seeds that have found a fault in a longer run, and with POLYRHYTHM_TORTURE."""
+_TORTURED = os.environ.get("POLYRHYTHM_TORTURE", "1") != "1"
+"""Whether the tests search with many seeds. They then run the longer jobs with more slices."""
 Block = Counter[tuple[int, int]]
 """Per element, the sum that was added to it."""
 
@@ -255,7 +258,7 @@ def scenario(
         batch = {rng.choice([5, 8, 16])}
         servers = {rng.randint(1, 3)}
         model = "200kB"
-        slice = "{rng.choice(["40kB", "60kB"] if found else ["70kB", "100kB"])}"
+        slice = "{rng.choice(["40kB", "60kB"] if found or _TORTURED else ["70kB", "100kB"])}"
         heartbeat = "50ms"
         limit = "{limit}"
         [link]
@@ -305,7 +308,8 @@ def storm(sync: str, seed: int, kind: str = "local", *, found: bool = False) -> 
     replicas = rng.choice([1, 1, 2])
     servers = replicas + rng.randint(2, 3)
     timer, longest_s = rng.choice(["off", "300ms"]), rng.choice([2, 4])
-    sizes = ["8kB", "15kB"] if found or kind == "statistics" else ["12kB", "20kB"]
+    small = found or _TORTURED or kind == "statistics"
+    sizes = ["8kB", "15kB"] if small else ["12kB", "20kB"]
     text = f"""
         [job]
         sync = "{sync}"
@@ -342,7 +346,7 @@ def storm(sync: str, seed: int, kind: str = "local", *, found: bool = False) -> 
             text += _worker_fault(rng, at_ms + rng.uniform(-10, 40))
         at_ms = restored_ms + rng.uniform(400, 700)
     last_s = max(at_s for at_s in _times_s(text) if at_s < longest_s)
-    calm_s = _LONG_CALM_S if found else _CALM_S
+    calm_s = _LONG_CALM_S if found or _TORTURED else _CALM_S
     return text.replace("MAX_TIME", f"{min(longest_s, last_s + calm_s):.3f}s")
 
 
