@@ -40,10 +40,17 @@ class Child:
     """Whether this server has reported its address."""
     over: bool = False
     """Whether the process was told that the job has ended. If so, its exit is not a failure."""
+    signalled: bool = False
+    """Whether the engine has sent a signal to the process."""
 
     @property
     def alive(self) -> bool:
         return self.status is None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal that the engine did not send has ended the process."""
+        return self.status is not None and self.status < 0 and not self.signalled
 
     @property
     def how(self) -> str:
@@ -192,6 +199,7 @@ class Processes:
 
     def signal(self, child: Child, number: signal.Signals) -> None:
         if child.alive:
+            child.signalled = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, number)
 
