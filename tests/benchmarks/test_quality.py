@@ -1,10 +1,10 @@
 """After the same number of passes over `digits`, every policy and kind reaches the accuracy of
 training in one process.
 
-The tests make six passes, and more with policies that need more (PASSES). fsp with gradients makes few
-steps per pass. With one seed and 360 test images, the accuracy varies by one or two percentage points
-by chance, so the margin here is 4 percentage points. `python -m benchmarks.quality` uses three seeds,
-every job, its own number of passes, and the real margins.
+The tests make six passes, and more with policies that need more (PASSES): fsp with gradients, for
+example, makes few steps per pass. With one seed and 360 test images, the accuracy varies by one or two
+percentage points by chance, so the margin here is 4 percentage points. `python -m benchmarks.quality`
+uses three seeds, every job, its own number of passes, and the real margins.
 """
 
 import subprocess

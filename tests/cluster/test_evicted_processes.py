@@ -35,7 +35,7 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
         os.kill(pid, signal.SIGSTOP)
         job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
         # The job has no timer, so if rounds go on, no worker waits for the evicted one.
-        job_workers.until_progress(12)
+        job_workers.until_progress(20)
         before = len(job_workers.books["worker-1"].acknowledged)
         os.kill(pid, signal.SIGCONT)
         job_workers.until(lambda: job_workers.told("rejoined", "worker-1"), "it is back")
@@ -97,7 +97,7 @@ def test_a_dead_worker_is_not_waited_for(tmp_path: Path, sync: str) -> None:
         job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
         os.kill(job_workers.pid_of("worker-1"), signal.SIGKILL)
         job_workers.until(lambda: job_workers.told("left", "worker-1"), "its link has ended")
-        job_workers.until_progress(12)
+        job_workers.until_progress(20)
         assert not job_workers.told("evicted", "worker-1"), "the end of a link is death at once"
         (tmp_path / "go").touch()
         assert command.wait(60) == WORKERS_FAILED, command.stderr()

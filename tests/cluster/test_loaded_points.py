@@ -73,7 +73,7 @@ def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
     events changes the leases. The first two workers have batches that are loaded but not yet
     visited."""
     epochs = 6
-    staged = ["--workers", 3, "--min-step", "480ms", "--timer", "off", "--on-error", "go-on"]
+    staged = ["--workers", 3, "--min-step", "240ms", "--timer", "off", "--on-error", "go-on"]
     with Command(*flags(sync, "gradient", 2, epochs), *staged, cwd=tmp_path) as command:
         command.await_round(4)
         loaders = {pid: found for pid in command.workers() if (found := children_of(command, pid))}
@@ -92,7 +92,7 @@ def test_points_that_were_loaded_ahead_are_neither_lost_nor_counted_twice(
 def test_a_killed_worker_is_noticed_by_the_end_of_its_link(tmp_path: Path) -> None:
     """Processes of a loader are forked from the worker. If such a process outlives a killed worker,
     it must not keep the worker's links open."""
-    staged = ["--workers", 2, "--min-step", "100ms"]
+    staged = ["--workers", 2, "--min-step", "20ms"]
     with Command(*flags("bsp", "gradient", 2, 50), *staged, cwd=tmp_path) as command:
         command.await_round(4)
         worker = next(pid for pid in command.workers() if children_of(command, pid))
@@ -111,7 +111,7 @@ def test_a_killed_worker_is_noticed_by_the_end_of_its_link(tmp_path: Path) -> No
 def test_ctrl_c_ends_the_loop_in_order(tmp_path: Path) -> None:
     """A terminal sends SIGINT to all processes, also to those of loaders. Only the command may act
     on it: a worker fails if a process of its loader ends."""
-    staged = ["--workers", 2, "--min-step", "100ms"]
+    staged = ["--workers", 2, "--min-step", "20ms"]
     with Command(*flags("bsp", "gradient", 2, 500), *staged, cwd=tmp_path) as command:
         command.await_round(4)
         loaders = [child for pid in command.workers() for child in children_of(command, pid)]

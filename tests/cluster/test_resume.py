@@ -194,7 +194,7 @@ def test_the_ledger_is_exact_across_a_resume(tmp_path: Path, sync: str) -> None:
     record, and no others. After the resume, every acknowledged contribution is in every slice
     once."""
     flags = ("--sync", sync, "--updater", "addition", "--set", f"columns={ONCE}")
-    job = (JOBS / "ledger.py", *flags, "--workers", 2, "--servers", 3, "--min-step", "20ms")
+    job = (JOBS / "ledger.py", *flags, "--workers", 2, "--servers", 3, "--min-step", "5ms")
     regular = ("--checkpoint-every", "5rounds", "--max-seconds", 60)
     with Command(*job, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")

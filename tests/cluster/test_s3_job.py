@@ -36,7 +36,7 @@ def test_a_job_outlives_its_s3_server_and_resumes_from_the_url(
         try:
             (failed, *_) = wait_until(lambda: command.journal("checkpoint-failed"), "one fails")
         finally:
-            # other tests of this process use the S3 server too, so it must run again
+            # other tests of this file use the S3 server too, so it must run again
             s3_server.start()
         made = len(command.journal("checkpoint"))
         wait_until(lambda: len(command.journal("checkpoint")) > made, "the next checkpoint")

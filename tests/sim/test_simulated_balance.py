@@ -167,7 +167,7 @@ def text_of(seed: int) -> str:
     if kind == "local" and seed // len(MODES) % 2:
         text = storm(sync, seed, kind, found=found)
     else:
-        text = scenario(sync, seed, kind=kind, found=found)
+        text = scenario(sync, seed, kind=kind)
         if sync != "bsp":
             text = text.replace("epochs = 2\n", "epochs = 3\n")
     return text.replace("[job]\n", '[job]\nmigrate = "lease"\n', 1)

@@ -47,7 +47,7 @@ def text_of(seed: int) -> str:
     found = seed in FOUND
     if seed // len(SYNCS) % 2:
         return storm(sync, seed, KIND, found=found).replace("[job]\n", moves, 1)
-    text = scenario(sync, seed, kind=KIND, found=found).replace("[job]\n", moves, 1)
+    text = scenario(sync, seed, kind=KIND).replace("[job]\n", moves, 1)
     # under bspb and bspv a round is a large part of a pass, so a job needs more passes
     epochs = {"bspb": 6, "bspv": 4}.get(sync, 2)
     return text.replace("epochs = 2\n", f"epochs = {epochs}\n")

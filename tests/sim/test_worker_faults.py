@@ -269,7 +269,7 @@ def test_many_faults_at_once(sync: str, seed: int) -> None:
         batch = 7
         servers = 3
         model = "200kB"
-        slice = "70kB"
+        slice = "40kB"
         timer = "{("off", "100ms", "auto")[seed % 3]}"
         heartbeat = "50ms"
         [link]

@@ -59,7 +59,7 @@ def test_a_flipped_byte_is_found_in_every_store(store: Store, file: str) -> None
 
 @pytest.mark.parametrize("file", FILES)
 def test_no_flipped_byte_goes_unnoticed(memory: Store, file: str) -> None:
-    """The test flips one bit at a time, at up to 400 places of a file. The checkpoint before has one
+    """The test flips one bit at a time, at up to 400 places of a file. The earlier checkpoint has one
     file of slices, because it is read again after every change."""
     first = write_checkpoint(memory, 1, servers=1)
     second = write_checkpoint(memory, 2, seed=1)

@@ -49,7 +49,7 @@ class Child:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal that the engine did not send has ended the process."""
+        """Whether the process has crashed, or was killed by a signal that the engine did not send."""
         return self.status is not None and self.status < 0 and not self.signalled
 
     @property

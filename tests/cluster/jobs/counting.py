@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from polyrhythm import Worker
 
 POINTS = 151
-BATCH = 16
+BATCH = 8
 
 
 class Numbers(Dataset[int]):
