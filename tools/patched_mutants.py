@@ -76,9 +76,8 @@ def _become_session(
         import pytest
 
         tests = sorted({test for _, named in known.values() for test in named})
-        # Capture by pytest would hide the output of the forked processes. The forms of a traceback that
-        # show the source, and the capture of log records, which no test uses, take 10 ms and more per
-        # mutant.
+        # Capture by pytest would hide the output of the forked processes. Longer tracebacks, and the
+        # capture of log records, would each cost time for every mutant, and nobody reads them.
         arguments = [*pytest_arguments(timeout_s, plain=True), "--basetemp", temporary, "-s"]
         arguments += ["--tb", "line", "-p", "no:logging"]
         pytest.main([*arguments, *tests], plugins=[_Session(known, results)])

@@ -20,7 +20,7 @@ import torch
 import polyrhythm as pr
 from polyrhythm.api.connecting import names_of
 from polyrhythm.observe.journal import read_journal
-from tests.cluster.processes import Command, call, wait_until
+from tests.cluster.processes import Command, call, marked, wait_until
 from tests.commands.forked_python import command as forked_python
 from tests.commands.start import Process, start, start_script
 from tests.commands.warm_server import MARK
@@ -428,10 +428,10 @@ def test_ctrl_c_in_the_first_moment_of_a_python_program(tmp_path: Path, processe
         path.write_text(SERVE)
         program = start_script(path, cwd=tmp_path, env=env, stdout=null, stderr=pipe)
     try:
-        wait_until(lambda: len(_marked(mark)) >= processes, "the processes exist", LONG_S)
+        wait_until(lambda: len(marked(mark.encode())) >= processes, "the processes exist", LONG_S)
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=LONG_S)
-        wait_until(lambda: not _marked(mark), "all processes have ended", LONG_S)
+        wait_until(lambda: not marked(mark.encode()), "all processes have ended", LONG_S)
     finally:
         program.kill()
         program.wait()
@@ -445,21 +445,6 @@ def test_a_service_that_nothing_refers_to_ends(tmp_path: Path) -> None:
     del job
     assert running.ended.wait(LONG_S)
     assert (path / "result.json").is_file()
-
-
-def _marked(mark: str) -> list[int]:
-    """The processes that have this mark in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                marked = mark.encode() in (entry / "environ").read_bytes().split(b"\0")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if marked and state != "Z":
-                found.append(int(entry.name))
-    return found
 
 
 # -- settings ------------------------------------------------------------------------------------

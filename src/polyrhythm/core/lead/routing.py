@@ -324,6 +324,7 @@ class RoutingTable:
             self._sound = (self.routes, frozenset(self.addresses))
 
     def _check_seeding(self) -> None:
+        """Check a job in which not every server has its parameters yet."""
         if self.seeder is not None and not self.all_placed:
             raise InvariantBroken(
                 f"w{self.seeder} seeds servers that have not allocated their slices"

@@ -45,7 +45,7 @@ class MicroBatch:
         self._points = self._took = 0.0
         self._square = self._product = 0.0
         self._line = (0.0, 0.0)
-        """The result of `_fit` after the last measurement."""
+        """What `_fit` found after the last measurement. It is not read before the first one."""
         self._larger = False
         self._warm = False
 

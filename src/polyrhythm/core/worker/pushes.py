@@ -298,5 +298,6 @@ class Pushes:
         return [(server, sequence, routing) for server, (sequence, routing) in early.items()]
 
     def check(self) -> None:
-        if len(self.outstanding.sent) > m.WINDOW:
-            raise InvariantBroken(f"{len(self.outstanding)} contributions unacknowledged")
+        unacknowledged = len(self.outstanding.sent)
+        if unacknowledged > m.WINDOW:
+            raise InvariantBroken(f"{unacknowledged} contributions unacknowledged")
