@@ -10,7 +10,11 @@ from safetensors.torch import load_file
 from tests.cluster.processes import Command, call
 
 JOB = '''
-"""Reports accuracies that rise and fall, and saves the model of each report of worker-0."""
+"""Reports accuracies that rise and fall, and saves the model of each report of worker-0. Waits for the
+first file of a best model: only one file is written at a time."""
+import time
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -29,6 +33,8 @@ def main(worker):
             name = f"reported-{accuracies[step]}.pt"
             torch.save({**model.state_dict(), "version": torch.tensor(worker.version)}, name)
             worker.report(accuracy=accuracies[step])
+            while not Path("runs/run/model-best.safetensors").exists():
+                time.sleep(0.01)
 '''
 SIZES = ("--workers", 2, "--servers", 2, "--threads", 1, "--epochs", 1)
 
