@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from polyrhythm.engines.exits import Exits
+from polyrhythm.engines.exits import Exits, ending
 from polyrhythm.engines.requests import Exit, pack_line
 from polyrhythm.errors import JobFailed
 
@@ -51,3 +51,11 @@ def test_a_fork_server_that_died_with_unread_requests_is_noticed(ends: Ends) -> 
     fork_server.close()
     with pytest.raises(JobFailed, match="died"):
         exits.next()
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(3, "exit status 3"), (-11, "killed by SIGSEGV"), (-40, "killed by signal 40")],
+)
+def test_an_exit_status_in_words(status: int, words: str) -> None:
+    assert ending(status) == words

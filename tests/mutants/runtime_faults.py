@@ -320,4 +320,22 @@ RUNTIME: tuple[Mutant, ...] = (
         "::test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order",
         slow=True,
     ),
+    mutant(
+        "the-end-excuses-dead-workers",
+        "The result does not name a worker if the job has ended before the engine sees its death.",
+        "engines:LocalJob._exited",
+        'over and child.request.role == "server"',
+        "over",
+        "tests/engines/test_dead_workers.py"
+        "::test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it",
+    ),
+    mutant(
+        "any-signal-excuses-dead-workers",
+        "A worker that crashes after the engine has sent it SIGTERM is not named in the result.",
+        "engines:Child.was_ended",
+        "-self.status in self.signals",
+        "bool(self.signals)",
+        "tests/engines/test_dead_workers.py"
+        "::test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it",
+    ),
 )

@@ -19,7 +19,10 @@ _LOOK_MS = 100
 def ending(status: int) -> str:
     """How a process ended, in words. A negative `status` is the number of a signal."""
     if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:  # most real-time signals have no name
+            return f"killed by signal {-status}"
     return f"exit status {status}"
 
 

@@ -232,9 +232,9 @@ class LocalJob:
         if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
             # The job ends later: workers may still run the code after their training loops.
             self._run.failed = f"server {name} died ({child.how}): the lead ran in it"
-        # a worker that was killed may have ended the job by its death
-        killed = child.request.role == "worker" and child.was_killed
-        if not child.status or (child.failure is None and (child.over or (over and not killed))):
+        # the end of the job does not excuse a worker: its death may have ended the job
+        expected = child.was_ended or (over and child.request.role == "server")
+        if not child.status or (child.failure is None and expected):
             return
         if child.request.role == "server":
             self._server_exited(child, over=over)

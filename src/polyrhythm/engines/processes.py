@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -40,17 +40,18 @@ class Child:
     """Whether this server has reported its address."""
     over: bool = False
     """Whether the process was told that the job has ended. If so, its exit is not a failure."""
-    signalled: bool = False
-    """Whether the engine has sent a signal to the process."""
+    signals: set[int] = field(default_factory=set)
+    """The signals that the engine has sent to the process."""
 
     @property
     def alive(self) -> bool:
         return self.status is None
 
     @property
-    def was_killed(self) -> bool:
-        """Whether the process has crashed, or was killed by a signal that the engine did not send."""
-        return self.status is not None and self.status < 0 and not self.signalled
+    def was_ended(self) -> bool:
+        """Whether the process ended because the job did: it was told so, or a signal of the engine
+        killed it."""
+        return self.over or (self.status is not None and -self.status in self.signals)
 
     @property
     def how(self) -> str:
@@ -199,7 +200,7 @@ class Processes:
 
     def signal(self, child: Child, number: signal.Signals) -> None:
         if child.alive:
-            child.signalled = True
+            child.signals.add(number)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, number)
 

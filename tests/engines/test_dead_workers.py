@@ -1,0 +1,99 @@
+"""A worker that died is named in the result, also if the job has ended before the engine learns of the
+death. A worker that the engine has ended is not named."""
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.api.hosts import child_requests
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines.local import LocalJob
+from polyrhythm.engines.processes import Child
+from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.observe.members import Members
+from polyrhythm.wire.messages import JobSpec
+
+JOB = '''
+"""Stops the fork server, so that the engine learns of the death late, and dies in the third step."""
+import os
+import signal
+from pathlib import Path
+
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(2, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step(points=4)
+    Path(FILE).write_text(str(os.getppid()))
+    os.kill(os.getppid(), signal.SIGSTOP)
+    DIE
+'''
+
+
+@pytest.mark.parametrize(
+    ("die", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("os._exit(7)", "exit status 7"),
+    ],
+    ids=["killed", "exit"],
+)
+def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, how: str) -> None:
+    stopped = tmp_path / "fork-server.pid"
+    file = tmp_path / "job.py"
+    file.write_text(JOB.replace("FILE", repr(str(stopped))).replace("DIE", die))
+    job = JobSpec(job="j", name=str(file), path=str(file), workers=1, max_seconds=60)
+    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    members = Members(tmp_path / "journal.jsonl")
+    ticks_after_end = 0
+
+    def tick() -> None:
+        """Let the fork server go on when the engine knows that the job has ended: one turn after the
+        journal has recorded it."""
+        nonlocal ticks_after_end
+        members.present()  # this reads the journal
+        ticks_after_end += members.ended
+        if ticks_after_end == 2:
+            os.kill(int(stopped.read_text()), signal.SIGCONT)
+
+    outcome = choose_engine("local").run(requests, EngineWatch(say=print, tick=tick))
+    assert ticks_after_end >= 2
+    assert outcome.ended == "every worker left before the goal"
+    assert outcome.failed == f"{outcome.ended}: worker-0 failed: {how}"
+    assert outcome.worker_failures == {"worker-0": how}
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "named"),
+    [
+        (-signal.SIGKILL, [], True),
+        (-signal.SIGSEGV, [signal.SIGTERM], True),
+        (-signal.SIGKILL, [signal.SIGTERM], True),
+        (7, [signal.SIGTERM], True),
+        (-signal.SIGTERM, [signal.SIGTERM], False),
+        (-signal.SIGKILL, [signal.SIGTERM, signal.SIGKILL], False),
+        (0, [signal.SIGTERM], False),
+    ],
+)
+@pytest.mark.parametrize("told", [False, True], ids=["", "told"])
+def test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it(
+    tmp_path: Path, status: int, sent: list[signal.Signals], named: bool, told: bool
+) -> None:
+    """`sent`: the signals that the engine has sent. `told`: the worker knew that the job has ended."""
+    job = JobSpec(job="j", name="digits")
+    server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
+    worker = ChildRequest(role="worker", number=0, name="worker-0", job=job)
+    local_job = LocalJob([server, worker], EngineWatch(say=lambda line: None))
+    local_job._run.ended = "stopped on request"
+    with socket.socket() as control:
+        child = Child(worker, 1, control, status=status, over=told, signals=set(sent))
+        local_job._exited(child)
+    assert list(local_job._run.worker_failures) == (["worker-0"] if named and not told else [])
