@@ -11,6 +11,7 @@ from torch import nn
 from polyrhythm import Worker
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.closures import History
 from polyrhythm.observe.state import fold
 from polyrhythm.wire.messages import JobSpec
@@ -198,3 +199,24 @@ def test_an_elementwise_optimizer_takes_a_closure_with_kind_local() -> None:
             torch.testing.assert_close(mine, theirs)
 
     train(main)
+
+
+class EndsDuringStep:
+    """A job that ends after a step has begun, before the closure was called."""
+
+    steps_locally = True
+
+    def before_step(self) -> None: ...
+
+    def step(self, *_: object) -> None:
+        self.steps_locally = False
+
+
+def test_a_step_in_which_the_job_ends_returns_the_loss_and_changes_nothing() -> None:
+    """A script that reads `optimizer.step(closure).item()` cannot know that the job ends meanwhile."""
+    model = network()
+    optimizer = AttachedOptimizer(lbfgs(model), model, EndsDuringStep())
+    closure = closure_of(model, optimizer, slice(0, POINTS))
+    before = copy.deepcopy(model.state_dict())
+    assert optimizer.step(closure).item() == optimizer.step(closure).item() == closure().item()
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)

@@ -61,6 +61,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         self._history = History(inner) if isinstance(inner, torch.optim.LBFGS) else None
         self._closure: Callable[[], Any] | None = None
         self._result: Any = None
+        self._evaluated = False
+        """Whether the closure of this step has been called."""
         self.scales = False
         """Whether the user's code has called `GradScaler.step` with this optimizer."""
         self.unmade: list[int] = []
@@ -86,10 +88,13 @@ class AttachedOptimizer(torch.optim.Optimizer):
         if self.unmade:
             # the last call of `GradScaler.step` has called `step()`, so this step is not left out
             self.unmade.pop()
-        self._closure, self._result = closure, None
+        self._closure, self._result, self._evaluated = closure, None, False
         if closure is not None and not self._steps.steps_locally:
-            self._result = closure()
+            self._result = self._evaluate()
         self._steps.step(self, objective, points)
+        if closure is not None and not self._evaluated:
+            # the job has ended, and no step was made; the user's code may still read the loss
+            self._result = self._evaluate()
         self._closure = None
         return self._result
 
@@ -156,11 +161,10 @@ class AttachedOptimizer(torch.optim.Optimizer):
         """Let the user's optimizer make its step. `share`: the fraction of a whole step; the
         gradients are multiplied by this fraction, except for LBFGS, which compares its gradients
         with the loss. `prepare` is called after a closure has computed the gradients."""
-        closure = self._closure
-        if closure is not None:
+        if self._closure is not None:
 
             def evaluate() -> Any:
-                loss = closure()
+                loss = self._evaluate()
                 prepare()
                 if self._history is None:
                     self._scale(share)
@@ -175,6 +179,11 @@ class AttachedOptimizer(torch.optim.Optimizer):
         else:
             self._scale(share)
             self.inner.step()
+
+    def _evaluate(self) -> Any:
+        assert self._closure is not None
+        self._evaluated = True
+        return self._closure()
 
     def _scale(self, share: float) -> None:
         for parameter in self.parameters if share < 1 else ():
