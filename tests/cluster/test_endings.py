@@ -69,6 +69,20 @@ def test_ctrl_c_in_a_terminal_ends_the_whole_process_group(tmp_path: Path, long_
         assert "Traceback" not in command.stderr()
 
 
+def test_sigterm_to_every_process_is_a_request_to_stop(tmp_path: Path, long_job: Path) -> None:
+    """A service manager may stop a job in this way. The fork server must not end first."""
+    with start(long_job, tmp_path, "--workers", 2, "--servers", 1) as command:
+        command.await_round(1)
+        for pid in command.pids():
+            os.kill(pid, signal.SIGTERM)
+        assert command.wait(SOON_S) == 128 + signal.SIGTERM
+        wait_until(lambda: not command.pids(), "every process ended", SOON_S)
+        assert "stopped on request" in command.stderr()
+        assert "Traceback" not in command.stderr()
+        assert (command.run_dir / "result.json").exists()
+        assert (command.run_dir / "model.safetensors").exists()
+
+
 def test_killing_the_command_ends_its_children(tmp_path: Path, long_job: Path) -> None:
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
         command.await_round(1)

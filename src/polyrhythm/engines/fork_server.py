@@ -3,7 +3,9 @@ forked processes do not have to.
 
 The fork server stays single-threaded, runs no job itself and never initialises CUDA, because a
 process that is forked afterwards could not use CUDA. It reports every child that was started or has
-exited. When the engine is gone, it kills all children.
+exited. When the engine is gone, it kills all children. It ignores SIGINT and SIGTERM, because a
+service manager may send SIGTERM to all processes of a job, which needs the fork server until it has
+ended in an orderly way.
 """
 
 import gc
@@ -69,6 +71,7 @@ def _fork(
     if pid == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         engine.close()
         for fd in pipe:
             os.close(fd)
@@ -107,7 +110,8 @@ def _end(children: set[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     descriptor, run, *options = sys.argv[1:]
     set_title(f"polyrhythm: fork server of {run}", "fork server")
     preload = [option for option in options if option != LOOK_FOR_CUDA]
