@@ -176,4 +176,13 @@ CORE: tuple[Mutant, ...] = (
         "tests/core/server/test_ledger_events.py"
         "::test_the_last_slice_reports_the_version_from_which_the_contribution_was_computed",
     ),
+    mutant(
+        "job-waits-for-a-worker-that-hangs",
+        "A worker that hangs keeps the job from ending after its time limit.",
+        "core:TimeLimit.overdue",
+        "now_ns >= self.wake_ns",
+        "False",
+        "tests/core/lead/test_time_limit.py"
+        "::test_an_open_round_is_broken_off_without_the_worker_that_hangs",
+    ),
 )

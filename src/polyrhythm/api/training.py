@@ -164,7 +164,9 @@ def train(
     max_seconds: Annotated[
         float | None,
         typer.Option(
-            help="End when this many seconds of training are over and the open round is done."
+            help="End when this many seconds of training are over and the open round is done. Workers"
+            " that hang are waited for only as long as the longest step took, and 10 s to a minute"
+            " more; then the job ends without them."
         ),
     ] = None,
     keep_best: Annotated[

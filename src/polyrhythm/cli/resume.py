@@ -69,7 +69,8 @@ def resume(
     ] = None,
     target: flags.Targets = None,
     max_seconds: Annotated[
-        float | None, typer.Option(help="End after this many seconds, counted from now.")
+        float | None,
+        typer.Option(help="End after this many seconds, counted from now, as with train."),
     ] = None,
     checkpoint_every: flags.CheckpointEvery = None,
     store: flags.StoreUrl = None,

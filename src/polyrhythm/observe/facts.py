@@ -8,9 +8,10 @@ from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, Mode
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.metrics import RunMetrics
 from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.recent import RecentWork
 from polyrhythm.observe.worker import ObservedWorker
-from polyrhythm.wire.messages.reasons import FAILED, NOT_FINITE, Reason
+from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, Reason
 
 
 @dataclass(slots=True)
@@ -139,11 +140,11 @@ class RunFacts:
 
     @property
     def failed_workers(self) -> dict[str, str]:
-        """The workers whose code failed and that have not come back, with the error."""
+        """The workers whose code failed or hung and that have not come back, with the error."""
         return {
-            worker.name: str(worker.left.fields.get("detail", ""))
+            worker.name: str(worker.left.fields.get("detail", "")) or in_words(worker.left)
             for worker in self.workers.values()
-            if worker.left is not None and worker.left.code in (FAILED, NOT_FINITE)
+            if worker.left is not None and worker.left.code in (FAILED, HUNG, NOT_FINITE)
         }
 
     def name_of(self, worker: Any) -> str:

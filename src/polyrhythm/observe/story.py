@@ -352,6 +352,7 @@ class Teller:
         "evicted": _evicted,
         "lead-paused": _away,
         "stopping": _stopping,
+        "overtime": lambda teller, line: [replace(teller._policy(line)[0], urgent=True)],
         "checkpoint": lambda teller, line: teller._checkpoints.made(line),
         "checkpoint-failed": lambda teller, line: teller._checkpoints.failed(line),
         "state-missing": lambda teller, line: teller._checkpoints.made_without_state(line),

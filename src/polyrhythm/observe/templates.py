@@ -238,6 +238,9 @@ SENTENCES = {
     "goal": "the job reached its goal: {goal}",
     "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"
     " rate, or clip the gradients",
+    "overtime": "--max-seconds was over {after_s:.0f} s ago, and nothing was folded since then: the job"
+    " ends, and waits only a moment longer for {missing}",
+    "hung": "its training loop did not end in the {after_s:.0f} s after --max-seconds was over",
     "stopped": "stopped on request{of_operator}",
     "stopping": "the job stops; waiting for {workers:worker} to leave the training loop and to run the"
     " code after it",

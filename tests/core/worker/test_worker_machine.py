@@ -460,3 +460,30 @@ def test_a_request_to_an_earlier_incarnation_is_ignored() -> None:
     hand = Hand().begin()
     hand.tell(ev.StateKept())
     assert not hand.tell(m.Keep(**{**WHO, "incarnation": 1}, number=2))
+
+
+def beat(hand: Hand, now_s: float) -> m.Alive:
+    (effect,) = of(hand.tell(ev.Tick(), round(now_s * 10**9)), fx.Beat)
+    return effect.message
+
+
+def test_a_heartbeat_says_whether_the_users_loop_is_over() -> None:
+    """The order to stop is not enough: the user's code may hang and never read it."""
+    hand = Hand().begin()
+    assert not beat(hand, 1).loop_over
+    hand.release(1, pushed=False, stop=True)
+    assert not beat(hand, 2).loop_over, "the user's code still computes on version 0"
+    hand.compute()
+    assert not beat(hand, 3).loop_over, "the final version has not arrived"
+    hand.land(1)
+    assert beat(hand, 4).loop_over
+    hand.compute()
+    assert beat(hand, 5).loop_over, "the user's code makes a step after the end"
+
+
+def test_the_loop_of_a_worker_that_was_told_to_leave_is_over() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.LeaveAsked())
+    assert not beat(hand, 1).loop_over
+    hand.compute()
+    assert beat(hand, 2).loop_over

@@ -109,7 +109,7 @@ class ByRounds:
         if not self._ending.begun and not self._rounds.folding:
             stopped = self._stopping.reason
             self._progress.break_off(self.done, stopped.code, now_ns)
-            self._ending.goal = stopped
+            self._ending.goal = self._progress.judged(stopped)
             self.fold(sync.NO_WORKERS, stopped, now_ns)
 
     # -- folds ---------------------------------------------------------------------------------

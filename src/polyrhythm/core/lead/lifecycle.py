@@ -140,6 +140,7 @@ class Lifecycle:
         entering = self._view.all_attached()
         for member in entering:
             self._view.enter(member)
+            self._progress.goals.limit.entered(member.worker, now_ns)
             self._policy.on(sync.Joined(member.worker), now_ns)
         self._sharing.expect(self._view)
         self._evaluator.choose()
@@ -162,6 +163,7 @@ class Lifecycle:
     def _enter(self, member: Member, now_ns: int) -> None:
         member.late = True
         self._view.enter(member)
+        self._progress.goals.limit.entered(member.worker, now_ns)
         self._evaluator.choose()
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
@@ -173,6 +175,14 @@ class Lifecycle:
                 self._enter(member, now_ns)
 
     # -- leaving -------------------------------------------------------------------------------
+
+    def beat(self, message: m.Alive, now_ns: int) -> bool:
+        """A heartbeat has come. Returns whether it is that of a member."""
+        member = self._view.get(message.worker, message.incarnation)
+        if member is not None:
+            member.loop_over = message.loop_over
+            self.suspicion.beat(message.worker, now_ns)
+        return member is not None
 
     def evict_silent(self, now_ns: int) -> None:
         """Remove every member that has been silent for too long."""

@@ -14,6 +14,7 @@ from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
 from polyrhythm.core.lead.modes import choose_mode
+from polyrhythm.core.lead.overtime import Overtime
 from polyrhythm.core.lead.parts import connect
 from polyrhythm.core.lead.pauses import LeadPauses
 from polyrhythm.core.lead.requests import Requests
@@ -54,8 +55,10 @@ class LeadMachine:
         self._requests = Requests(parts, self._mode, self._lifecycle, self._cuts)
         self._resumes: m.ModelSpec | None = None
         """The model of the checkpoint that the job resumes from."""
+        self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
-        rare = ((self._best, job.keep_best), (self._cuts, job.store))
+        limit = parts.progress.goals.limit
+        rare = ((self._best, job.keep_best), (self._cuts, job.store), (limit, job.max_seconds))
         self._timed = [part for part, used in rare if used]
         """The parts of the lead that have a deadline (`wake_ns`) and that only some jobs use."""
         self._has_store = bool(job.store)
@@ -173,8 +176,7 @@ class LeadMachine:
             fatal = self._servers.link_ended(server, event.incarnation, event.detail, now_ns)
             self._end_if_fatal(fatal, now_ns)
         elif member is not None and event.incarnation in (0, member.incarnation):
-            ended = Reason("link-ended", {"detail": event.detail})
-            self._lifecycle.remove(member, ended, now_ns)
+            self._lifecycle.remove(member, Reason("link-ended", {"detail": event.detail}), now_ns)
         elif worker is not None and self._removals.link_ended(worker, event.incarnation, now_ns):
             self._lifecycle.end_if_deserted(now_ns)
 
@@ -322,9 +324,8 @@ class LeadMachine:
         self._mode.part = record.part
         self._cuts.resume(record, event.kept_nbytes)
         self._resumes = event.spec
-        self._outbox.note(
-            "resumed", number=record.number, round=record.round, store=self.job.resume
-        )
+        place = {"round": record.round, "store": self.job.resume}
+        self._outbox.note("resumed", number=record.number, **place)
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
@@ -336,9 +337,7 @@ class LeadMachine:
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
         self._pauses.exclude(now_ns)
-        if self.view.get(message.worker, message.incarnation) is not None:
-            self._lifecycle.suspicion.beat(message.worker, now_ns)
-        else:
+        if not self._lifecycle.beat(message, now_ns):
             self._servers.beat(message.server, now_ns)
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
@@ -350,6 +349,7 @@ class LeadMachine:
         self._ending.tick(self._mode.done, now_ns)
         if not self._ending.over:
             self._servers.suspect(now_ns)
+            self._overtime.tick(now_ns)
         if self._removals.overdue(now_ns):
             self._lifecycle.end_if_deserted(now_ns)
         if self._stopping.overdue(now_ns) and not self._ending.over:

@@ -33,6 +33,8 @@ class Member:
     confirms: int = 0
     """The lease under which the member abstained. It is confirmed when the member's last contribution
     is complete. 0 if there is no such lease."""
+    loop_over: bool = False
+    """Whether the member has reported that its training loop is over."""
 
     key: tuple[int, int] = field(init=False)
     """Worker and incarnation: a worker that rejoins is a different member."""

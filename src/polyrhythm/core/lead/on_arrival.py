@@ -117,7 +117,7 @@ class ByArrival:
     def stop(self, now_ns: int) -> None:
         stopped = self._stopping.reason
         self._progress.break_off(self.done, stopped.code, now_ns)
-        self._end_with_fold(stopped, now_ns)
+        self._end_with_fold(self._progress.judged(stopped), now_ns)
 
     def stop_waiting(self, now_ns: int) -> None:
         """Nothing to do: a stop does not wait for a round."""

@@ -52,9 +52,14 @@ class LeadOutbox:
 
     def refuse(self, link: str, reason: Reason, *, ending: bool = False) -> None:
         reason = plain_reason(reason)
+        self.send_away(link, reason, ending=ending)
+        self.note("refused", **reason.noted())
+
+    def send_away(self, link: str, reason: Reason, *, ending: bool) -> None:
+        """Tell a process why it is not part of the job, and end its link. `ending`: the reason is
+        the end of the job, and not a fault of the process."""
         self.out.append(Send(link, m.Refusal(term=TERM, reason=reason, ending=ending)))
         self.out.append(Drop(link, reason))
-        self.note("refused", **reason.noted())
 
     def note(self, what: str, **fields: Any) -> None:
         self.out.append(Note(what, fields))

@@ -22,6 +22,7 @@ class LeadPauses:
             parts.opening,
             cuts,
         )
+        self._limit = parts.progress.goals.limit
         self._outbox = parts.outbox
 
     def begin(self, now_ns: int) -> None:
@@ -36,4 +37,5 @@ class LeadPauses:
                 suspicion.exclude_time(paused_ns, now_ns)
             for part in self._deadlines:
                 part.exclude_time(paused_ns)
+            self._limit.resumed(now_ns)
             self._outbox.note("lead-paused", seconds=paused_ns / 1e9)

@@ -10,6 +10,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.targets import Targets
+from polyrhythm.core.lead.time_limit import TimeLimit
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import Abstained, JobSpec, Report, Trailer
@@ -97,6 +98,7 @@ class JobProgress:
         fold under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
         self._skipped = 0
+        self.goals.limit.contributed(trailer.worker, now_ns)
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)
         if trailer.objective is not None:
@@ -176,6 +178,11 @@ class JobProgress:
         """The reason with which the job ends at this goal. Before, check once more whether the job
         learns."""
         self._conclude()
+        return self.judged(goal)
+
+    def judged(self, goal: Reason) -> Reason:
+        """The reason with which the job ends at this goal: a goal that is reached while the objective
+        is not finite counts as a failure."""
         failed = self.learning.unfinished and goal.code != STOPPED.code
         return Reason(NOT_FINITE, goal.fields) if failed else goal
 
@@ -271,7 +278,7 @@ class Goals:
         self._passes = 0
         self.targets = Targets(job)
         self._opened_ns: int | None = None
-        self._until_ns: int | None = None
+        self.limit = TimeLimit(job.max_seconds)
         self._change: float | None = None
         self._stopped: Reason | None = None
 
@@ -280,8 +287,7 @@ class Goals:
     def opened(self, now_ns: int) -> None:
         """Round 1 opens: seconds count from now on."""
         self._opened_ns = now_ns
-        if self._job.max_seconds is not None:
-            self._until_ns = now_ns + round(self._job.max_seconds * 1e9)
+        self.limit.open(now_ns)
 
     def open_ns(self, now_ns: int) -> int:
         """How long round 1 has been open."""
@@ -335,6 +341,6 @@ class Goals:
         return None
 
     def _by_time(self, now_ns: int) -> dict[str, Field] | None:
-        if self._until_ns is None or now_ns < self._until_ns:
+        if not self.limit.passed(now_ns):
             return None
         return {"goal": "seconds", "seconds": self._job.max_seconds}

@@ -169,7 +169,9 @@ class WorkerMachine:
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         state = self._state
         if state.heartbeat.due(now_ns):
-            alive = m.Alive(**state.outbox.identity(), sequence=self._lead.beats)
+            alive = m.Alive(
+                **state.outbox.identity(), sequence=self._lead.beats, loop_over=state.loop_over
+            )
             state.outbox.do(Beat(alive))
         if (parted := state.joining.overdue(now_ns)) is not None:
             self._departure.miss(parted, now_ns)

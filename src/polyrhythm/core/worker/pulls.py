@@ -83,7 +83,17 @@ def _by_primary(routes: tuple[Route, ...]) -> Mapping[int, tuple[int, ...]]:
 
 
 class Pulls:
-    __slots__ = ("_first", "_outbox", "landing", "must_pull", "resumed", "stop", "terms", "ticket")
+    __slots__ = (
+        "_first",
+        "_outbox",
+        "ended",
+        "landing",
+        "must_pull",
+        "resumed",
+        "stop",
+        "terms",
+        "ticket",
+    )
 
     def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
         """`ticket`: the last ticket of the incarnation before this one."""
@@ -98,6 +108,8 @@ class Pulls:
         it."""
         self.stop = False
         """Whether the job ends. If so, the next version that the worker reads is the final one."""
+        self.ended = False
+        """Whether the user's code has the final version."""
         self.terms = m.Release()
         self._first = True
 
@@ -107,6 +119,7 @@ class Pulls:
     def resume(self, keep: int | None = None) -> None:
         """Give the version that has arrived to the user's code."""
         self.must_pull = False
+        self.ended = self.stop
         self.resumed = version = self.landing.version
         terms, first, do = self.terms, self._first, self._outbox.do
         self._first = False

@@ -149,6 +149,11 @@ class WorkerState:
         self.leaves = self.asked and not self.mode.stop and not in_place
 
     @property
+    def loop_over(self) -> bool:
+        """Whether the user's code was told that its training loop is over."""
+        return self.mode.ended or self.phase in (Phase.PARTING, Phase.LEAVING)
+
+    @property
     def survives(self) -> bool:
         """Whether the job can continue without one of its servers."""
         return self.job is not None and self.job.replicas > 0

@@ -62,6 +62,11 @@ def not_finite(what: str, tensor: str, step: int, detail: str) -> Reason:
     return Reason(NOT_FINITE, fields)
 
 
+HUNG = "hung"
+"""The code of a reason why a worker is removed from the job: its training loop did not end when the
+job ended."""
+
+
 NO_STEP = "no-step"
 """The code of a reason why a worker leaves a contribution out: the user's code has made no step."""
 

@@ -1,0 +1,79 @@
+"""The end of a job that goes on after its time limit, because workers hang in their own code.
+
+*First the job is stopped as on request: workers contribute what they have computed, the open round
+is folded without workers that contribute nothing, and every worker gets the final version. A
+worker that has the final version runs the code after its loop, and the job waits for it without a
+limit, as at every end. A worker that does not take the final version within the patience is
+removed, and counts as failed. The job ends when no worker is left (decision 105).*
+"""
+
+from polyrhythm.core.lead.lifecycle import Lifecycle
+from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress import NOT_FINITE
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import worker_name
+from polyrhythm.wire.messages.reasons import HUNG, Field
+
+
+class Overtime:
+    def __init__(self, parts: Parts, mode: Mode, lifecycle: Lifecycle) -> None:
+        self._mode = mode
+        self._lifecycle = lifecycle
+        self._policy = parts.policy
+        self._view = parts.view
+        self._outbox = parts.outbox
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._progress = parts.progress
+        self._limit = parts.progress.goals.limit
+        self._leaving = False
+        """Whether the patience with workers that have not left their loops has begun."""
+
+    def tick(self, now_ns: int) -> None:
+        if not self._limit.overdue(now_ns):
+            return
+        if self._ending.decided:
+            self._limit.settled()
+        elif self._leaving:
+            self._limit.settled()
+            self._remove_hanging(now_ns)
+        elif self._ending.begun or self._stopping.asked:
+            # a goal was reached, or a stop requested
+            self._await_leaving(now_ns)
+        else:
+            self._stop(now_ns)
+
+    def _stop(self, now_ns: int) -> None:
+        """The patience is over, and nothing was folded: stop the job."""
+        goal = self._progress.goals.reached(now_ns)
+        assert goal is not None  # the time is over
+        reason = self._progress.judged(goal)
+        if not len(self._view):
+            failed = reason.code == NOT_FINITE
+            self._ending.finish(reason, self._mode.done, now_ns, failed=failed)
+            return
+        missing = self._policy.why().reason.fields.get("missing")
+        if not isinstance(missing, list):
+            missing = [member.worker for member in self._view.members()]
+        late: dict[str, Field] = {"missing": missing, "after_s": self._limit.after_s(now_ns)}
+        self._outbox.note("overtime", **Reason("overtime", late).noted())
+        self._stopping.reason = reason
+        self._mode.stop(now_ns)
+        self._await_leaving(now_ns)
+
+    def _await_leaving(self, now_ns: int) -> None:
+        """Workers have the patience to leave. With rounds, a stop waits for contributions before it
+        tells workers to leave."""
+        self._leaving = True
+        self._limit.wait_from(self._stopping.wake_ns or now_ns)
+
+    def _remove_hanging(self, now_ns: int) -> None:
+        """Remove the workers whose loops have not ended."""
+        after_s = self._limit.after_s(now_ns)
+        for member in [*self._view.members()]:
+            if not member.loop_over and not self._ending.decided:
+                fields: dict[str, Field] = {"name": member.name, "after_s": after_s}
+                hung = Reason(HUNG, fields)
+                self._outbox.send_away(worker_name(member.worker), hung, ending=True)
+                self._lifecycle.remove(member, hung, now_ns)
