@@ -178,11 +178,15 @@ def _serve_at(
         shared=request.link != "tcp",
         resumed=_resumed(request.job) if lead else None,
     )
-    signal.signal(signal.SIGTERM, lambda *_: node.stop())
+    if lead:
+        signal.signal(signal.SIGTERM, lambda *_: node.stop())
     node.listen(listeners)
     if not lead:
         told = control.hear()
         assert told.lead is not None
+        # A service manager, or the shutdown of a machine, sends SIGTERM to every process of a job. The
+        # lead then ends the job, and needs all servers to save the model.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         node.reach_lead(SocketDialer(request.link), told.lead)
     if journal is None:
         control.watch()
