@@ -77,7 +77,7 @@ def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
     job += ("--deterministic",) if exactly else ()
     whole = call("train", *job, "--servers", 3, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    regular = ("--checkpoint-every", "2rounds", "--min-step", "80ms")
+    regular = ("--checkpoint-every", "2rounds", "--min-step", "200ms")
     with Command(*job, "--servers", 3, *regular, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
         kill_whole(command)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from tests.cluster.processes import Command, wait_until
@@ -26,6 +27,7 @@ def main(worker):
 '''
 
 
+@pytest.mark.slow
 def test_a_job_ends_without_the_worker_that_hangs(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text(JOB)
