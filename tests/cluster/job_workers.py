@@ -82,7 +82,12 @@ class JobWorkers:
             self.look()
             return done()
 
-        wait_until(looked, f"{what}; under way: {sorted(self._under_way)}", pause_s=0.02)
+        try:
+            wait_until(looked, f"{what}; under way: {sorted(self._under_way)}", pause_s=0.02)
+        except AssertionError as error:
+            last = [str(line) for line in self.lines[-8:]]
+            said = self.command.stderr().splitlines()[-8:]
+            raise AssertionError("\n".join([str(error), *last, *said])) from None
 
     def until_calm(self) -> None:
         self.until(lambda: not self._under_way, "every fault has been recovered from")

@@ -109,7 +109,8 @@ def test_servers_started_by_command_serve_die_and_are_replaced(
         finish(site.job_workers)
         result = json.loads(site.command.stdout())
         assert result["servers"] == servers
-        assert [loss["server"] for loss in result["servers_lost"]] == [f"s{last}", f"s{last}"]
+        losses = result["servers_lost"]
+        assert [loss["server"] for loss in losses] == [f"s{last}", f"s{last}"], losses
         assert [loss["replaced"] for loss in result["servers_lost"]] == [True, False]
 
 
