@@ -45,6 +45,13 @@ class Chunk:
         """The member that will hold the chunk when a move that was begun is complete."""
         return self.heir or self.holder
 
+    def advance(self, passes: int, cursor: int, done: int, number: int) -> None:
+        """The holder has visited `done` points, up to this pass and cursor. `number`: the number of
+        the report."""
+        self.passes, self.cursor = passes, cursor
+        self.remembered += done
+        self.visited = number
+
     def counted(self, passes: int, cursor: int, epochs: int | None) -> tuple[int, int]:
         """Kind statistics: up to which pass and cursor a report of progress counts. *A visit that ends
         the last pass does not count if the holder was told to give the chunk up without sending the

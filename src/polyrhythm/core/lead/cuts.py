@@ -93,6 +93,8 @@ class Cuts:
         self.keeping.resume(kept_nbytes)
         self._best.best = record.best
         self._clocks = {worker.name: worker for worker in record.workers}
+        number, round_ = record.number, record.round
+        self._outbox.note("resumed", number=number, round=round_, store=self._job.resume)
 
     # -- when ----------------------------------------------------------------------------------
 

@@ -355,11 +355,9 @@ class DataPlan:
                 self._ahead.note(index, (chunk.passes, chunk.cursor))
             if further:
                 self._passes.put(index, passes)
-            chunk.passes, chunk.cursor = passes, cursor
-            chunk.remembered += done
             self._changed.add(index)
             self._progress += 1
-            chunk.visited = self._progress
+            chunk.advance(passes, cursor, done, self._progress)
             visited += done
         return visited
 

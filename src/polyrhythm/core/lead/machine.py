@@ -324,8 +324,6 @@ class LeadMachine:
         self._mode.part = record.part
         self._cuts.resume(record, event.kept_nbytes)
         self._resumes = event.spec
-        place = {"round": record.round, "store": self.job.resume}
-        self._outbox.note("resumed", number=record.number, **place)
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
