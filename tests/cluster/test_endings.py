@@ -73,8 +73,8 @@ def test_ctrl_c_in_a_terminal_ends_the_whole_process_group(tmp_path: Path, long_
 def test_sigterm_to_every_process_is_a_request_to_stop(
     tmp_path: Path, long_job: Path, servers: int
 ) -> None:
-    """A service manager may stop a job in this way. Neither the fork server nor a server must end
-    before the model is saved."""
+    """A service manager may stop a job in this way. The fork server and the servers must not
+    end before the model is saved."""
     with start(long_job, tmp_path, "--workers", 2, "--servers", servers) as command:
         command.await_round(1)
         for pid in command.pids():

@@ -87,7 +87,8 @@ def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, ho
 def test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it(
     tmp_path: Path, status: int, sent: list[signal.Signals], named: bool, told: bool
 ) -> None:
-    """`sent`: the signals that the engine has sent. `told`: the worker knew that the job has ended."""
+    """`sent`: the signals that the engine has sent. `told`: whether the worker was told that the
+    job has ended."""
     job = JobSpec(job="j", name="digits")
     server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
     worker = ChildRequest(role="worker", number=0, name="worker-0", job=job)

@@ -40,7 +40,8 @@ def run(
     timer: str = "off",
     **more: str,
 ) -> Run:
-    """The steps that the first workers begin after this time take hours."""
+    """Run a job in which the first workers hang (`hanging`: how many): a step that one of them begins
+    after the time `at` takes hours."""
     settings = "\n".join(f'{name} = "{value}"' for name, value in more.items())
     text = JOB.format(sync=sync, limit=LIMIT_S, step=step, timer=timer, more=settings)
     return Run(text + "".join(HANG.format(at=at, worker=worker) for worker in range(hanging)))

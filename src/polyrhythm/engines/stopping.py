@@ -64,9 +64,9 @@ class ProcessStop:
                 self._processes.tell(lead, Told(stop=True, failed=first_line(failed) or None))
                 return
             for child in self._processes.all:
-                # servers ignore SIGTERM while they have a lead, which ends them
-                alone = child.request.role == "server" and not child.request.leads
-                self._processes.signal(child, signal.SIGKILL if alone else signal.SIGTERM)
+                # the other servers ignore SIGTERM, because the lead would end them
+                ignores = child.request.role == "server" and not child.request.leads
+                self._processes.signal(child, signal.SIGKILL if ignores else signal.SIGTERM)
 
     def stop_in_order(self) -> None:
         """End the job on request: the lead is told to end it when every worker has left."""

@@ -142,11 +142,17 @@ def test_without_rounds_a_job_ends_although_no_contribution_comes(sync: str) -> 
     assert_reached(effects)
 
 
-def test_a_worker_that_hangs_while_others_reach_the_limit_is_ended() -> None:
+def at_the_limit() -> Stage:
+    """A job under asp that has reached its limit: worker-0 has contributed then, worker-1 has not."""
     stage = begun("asp")
     stage.tick(LIMIT_S)
     (fold,) = sent(stage.contribute(0, 1), m.Fold, "s0")
     stage.folded(fold.round)
+    return stage
+
+
+def test_a_worker_that_hangs_while_others_reach_the_limit_is_ended() -> None:
+    stage = at_the_limit()
     leave(stage, 0)
     assert not of(stage.tick(2 * PATIENCE_S - 1), fx.End)
     effects = stage.tick(2)
@@ -155,10 +161,7 @@ def test_a_worker_that_hangs_while_others_reach_the_limit_is_ended() -> None:
 
 
 def test_the_code_after_the_loop_has_no_limit() -> None:
-    stage = begun("asp")
-    stage.tick(LIMIT_S)
-    (fold,) = sent(stage.contribute(0, 1), m.Fold, "s0")
-    stage.folded(fold.round)
+    stage = at_the_limit()
     loop_over(stage, 0)
     effects = stage.tick(100 * LIMIT_S)
     assert left(effects) == ["worker-1 hung"] and not of(effects, fx.End)

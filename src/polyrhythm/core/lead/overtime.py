@@ -63,8 +63,8 @@ class Overtime:
         self._await_leaving(now_ns)
 
     def _await_leaving(self, now_ns: int) -> None:
-        """Workers have the patience to leave. With rounds, a stop waits for contributions before it
-        tells workers to leave."""
+        """Give workers the patience to leave their loops. It begins when they are told to leave: with
+        rounds, a stop waits for contributions first."""
         self._leaving = True
         self._limit.wait_from(self._stopping.wake_ns or now_ns)
 

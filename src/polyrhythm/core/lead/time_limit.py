@@ -19,10 +19,9 @@ def patience_ns(limit_ns: int, longest_ns: int) -> int:
 class TimeLimit:
     def __init__(self, seconds: float | None) -> None:
         """`seconds`: the limit; None if the job has none."""
-        self._limit_ns = 0 if seconds is None else round(seconds * 1e9)
-        self._limited = seconds is not None
+        self._limit_ns = None if seconds is None else round(seconds * 1e9)
         self._until_ns: int | None = None
-        """When the limit is over; None if there is no limit, or if round 1 has not opened."""
+        """When the job reaches its limit; None if there is no limit, or if round 1 has not opened."""
         self._since_ns = 0
         """When the patience began."""
         self._began_ns: dict[int, int] = {}
@@ -33,11 +32,11 @@ class TimeLimit:
 
     @property
     def patience_ns(self) -> int:
-        return patience_ns(self._limit_ns, self._longest_ns)
+        return patience_ns(self._limit_ns or 0, self._longest_ns)
 
     def open(self, now_ns: int) -> None:
         """Round 1 opens: the time counts from now on."""
-        if self._limited:
+        if self._limit_ns is not None:
             self._until_ns = now_ns + self._limit_ns
             self.wait_from(self._until_ns)
 
@@ -46,20 +45,20 @@ class TimeLimit:
 
     def entered(self, worker: int, now_ns: int) -> None:
         """A worker has become a member: it begins its first step."""
-        if self._limited:
+        if self._limit_ns is not None:
             self._began_ns[worker] = now_ns
 
     def contributed(self, worker: int, now_ns: int) -> None:
         """A contribution is complete. *Steps that end after the limit are not measured, so the
         patience is never longer than the limit and a minute.*"""
-        if self._limited and not self.passed(now_ns):
+        if self._limit_ns is not None and not self.passed(now_ns):
             took_ns = now_ns - self._began_ns.get(worker, now_ns)
             self._began_ns[worker] = now_ns
             if took_ns > self._longest_ns:
                 self._longest_ns = took_ns
 
     def after_s(self, now_ns: int) -> float:
-        """The seconds since the limit was over."""
+        """The seconds since the limit was reached."""
         return 0.0 if self._until_ns is None else (now_ns - self._until_ns) / 1e9
 
     # -- after the limit -----------------------------------------------------------------------
