@@ -116,4 +116,4 @@ def test_the_run_as_which_a_job_continues_after_a_loss_is_named(
     assert "continues" not in refused(call, "mine")
     again = write_run("mine-2", [], resume="/store", store="/store")
     runs.write_process(again)
-    assert refused(call, "mine").endswith("; the job continues as run mine-2: name that run")
+    assert refused(call, "mine").endswith("; the job continues as run mine-2: give that name")

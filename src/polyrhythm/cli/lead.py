@@ -56,7 +56,7 @@ def check_running(run: Run) -> None:
     """Raises UsageError if the run has ended."""
     if run.word not in ("running", "unknown"):
         again = _continued_as(run)
-        hint = "" if again is None else f"; the job continues as run {again}: name that run"
+        hint = "" if again is None else f"; the job continues as run {again}: give that name"
         raise UsageError(f"run {run.name} does not run any more: {run.word}: {run.reason}{hint}")
 
 

@@ -26,7 +26,7 @@ class LeftOut:
         self._steps, self._points = 0, 0.0
         """The steps since the last contribution that are left out, and their points."""
         self._without = 0
-        """How many of the left out steps the training loop has not made at all."""
+        """For how many of the left out steps the training loop has not called `optimizer.step`."""
         self._why: NotFinite | None = None
 
     def step(self, points: float, model: int | None = None) -> bool:

@@ -104,7 +104,7 @@ def _open_fresh(path: Path) -> IO[bytes]:
             continue
         except OSError as error:
             raise UsageError(f"cannot write {place}: {error.strerror}") from None
-    raise AssertionError("the loop ends only when it has opened a file")
+    raise AssertionError("unreachable: the loop ends only when it has opened a file")
 
 
 def _flat(effects: Sequence[Effect]) -> tuple[tuple[str, bytes], ...]:

@@ -234,7 +234,7 @@ def test_other_policies_refuse_statistics(sync: str) -> None:
     ("fields", "message"),
     [
         ({"updater": "addition"}, "--updater addition needs --kind gradient"),
-        ({"wire_dtype": "bfloat16"}, "statistics add up, so they are sent without rounding"),
+        ({"wire_dtype": "bfloat16"}, "rounding errors of the differences would add up"),
         ({"push": "int8"}, "--push int8 needs --kind gradient or local"),
         ({"on_nan": "skip"}, "would be missing in every later sum"),
         ({"outer": "nesterov"}, "--outer needs --kind local"),

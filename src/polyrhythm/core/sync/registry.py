@@ -186,8 +186,8 @@ def _check_rows(job: JobSpec) -> None:
     ):
         if value != exact:
             raise UsageError(
-                f"{flag} {value} needs --kind gradient or local: differences of statistics add up,"
-                " so they are sent without rounding"
+                f"{flag} {value} needs --kind gradient or local: with kind statistics, rounding"
+                " errors of the differences would add up"
             )
     if not traits_of(job.sync).rounds and (job.replicas or job.read_ahead):
         flag = "--read-ahead" if job.read_ahead else "--replicas"

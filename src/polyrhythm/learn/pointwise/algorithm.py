@@ -141,7 +141,8 @@ class Algorithm(ABC):
         return new
 
     def memory(self, count: int) -> Memory:
-        """Return the memory of `count` points that are not counted yet: arrays with `count` rows."""
+        """Return what is remembered of `count` points that have added nothing to the sum yet: arrays
+        with `count` rows."""
         return {}
 
     def adopt(self, memory: Memory) -> Memory:

@@ -1,6 +1,7 @@
 """The nearest centres of points: matrix products over blocks of rows.
 
-Distances have one row per centre, so the search for the lowest one runs over long rows.
+Distances have one row per centre and one column per point. To find the nearest centre of every point,
+whole rows are compared with each other, which is fast because rows are long.
 """
 
 import threading
