@@ -1,5 +1,6 @@
 """Fits with real worker processes, and as a worker of a job that runs already."""
 
+import mmap
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 pytest.importorskip("sklearn", minversion="1.6")
 
+import pandas as pd
+import pyarrow as pa
 from scipy import sparse
 from sklearn.base import clone
 
@@ -17,6 +21,7 @@ import polyrhythm as pr
 from polyrhythm.cluster import FuzzyCMeans, KMeans
 from polyrhythm.decomposition import NMF
 from polyrhythm.estimators import fitting
+from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.linear_model import LogisticRegression
 from polyrhythm.mixture import GaussianMixture
 
@@ -111,6 +116,48 @@ def test_a_part_of_a_mapped_array_is_found_in_its_file(tmp_path: Path) -> None:
         assert np.array_equal(fitting._map(place), part)
     assert fitting._mapped(mapped[:, 1:]) is None
     assert fitting._mapped(X) is None
+
+
+def _borrowed(owner: str, x: Points, folder: Path) -> Points:
+    """The points in memory that belongs to an object which is not an array of numpy."""
+    if owner == "tensor":
+        return torch.from_numpy(x.copy()).numpy()
+    if owner == "arrow":
+        column = pa.array(x.ravel()).to_numpy(zero_copy_only=True)
+        return np.asarray(column).reshape(x.shape)
+    if owner == "pandas":
+        return pd.DataFrame(x.copy()).to_numpy()
+    if owner == "mmap":
+        (folder / "x.bin").write_bytes(x.tobytes())
+        with (folder / "x.bin").open("rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(memory, x.dtype).reshape(x.shape)
+    if owner == "deleted file":
+        mapped = np.memmap(folder / "x.bin", x.dtype, "w+", shape=x.shape)
+        mapped[:] = x
+        (folder / "x.bin").unlink()
+        return mapped
+    memory = {"bytes": x.tobytes(), "memoryview": memoryview(bytearray(x.tobytes()))}[owner]
+    return np.frombuffer(memory, x.dtype).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    "owner", ["tensor", "arrow", "pandas", "mmap", "deleted file", "bytes", "memoryview"]
+)
+def test_points_in_memory_of_any_owner_are_kept_for_the_workers(owner: str, tmp_path: Path) -> None:
+    x = _borrowed(owner, X, tmp_path)
+    kept = fitting._keep(Batch(x, None, x[:, 0]), tmp_path)
+    found = fitting._load(kept)
+    assert found.weight is not None
+    assert np.array_equal(found.x, X) and np.array_equal(found.weight, X[:, 0])
+
+
+@pytest.mark.cluster
+def test_processes_fit_points_whose_memory_belongs_to_a_tensor() -> None:
+    x = torch.from_numpy(X.copy()).numpy()
+    there = KMeans(3, random_state=0, workers=2).fit(x)
+    here = KMeans(3, random_state=0).fit(X)
+    assert np.allclose(there.cluster_centers_, here.cluster_centers_)
 
 
 @pytest.mark.parametrize("points", [1, 5, 900, 20_000, 262_144, 263_000, 1_000_000, 50_000_000])

@@ -260,11 +260,14 @@ def _keep(points: Batch, folder: Path) -> dict[str, Any]:
 
 def _mapped(array: npt.NDArray[Any]) -> tuple[str, str, int, tuple[int, ...]] | None:
     """The file, the type, the offset and the shape of an array that is mapped from a file; None if
-    the array is not mapped, or not contiguous."""
+    the array is not mapped, or not contiguous, or if its file was deleted."""
     whole: Any = array
-    while whole is not None and not isinstance(whole, np.memmap):
+    # the last base may be any object with a buffer: a tensor, a memoryview, bytes, a buffer of Arrow
+    while isinstance(whole, np.ndarray) and not isinstance(whole, np.memmap):
         whole = whole.base
-    if whole is None or not whole.filename or not array.flags.c_contiguous or whole.mode == "c":
+    if not isinstance(whole, np.memmap) or not array.flags.c_contiguous or whole.mode == "c":
+        return None
+    if not whole.filename or not Path(whole.filename).exists():
         return None
     while isinstance(whole.base, np.memmap):
         whole = whole.base
