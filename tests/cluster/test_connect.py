@@ -294,7 +294,7 @@ def test_the_secret_comes_from_the_environment_and_is_known_for_a_second_connect
 
 
 def test_names() -> None:
-    assert names_of({}, "host", 7) == ("host-7",)
+    assert names_of({}, "host", 7) == ("host-7", "host-7-2")
     assert names_of({"RANK": "3"}, "host", 7) == ("rank-3", "rank-3-host-7")
     assert names_of({"SLURM_PROCID": "12"}, "host", 7) == ("rank-12", "rank-12-host-7")
     assert names_of({"RANK": "x"}, "h" * 300, 7)[0].endswith("h-7")

@@ -1,6 +1,7 @@
 """Fits with real worker processes, and as a worker of a job that runs already."""
 
 import mmap
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,20 @@ import pandas as pd
 import pyarrow as pa
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 import polyrhythm as pr
 from polyrhythm.cluster import FuzzyCMeans, KMeans
 from polyrhythm.decomposition import NMF
+from polyrhythm.errors import UsageError
 from polyrhythm.estimators import fitting
 from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
+from polyrhythm.learn.pointwise.logistic import LogisticRegressionAlgorithm
 from polyrhythm.linear_model import LogisticRegression
 from polyrhythm.mixture import GaussianMixture
+from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.job import Target
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 5))[RNG.integers(0, 3, 900)] * 5 + RNG.normal(size=(900, 5))
@@ -61,12 +68,114 @@ def test_an_error_of_the_input_is_a_value_error_with_processes_too() -> None:
         GaussianMixture(2, reg_covar=0.0, random_state=0, workers=2).fit(x)
 
 
+DOCS = (Path(__file__).parents[2] / "docs" / "estimators.md").read_text()
+ESTIMATORS: dict[str, Any] = {
+    "KMeans()": (KMeans(3), {}, "cluster_centers_"),
+    "FuzzyCMeans()": (FuzzyCMeans(3), {}, "cluster_centers_"),
+    "GaussianMixture()": (GaussianMixture(3), {}, "means_"),
+    "LogisticRegression()": (LogisticRegression(), {"y": Y}, "coef_"),
+    "NMF()": (NMF(3, tol=0.03), {"X": np.abs(X)}, "components_"),
+}
+
+
+def _documented(name: str) -> dict[str, Any]:
+    """The options of `pr.serve` that the documentation gives for an estimator."""
+    row = next(line for line in DOCS.splitlines() if line.startswith(f"| `{name}` |"))
+    found: dict[str, Any] = eval(f"dict({row.split('`')[3]})")
+    return found
+
+
 @pytest.mark.cluster
-def test_this_process_joins_a_job_that_runs_already() -> None:
-    here = KMeans(3, random_state=0).fit(X)
-    with pr.serve(workers=1, epochs=300, kind="statistics", sync="bspb", quiet=True) as job:
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_joins_the_job_that_the_documentation_serves(name: str) -> None:
+    estimator, given, found = ESTIMATORS[name]
+    given = {"X": X, **given}
+    here = clone(estimator).set_params(random_state=0).fit(**given)
+    with pr.serve(workers=1, quiet=True, **_documented(name)) as job:
+        there = clone(estimator).set_params(random_state=0, address=job.address).fit(**given)
+    assert np.allclose(getattr(there, found), getattr(here, found), rtol=1e-6, atol=1e-8)
+    assert there.n_iter_ == here.n_iter_
+
+
+@pytest.mark.cluster
+def test_a_refused_estimator_says_what_to_serve_and_the_job_goes_on() -> None:
+    with pr.serve(workers=1, epochs=300, kind="statistics", quiet=True) as job:
+        with pytest.raises(ValueError, match="its policy is bsp, and this algorithm") as refused:
+            LogisticRegression(address=job.address).fit(X, Y)
         there = KMeans(3, random_state=0, address=job.address).fit(X)
-    assert np.allclose(there.cluster_centers_, here.cluster_centers_)
+    here = KMeans(3, random_state=0).fit(X)
+    assert there.inertia_ == pytest.approx(here.inertia_, rel=0.01)
+    call = str(refused.value).split("Serve it with pr.serve(")[1].split(")")[0]
+    with pr.serve(**eval(f"dict({call})"), quiet=True) as job:
+        right = LogisticRegression(address=job.address).fit(X, Y)
+    assert np.allclose(right.coef_, LogisticRegression().fit(X, Y).coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("served", "fault"),
+    [
+        ({}, ""),
+        ({"kind": "gradient", "sync": "bsp"}, "its kind is gradient"),
+        ({"sync": "asp"}, "its policy is asp"),
+        ({"epochs": None, "max_seconds": 60.0}, "it has no number of passes"),
+        ({"epochs": 7}, "it ends after 7 passes"),
+        ({"epochs": 1000}, "it ends after 1000 passes"),
+        ({"rounds": 5}, r"it has another goal \(rounds\)"),
+        ({"targets": (Target("objective", 1.0, False),)}, r"it has another goal \(target\)"),
+        ({"target_change": 0.1}, r"it has another goal \(target_change\)"),
+    ],
+)
+def test_an_estimator_refuses_jobs_that_do_not_fit(
+    name: str, served: dict[str, Any], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator, given, _ = ESTIMATORS[name]
+    job = JobSpec(job="serve", **{**_documented(name), **served})
+    found: list[list[str]] = []
+
+    def joined(fit: Any, place: Any, max_passes: int) -> None:
+        found.append(fitting.unfit(job, fit.algorithm, place.sync, max_passes))
+        raise UsageError("stop here")
+
+    monkeypatch.setattr(fitting, "_joined", joined)
+    with pytest.raises(ValueError, match="stop here"):
+        clone(estimator).set_params(address="host:1").fit(**{"X": X, **given})
+    assert re.search(fault, "; ".join(found[0])) if fault else found == [[]]
+
+
+@pytest.mark.parametrize("sync", ["bsp", "bspv", "fsp"])
+def test_only_logistic_regression_needs_a_policy_with_whole_passes(sync: str) -> None:
+    job = JobSpec(job="serve", kind="statistics", sync=sync, epochs=300)
+    assert fitting.unfit(job, KMeansAlgorithm(3), "bspb", 300) == []
+    assert fitting.unfit(job, LogisticRegressionAlgorithm(2), "bspb", 300) != []
+
+
+def test_asp_is_joined_only_on_request() -> None:
+    job = JobSpec(job="serve", kind="statistics", sync="asp", epochs=300)
+    assert fitting.unfit(job, KMeansAlgorithm(3), "asp", 300) == []
+    assert fitting.unfit(job, LogisticRegressionAlgorithm(2), "asp", 300) != []
+
+
+def test_a_served_job_runs_one_fit() -> None:
+    for estimator in (KMeans(3, init="random"), GaussianMixture(3, n_init=2)):
+        with pytest.raises(ValueError, match="give n_init=1"):
+            estimator.set_params(address="host:1").fit(X)
+
+
+@pytest.mark.cluster
+def test_a_job_that_stops_before_the_fit_has_converged_gives_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(KMeansAlgorithm, "terminated", lambda self, check: False)
+    shown = threading.Event()
+    monkeypatch.setattr(KMeans, "_show", lambda self, number, objective: shown.set())
+    with pr.serve(workers=1, quiet=True, kind="statistics", sync="bspb", epochs=10**6) as job:
+        stopping = threading.Thread(target=lambda: (shown.wait(), job.stop()))
+        stopping.start()
+        model = KMeans(3, random_state=0, verbose=1, max_iter=10**6, address=job.address)
+        with pytest.warns(ConvergenceWarning, match="ended after .* before the fit had converged"):
+            model.fit(X)
+        stopping.join()
 
 
 @pytest.mark.parametrize("sync", ["bsp", "bspv", "fsp"])

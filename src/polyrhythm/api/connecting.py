@@ -98,10 +98,11 @@ def _secret(host: str, port: int, secret_file: Path | str | None) -> Known:
 
 
 def names_of(environ: Mapping[str, str], host: str, pid: int) -> tuple[str, ...]:
-    """Names for this process, the best one first. The last one is unique."""
+    """Names for this process, the best one first. The last one is free even if the lead has not noticed
+    yet that an earlier worker of this process has left."""
     unique = f"{host[: MOST_NAME - 30]}-{pid}"
     for variable in _RANKS:
         rank = environ.get(variable, "")
         if rank.isascii() and rank.isdigit() and len(rank) < 10:
             return f"rank-{int(rank)}", f"rank-{int(rank)}-{unique}"
-    return (unique,)
+    return unique, f"{unique}-2"

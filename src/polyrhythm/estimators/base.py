@@ -67,7 +67,15 @@ class Estimator(BaseEstimator):
         if self.sync not in SYNCS:
             known = ", ".join(map(repr, SYNCS))
             raise ValueError(f"sync is {self.sync!r}: give one of {known}")
-        return FitPlace(self.workers, self.sync, self.address)
+        return FitPlace(self.workers, self.sync, self.address, type(self).__name__)
+
+    def _check_starts(self, starts: int) -> None:
+        """Raise an error if this fit consists of several fits, and joins a job, which is one fit."""
+        if self.address is not None and starts > 1:
+            raise ValueError(
+                f"the job at {self.address} runs one fit, and this estimator begins {starts} fits: give"
+                " n_init=1"
+            )
 
     def _run(
         self,
@@ -80,7 +88,7 @@ class Estimator(BaseEstimator):
     ) -> Fitted:
         """Run an algorithm on the points. Errors are those that users of scikit-learn expect."""
         try:
-            return fit_points(
+            found = fit_points(
                 algorithm,
                 points,
                 place=self._place(),
@@ -93,6 +101,14 @@ class Estimator(BaseEstimator):
             raise ValueError(str(error)) from error
         except PolyrhythmError as error:
             raise RuntimeError(str(error)) from error
+        if self.address is not None and not found.terminated and found.passes < max_passes:
+            warnings.warn(
+                f"the job at {self.address} ended after {found.passes} passes, before the fit had"
+                " converged: it was stopped, or it has a time limit",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return found
 
     def _show(self, number: int, objective: float | None) -> None:
         """Show the progress of a fit."""

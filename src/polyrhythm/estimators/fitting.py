@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.io.cores import usable_cores
@@ -40,6 +41,8 @@ _STEP_POINTS = 131_072
 `_CHUNKS_EACH` chunks. Chunks are large, because each visit of a chunk is a call that takes time,
 and because chunks move only if a worker dies. A worker has at most 16 chunks. So a worker with more
 than 16 times this many points has larger chunks."""
+WHOLE_PASSES = "bspb"
+"""The policy in which a round is one pass over all points."""
 _HEARTBEAT_S = 20.0
 _LONGEST_S = 1e7
 
@@ -50,8 +53,10 @@ class FitPlace:
     `address`: the job that this process joins as a worker."""
 
     workers: int | None = None
-    sync: str = "bspb"
+    sync: str = WHOLE_PASSES
     address: str | None = None
+    estimator: str = "this fit"
+    """The name of the estimator, for messages."""
 
 
 @dataclass(slots=True)
@@ -90,7 +95,7 @@ def fit_points(
             parameter = algorithm.init_parameter(sample, rng)
         fit = _FitWorker(algorithm, points, parameter, after_pass)
         if place.address is not None:
-            return _joined(fit, place)
+            return _joined(fit, place, max_passes)
         workers = place.workers or (usable_cores() if len(points) >= _FEW_POINTS else 1)
         fit.batch, least = _steps(len(points), workers, place.sync)
         if place.workers is None:
@@ -103,7 +108,7 @@ def _steps(points: int, workers: int, sync: str) -> tuple[int, int]:
     contributes after a pass, however many points it visits at a time."""
     each = points // workers
     large = min(_STEP_POINTS, each // _CHUNKS_EACH)
-    if sync == "bspb" and large > BATCH:
+    if sync == WHOLE_PASSES and large > BATCH:
         return large, large
     return BATCH, max(1, min(_CHUNK_POINTS, each))
 
@@ -118,6 +123,8 @@ class _FitWorker:
     after_pass: AfterPass | None
     batch: int = BATCH
     """How many points a worker visits at a time, unless the sync policy wants fewer."""
+    speaker: str = "worker-0"
+    """The worker that calls `after_pass`."""
 
     def on(self, worker: Worker) -> Fitted:
         ended_s: list[float] = []
@@ -125,7 +132,7 @@ class _FitWorker:
 
         def after_pass(passes: int, objective: float | None) -> None:
             ended_s.append(time.perf_counter())
-            if self.after_pass is not None and worker.name == "worker-0":
+            if self.after_pass is not None and worker.name == self.speaker:
                 self.after_pass(passes, objective)
 
         source = ArraySource(self.points)
@@ -176,17 +183,67 @@ def _own_interval() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _joined(fit: _FitWorker, place: FitPlace) -> Fitted:
+def _joined(fit: _FitWorker, place: FitPlace, max_passes: int) -> Fitted:
     """Fit as a worker of the job at this address. Every worker of the job needs the same points."""
     from polyrhythm.api.connecting import connect
 
     assert place.address is not None
     with connect(place.address, quiet=fit.after_pass is None) as worker:
-        if worker.inside[1].kind != "statistics":
-            raise UsageError(
-                f"the job at {place.address} has another kind: serve it with --kind statistics"
-            )
-        return fit.on(worker)
+        job = worker.inside[1]
+        faults = unfit(job, fit.algorithm, place.sync, max_passes)
+        if not faults:
+            fit.speaker = worker.name
+            return fit.on(worker)
+    # the worker has left without a failure: the job goes on, and may have other workers that fit it
+    raise UsageError(
+        f"{place.estimator} cannot join the job at {place.address}: {'; '.join(faults)}. Serve it with"
+        f" {in_python(job.workers, max_passes)}, which is the command"
+        f" `{in_shell(job.workers, max_passes)}`"
+    )
+
+
+def unfit(job: JobSpec, algorithm: Algorithm, sync: str, max_passes: int) -> list[str]:
+    """Why a job that runs already would not give the model that a fit in this process gives; empty if
+    it would. `sync`: the policy of the estimator. `max_passes`: after how many passes the fit ends."""
+    faults = []
+    if job.kind != "statistics":
+        faults.append(f"its kind is {job.kind}, and estimators contribute statistics")
+    if algorithm.same_parameters and job.sync != WHOLE_PASSES:
+        faults.append(
+            f"its policy is {job.sync}, and this algorithm needs the statistics of all points for the"
+            f" same parameters, so it needs {WHOLE_PASSES}"
+        )
+    elif not traits_of(job.sync).rounds and job.sync != sync:
+        faults.append(
+            f"its policy is {job.sync}, under which the fit may diverge (sync={job.sync!r} joins it all"
+            " the same)"
+        )
+    if job.epochs is None:
+        faults.append(f"it has no number of passes, and this fit ends after {max_passes}")
+    elif job.epochs != max_passes:
+        faults.append(f"it ends after {job.epochs} passes, and this fit after {max_passes}")
+    others = {
+        "rounds": job.rounds is not None,
+        "target": bool(job.targets),
+        "target_change": job.target_change is not None,
+    }
+    found = [name for name, given in others.items() if given]
+    if found:
+        faults.append(f"it has another goal ({', '.join(found)}), and estimators end by tol")
+    return faults
+
+
+def in_python(workers: int, max_passes: int) -> str:
+    """The call that serves a job for an estimator."""
+    return f'pr.serve(workers={workers}, kind="statistics", sync="{WHOLE_PASSES}", epochs={max_passes})'
+
+
+def in_shell(workers: int, max_passes: int) -> str:
+    """The command that serves a job for an estimator."""
+    return (
+        f"polyrhythm serve --workers {workers} --kind statistics --sync {WHOLE_PASSES} --epochs"
+        f" {max_passes}"
+    )
 
 
 def _processes(
@@ -221,6 +278,7 @@ def _processes(
                 servers=1,
                 epochs=max_passes,
                 min_batch=least,
+                timer="off",
                 threads=1,
                 runs_dir=str(folder / "runs"),
                 quiet=quiet,

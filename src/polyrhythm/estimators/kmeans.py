@@ -88,12 +88,13 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
     def _best(self, algorithm: Any, points: Batch) -> tuple[Fitted, Array]:
         """The best of several fits, and the offset that was subtracted from the points."""
-        rng = self._rng()
+        rng, starts = self._rng(), self._starts()
+        self._check_starts(starts)
         offset = _offset(points.x)
         if offset.any():
             points = Batch(points.x - offset.astype(points.x.dtype), None, points.weight)
         best: Fitted | None = None
-        for _ in range(self._starts()):
+        for _ in range(starts):
             first = self._first(algorithm, points, offset, rng)
             found = self._run(algorithm, points, rng=rng, max_passes=self.max_iter, parameter=first)
             if best is None or found.objectives[-1] < best.objectives[-1]:

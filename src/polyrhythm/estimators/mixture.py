@@ -85,7 +85,9 @@ class GaussianMixture(DensityMixin, Estimator):
         rng = self._rng()
         best: Fitted | None = None
         warm = self.warm_start and hasattr(self, "means_")
-        for _ in range(1 if warm else self.n_init):
+        starts = 1 if warm else self.n_init
+        self._check_starts(starts)
+        for _ in range(starts):
             first = self._first(algorithm, points, rng, warm=warm)
             found = self._run(algorithm, points, rng=rng, max_passes=self.max_iter, parameter=first)
             if best is None or found.objectives[-1] < best.objectives[-1]:

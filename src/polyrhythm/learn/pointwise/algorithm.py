@@ -113,6 +113,9 @@ class Algorithm(ABC):
     name = "algorithm"
     sample_points: int | None = 10_000
     """How many points `init_parameter` gets at most: a random sample. None: all points."""
+    same_parameters = False
+    """Whether the statistics of all points must have been computed with the same parameters. True for
+    the search of logistic regression: a sum of gradients at different coefficients is no gradient."""
 
     @abstractmethod
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:

@@ -33,6 +33,7 @@ class LogisticRegressionAlgorithm(Algorithm):
     steps that are made."""
 
     name = "lr"
+    same_parameters = True
 
     def __init__(
         self,
