@@ -1,5 +1,6 @@
 """Wrong options of `polyrhythm.train` are errors of one line, before any process is started."""
 
+import inspect
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,54 @@ def test_a_wrong_option_is_named_in_one_line(
         pr.train(main, **{"runs_dir": tmp_path / "runs", **options})  # type: ignore[arg-type]
     assert str(caught.value) == message
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({"epoch": 2}, "mine.py: DEFAULTS has no key 'epoch': the nearest is 'epochs'"),
+        ({"worker": 2}, "mine.py: DEFAULTS has no key 'worker': the nearest is 'workers'"),
+        ({3: 2}, "mine.py: DEFAULTS has no key 3: the nearest is "),
+        ({"options": ["rate"]}, "mine.py: DEFAULTS has no key 'options': the nearest is "),
+        ({"workers": "4"}, "workers is '4': it must be of type int"),
+        ({"set": 3}, "set is 3: it must be of type list or Mapping"),
+        ({"sync": "asap"}, "--sync 'asap' is not known"),
+    ],
+)
+def test_a_wrong_key_or_value_in_the_defaults_of_a_job_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defaults: object, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(f"DEFAULTS = {defaults!r}\ndef main(worker): ...\n")
+    with pytest.raises(pr.errors.UsageError) as caught:
+        pr.train("mine.py")
+    assert str(caught.value).startswith(message)
+    assert [each.name for each in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_the_defaults_of_a_job_may_have_every_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wrong values show that each option was read."""
+    monkeypatch.chdir(tmp_path)
+    parameters = inspect.signature(pr.train).parameters.values()
+    names = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    assert len(names) > 50
+    for name in names:
+        Path("mine.py").write_text(f"DEFAULTS = {{{name!r}: 1j}}\ndef main(worker): ...\n")
+        with pytest.raises(pr.errors.UsageError, match=f"^{name} is 1j: it must be of type"):
+            pr.train("mine.py")
+
+
+def test_a_goal_that_is_given_replaces_the_goals_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text('DEFAULTS = {"epochs": 1j}\ndef main(worker): ...\n')
+    with pytest.raises(pr.errors.UsageError, match="^--rounds is 0"):
+        pr.train("mine.py", rounds=0)
+    with pytest.raises(pr.errors.UsageError, match="^epochs is 1j"):
+        pr.train("mine.py", rounds=None)
 
 
 @pytest.mark.parametrize("wrong", [lambda: None, lambda worker, rate: None, lambda *, rate: None])

@@ -36,6 +36,7 @@ def test_flags_come_before_the_environment_and_that_before_the_file(
 
 def test_every_flag_can_be_in_the_file_under_its_own_name(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "other.toml"
+    (tmp_path / "mine.py").write_text("def main(worker): ...\n")
     path.write_text(
         'job = "mine.py"\nlocal-steps = 8\nmax_seconds = 1.5\nin-place = true\n[set]\na = 1\nb = "x y"\n'
     )
@@ -59,6 +60,23 @@ def test_lists_and_switches_can_be_set_in_the_environment(call: Call, tmp_path: 
     found = shown(call, POLYRHYTHM_SET="a=1 b=2", POLYRHYTHM_IN_PLACE="0")
     assert found["set"] == (["a=1", "b=2"], "POLYRHYTHM_SET")
     assert found["in-place"] == (False, "POLYRHYTHM_IN_PLACE")
+
+
+def test_the_defaults_of_a_job_come_after_the_file_and_before_those_of_the_command(
+    call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        'DEFAULTS = {"workers": 5, "local-steps": 2, "sync": "asp", "epochs": 2, "set": {"a": 1}}\n'
+        "def main(worker): ...\n"
+    )
+    (tmp_path / "polyrhythm.toml").write_text('sync = "bsp"\n')
+    found = shown(call, "mine.py", "--workers", 3, "--set", "b=2")
+    assert found["workers"] == (3, "command line"), "even if this is the default of the command"
+    assert found["local-steps"] == (2, "DEFAULTS of mine.py")
+    assert found["sync"] == ("bsp", "polyrhythm.toml")
+    assert found["epochs"] == (2, "DEFAULTS of mine.py")
+    assert found["set"] == ({"a": "1", "b": "2"}, "DEFAULTS of mine.py")
+    assert shown(call, "mine.py", "--max-seconds", 1)["epochs"] == (None, "default")
 
 
 def test_show_config_prints_a_table(call: Call) -> None:

@@ -1,12 +1,77 @@
-"""Checks the keywords of a function before it does anything: their names and their types."""
+"""The options of a job before it does anything: the job's own DEFAULTS are added to those that the
+user gives, and the names and types of all are checked."""
 
 import difflib
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
+from polyrhythm.api.code import Code, find_code
+from polyrhythm.api.given import own_options
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.load import JOBS
+
+GOALS = frozenset(
+    {
+        *("rounds", "epochs", "max_seconds", "target", "target_accuracy"),
+        *("target_objective", "target_change"),
+    }
+)
+"""The options that end a job. If the user gives any of them, those in DEFAULTS do not apply."""
+DATA = "data"
+"""The key of DEFAULTS for the data sets that the job needs."""
+OF_SET = "options"
+"""The key of a built-in job's DEFAULTS for the names that the job accepts with `--set`."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_job_defaults(function: Function) -> Function:
+    """A decorator for a function whose first argument is the code of a job: the options in the job's
+    DEFAULTS take the place of the function's own defaults."""
+
+    @functools.wraps(function)
+    def with_defaults(main: Any, **given: Any) -> Any:
+        code = find_code(main)
+        return function(code, **with_defaults_of(code, function, given))
+
+    return cast("Function", with_defaults)
+
+
+def with_defaults_of(
+    code: Code, function: Callable[..., Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options that the user has given, and those in the DEFAULTS of the job for the rest. An
+    option that is None is not given. Raises UsageError if a key of DEFAULTS is neither an option of
+    `function` nor `data`."""
+    names = _names(function)
+    known = [*names, DATA, *([OF_SET] if code.name in JOBS else [])]
+    defaults: dict[str, Any] = {}
+    for key, value in code.defaults.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise UsageError(
+                f"{code.name}: DEFAULTS has no key {key!r}: the nearest is {_nearest(name, known)!r}"
+            )
+        if name in names:
+            defaults[name] = value
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if GOALS & chosen.keys():
+        defaults = {name: value for name, value in defaults.items() if name not in GOALS}
+    if isinstance(defaults.get("set"), list | Mapping) and "set" in chosen:
+        chosen["set"] = own_options(defaults["set"]) | own_options(chosen["set"])
+    return {**given, **defaults, **chosen}
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
 
 
 def check_options(
@@ -14,10 +79,9 @@ def check_options(
 ) -> None:
     """Raise UsageError if an option is not known, naming the nearest known one, or if its value has
     a type that the function does not accept."""
-    known = inspect.signature(function).parameters
-    names = [name for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
+    known, names = inspect.signature(function).parameters, _names(function)
     for name in unknown:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+        near = _nearest(name, names)
         raise UsageError(f"{function.__name__} has no option {name!r}: the nearest is {near!r}")
     for name in names:
         accepted = tuple(_classes(known[name].annotation))

@@ -22,7 +22,7 @@ from polyrhythm.api.code import find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
 from polyrhythm.api.given import checked_init, own_options
 from polyrhythm.api.hosts import Here
-from polyrhythm.api.options import check_options
+from polyrhythm.api.options import DATA, OF_SET, check_options, with_job_defaults
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.targets import targets_of
 from polyrhythm.core.devices import as_text, parse_devices
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from polyrhythm.learn.worker import Worker
 
 
+@with_job_defaults
 def train(
     main: Callable[["Worker"], None] | str | Path,
     *,
@@ -288,14 +289,11 @@ def train(
     code = find_code(main)
     runs_dir = Path(runs_dir).expanduser()
     targets = targets_of(target, target_accuracy, target_objective)
-    goals = (rounds, epochs, target_change, max_seconds)
-    if not targets and all(goal is None for goal in goals):
-        epochs = code.defaults.get("epochs")
     if kind == AUTO:
         kind = str(code.defaults.get("kind", AUTO))
     options = own_options(set)
-    if code.name in JOBS and "set" in code.defaults:
-        options = check_point_options(code.name, options, code.defaults["set"])
+    if code.name in JOBS and OF_SET in code.defaults:
+        options = check_point_options(code.name, options, code.defaults[OF_SET])
     elif code.name in JOBS:
         check_numbers(options)
     if data_dir is not None:
@@ -366,7 +364,7 @@ def train(
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)
     check_sharing(spec, workers_here=here.workers)
     check_checkpoints(spec, store, here)
-    if "data" in code.defaults:
+    if DATA in code.defaults:
         from polyrhythm.api.fetching import fetch_for
 
         fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)

@@ -133,9 +133,24 @@ def _origin(ctx: Any, param: Any) -> str | None:
     return None
 
 
-def shown_config(ctx: typer.Context) -> list[dict[str, Any]]:
-    """Every setting with its value and its source."""
+def given_of(ctx: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the user has given: on the command line, in the environment or in the
+    file."""
+    source = ctx.get_parameter_source
+    return {
+        name: value
+        for name, value in options.items()
+        if (found := source(name)) is not None and found.name != "DEFAULT"
+    }
+
+
+def shown_config(
+    ctx: typer.Context, from_job: tuple[str, dict[str, Any]] = ("", {})
+) -> list[dict[str, Any]]:
+    """Every setting with its value and its source. `from_job`: the settings that the job itself
+    makes, and what they are called."""
     rows = []
+    job, of_job = from_job
     for param in ctx.command.params:
         key, name = _key(param), str(param.name)
         if key in _UNSET:
@@ -143,13 +158,18 @@ def shown_config(ctx: typer.Context) -> list[dict[str, Any]]:
         source = ctx.get_parameter_source(name)
         given = source is not None and source.name == "COMMANDLINE"
         origin = _origin(ctx, param) or ("command line" if given else "default")
-        rows.append({"setting": key, "value": ctx.params.get(name), "from": origin})
+        value = ctx.params.get(name)
+        if name in of_job:
+            value, origin = of_job[name], job
+        rows.append({"setting": key, "value": value, "from": origin})
     return rows
 
 
-def print_config(ctx: typer.Context, *, as_json: bool) -> None:
+def print_config(
+    ctx: typer.Context, from_job: tuple[str, dict[str, Any]] = ("", {}), *, as_json: bool
+) -> None:
     """Print every setting of the command with its value and its source."""
-    rows = shown_config(ctx)
+    rows = shown_config(ctx, from_job)
     if as_json:
         print(json.dumps(rows, default=str))
         return

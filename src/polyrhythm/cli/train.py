@@ -6,8 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from polyrhythm.api import flags
+from polyrhythm.api.code import find_code
+from polyrhythm.api.options import with_defaults_of
 from polyrhythm.api.training import train as run_train
-from polyrhythm.cli.config import print_config, read_config
+from polyrhythm.cli.config import given_of, print_config, read_config
 from polyrhythm.cli.keywords import flags_from
 from polyrhythm.cli.launch import launch
 
@@ -66,15 +68,25 @@ def train(
       polyrhythm train digits --workers 4 --min-step 10ms --slow 3=4x --sync asp
 
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
-    the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
-    the job. While it runs, use polyrhythm status, why and story in another terminal.
+    the file of --config, which overrides the DEFAULTS in FILE.py. Of rounds, epochs, targets and
+    seconds, the first that is reached ends the job. While it runs, use polyrhythm status, why and
+    story in another terminal.
 
     Ctrl-C or SIGTERM stops the job in an orderly way: every worker leaves its training loop with
     the final parameters, and the command waits until the code after the loop has run. Then it ends
     with status 130 or 143. A second Ctrl-C ends it at once.
     """
+    given = given_of(ctx, options)
     if show_config:
-        print_config(ctx, as_json=json_)
+        print_config(ctx, _from_job(job, given), as_json=json_)
         return
-    options["quiet"] = options.get("quiet", False) or json_
-    launch(lambda: run_train(job, **options), as_json=json_)
+    if json_:
+        given["quiet"] = True
+    launch(lambda: run_train(job, **given), as_json=json_)
+
+
+def _from_job(job: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the job's DEFAULTS for `--show-config`, and the options that it sets."""
+    code = find_code(job)
+    settings = with_defaults_of(code, run_train, given)
+    return f"DEFAULTS of {job}", {k: v for k, v in settings.items() if given.get(k) != v}

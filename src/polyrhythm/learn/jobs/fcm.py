@@ -6,7 +6,7 @@ from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.worker import Worker
 
-DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "m", "tol"]}
+DEFAULTS = {"epochs": 100, "kind": "statistics", "options": ["data", "k", "label", "m", "tol"]}
 
 
 def main(worker: Worker) -> None:

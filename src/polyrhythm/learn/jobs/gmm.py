@@ -6,7 +6,11 @@ from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
 from polyrhythm.learn.worker import Worker
 
-DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "covariance", "tol"]}
+DEFAULTS = {
+    "epochs": 100,
+    "kind": "statistics",
+    "options": ["data", "k", "label", "covariance", "tol"],
+}
 
 
 def main(worker: Worker) -> None:

@@ -5,7 +5,7 @@ from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.worker import Worker
 
-DEFAULTS = {"epochs": 100, "kind": "statistics", "set": ["data", "k", "label", "tol"]}
+DEFAULTS = {"epochs": 100, "kind": "statistics", "options": ["data", "k", "label", "tol"]}
 
 
 def main(worker: Worker) -> None:

@@ -10,7 +10,7 @@ from polyrhythm.learn.data.row_groups import RowGroups
 from polyrhythm.learn.jobs.point_options import DATA, LAST, label, number, whole
 from polyrhythm.learn.worker import Worker
 
-DEFAULTS = {"epochs": 5, "set": ["data", "label", "rate", "batch"]}
+DEFAULTS = {"epochs": 5, "options": ["data", "label", "rate", "batch"]}
 _SAMPLE = 20_000
 
 

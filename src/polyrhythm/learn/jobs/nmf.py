@@ -15,7 +15,7 @@ from polyrhythm.learn.worker import Worker
 DEFAULTS = {
     "epochs": 100,
     "kind": "statistics",
-    "set": ["data", "k", "label", "form", "observed", "tol"],
+    "options": ["data", "k", "label", "form", "observed", "tol"],
 }
 
 
