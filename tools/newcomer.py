@@ -4,9 +4,11 @@
     python -m tools.newcomer --here     # with the polyrhythm that is installed here; make is left out
 
 Every fenced block of `sh` is run as printed, by bash, in the order of the page. The first command
-that fails ends the program. The README's commands run in a clone of the last commit, and the
-guide's commands in an empty folder. A block below the line `<!-- newcomer: not run, BECAUSE -->` is
-skipped. Each block runs in a new shell, and sees only the files that earlier blocks have left.
+that fails ends the program. A fenced block of `python` that begins with the name of a file, such as
+`# mine.py`, is saved under that name before the commands run. The README's commands run in a clone of
+the last commit, and the guide's commands in an empty folder. A block below the line `<!-- newcomer:
+not run, BECAUSE -->` is skipped. Each block runs in a new shell, and sees only the files that earlier
+blocks have left.
 """
 
 import argparse
@@ -30,6 +32,9 @@ _BLOCK = re.compile(
 )
 
 
+_FILE = re.compile(r"^```python\n# (?P<name>\w+\.py)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
 @dataclass(frozen=True)
 class Block:
     page: str
@@ -51,6 +56,14 @@ def blocks(page: str) -> Iterator[Block]:
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("text")) + 1
         yield Block(page, line, match["text"], match["why"])
+
+
+def save_files(page: str, folder: Path) -> list[str]:
+    """Save the files that the page shows. Returns their names."""
+    found = list(_FILE.finditer((ROOT / page).read_text(encoding="utf-8")))
+    for match in found:
+        (folder / match["name"]).write_text(match["text"], encoding="utf-8")
+    return [match["name"] for match in found]
 
 
 def run(block: Block, folder: Path, path: str) -> int:
@@ -77,6 +90,7 @@ def run(block: Block, folder: Path, path: str) -> int:
 
 
 def follow(page: str, folder: Path, path: str, *, here: bool) -> None:
+    save_files(page, folder)
     for block in blocks(page):
         where = f"{page}:{block.line}"
         make = any(line.startswith("make ") for line in block.lines)

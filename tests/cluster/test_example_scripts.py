@@ -1,6 +1,7 @@
 """Each script of `examples/` trains once, under one policy."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,35 @@ import pytest
 
 from benchmarks.examples.catalogue import EXAMPLES, FOLDER
 from tests.cluster.notebooks import jupyter_environment
-from tests.cluster.processes import Command
+from tests.cluster.processes import Command, call
 from tests.commands.warm_server import START_FILE
+from tools.newcomer import blocks, save_files
 
 ROOT = FOLDER.parent
 
 
 LARGE_MODULES = {"lbfgs": "sklearn.datasets", "tabular": "pandas"}
 """The fork server imports these modules for a script, so that the workers do not have to."""
+
+
+@pytest.mark.cluster
+def test_the_example_of_the_readme_learns_and_ends(tmp_path: Path) -> None:
+    """The file and its command are taken from the page as they are."""
+    (name,) = save_files("README.md", tmp_path)
+    (command,) = [
+        line
+        for block in blocks("README.md")
+        for line in block.lines
+        if line.startswith(f"polyrhythm train {name}")
+    ]
+    done = call(*shlex.split(command)[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "runs").glob("*/result.json")
+    result = json.loads(path.read_text())
+    assert result["failed"] is None and result["passes"] == 20
+    assert result["learning"]["first"] > 2 and result["objective"] < 0.5
+    assert result["metrics"]["accuracy"] > 0.9
+    assert result["learning"]["says"] is None
 
 
 @pytest.mark.cluster

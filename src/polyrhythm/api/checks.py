@@ -100,6 +100,17 @@ def without_effect(spec: JobSpec) -> list[str]:
     ]
 
 
+def without_goal(spec: JobSpec) -> list[str]:
+    """A message if the job never ends by itself. A job of `polyrhythm.serve` often has no goal."""
+    goals = (spec.rounds, spec.epochs, spec.target_change, spec.max_seconds)
+    if spec.served or spec.targets or any(goal is not None for goal in goals):
+        return []
+    return [
+        "the job has no goal, so it trains until Ctrl-C or 'polyrhythm stop' ends it; --epochs 10,"
+        " for example, would be a goal"
+    ]
+
+
 def check_sharing(spec: JobSpec, workers_here: int) -> None:
     """Raise an error if `--share-data` contradicts another option. `workers_here`: how many workers
     this command starts. A worker that joins from elsewhere has its own `--share-data`."""

@@ -17,6 +17,7 @@ from polyrhythm.api.checks import (
     check_spec,
     check_threads,
     without_effect,
+    without_goal,
 )
 from polyrhythm.api.code import find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
@@ -371,7 +372,7 @@ def train(
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, code.stem)
     with discarded_if_not_started(run_dir):
-        for line in [] if quiet else without_effect(spec):
+        for line in [] if quiet else [*without_goal(spec), *without_effect(spec)]:
             say(f"polyrhythm: {line}")
         say_starting(here, quiet=quiet)
         # This import takes seconds. It comes after the line above, so that the line is printed at

@@ -5,8 +5,9 @@ from the best pass so far. It counts only if it is larger than a tenth of the to
 larger than a twentieth of the objective itself, and larger than the spread of the losses explains;
 so the noise of a healthy run does not count as a rise. After the n-th rise, the objective must be
 back at its best for n passes in a row before it counts as falling. The objective stagnates when its
-best value falls by less than 0.5% of the first objective: within five passes, if much was gained
-before (convergence); within three passes, if little was gained (a fault).*
+best value falls by less than 0.5% of the first objective: within five passes, if at least 5% were
+gained before (convergence); within three passes, if less was gained (a fault). The fault needs
+evidence: a hundred folds and, while the job runs, ten seconds of training.*
 
 A finding contains a state and numbers; `observe/learning.py` puts it into words.
 """
@@ -36,8 +37,13 @@ _FLAT = 0.005
 _MOVES = 2 * _FLAT
 """A stagnating objective counts as falling again when it falls by this share of the first objective
 within `_SETTLES` passes, or `_STALLS` passes if the job has learned little."""
-_LEARNED = 0.2
-"""A total gain below this share of the first objective is too little for convergence."""
+_LEARNED = 0.05
+"""A total gain below this share of the first objective is too little for convergence. The loss of a
+classifier on labels that cannot be learned falls by less, to that of equal probabilities."""
+_LEAST_FOLDS = 100
+_LEAST_NS = 10 * 10**9
+"""A job that has learned little is reported after this many folds and, unless it ends, after this
+time. Small data sets have several passes within a second, in which no optimizer gets far."""
 
 
 class LearningState(StrEnum):
@@ -181,6 +187,8 @@ class Learning:
         self._unfinished: set[int] = set()
         """The workers whose last objective was not finite."""
         self._first_sum = self._first_weight = 0.0
+        self._folds = 0
+        self._began_ns: int | None = None
         self._opening = not resumed
         self._said = LearningState.FALLING
 
@@ -197,8 +205,11 @@ class Learning:
             self._first_sum += objective * weight
             self._first_weight += weight
 
-    def folded(self) -> None:
+    def folded(self, now_ns: int) -> None:
         """A round is folded. The first one gives the objective before training."""
+        self._folds += 1
+        if self._began_ns is None:
+            self._began_ns = now_ns
         if self._opening and self._first_weight:
             self._opening = False
             first = self._first_sum / self._first_weight
@@ -227,7 +238,7 @@ class Learning:
     def finding(self) -> Finding:
         trend = self._trend
         return Finding(
-            LearningState.NOT_FINITE if self._broken else trend.state,
+            LearningState.NOT_FINITE if self._broken else self._judged(trend.state),
             self._passes,
             None if trend.last is None else trend.last.value,
             None if trend.first is None else trend.first.value,
@@ -237,10 +248,18 @@ class Learning:
             tuple(self._broken),
         )
 
-    def news(self) -> Finding | None:
-        """The finding if its state has changed since the last call, else None."""
+    def _judged(self, state: LearningState) -> LearningState:
+        early = state is LearningState.STALLED and self._folds < _LEAST_FOLDS
+        return LearningState.FALLING if early else state
+
+    def news(self, now_ns: int, *, last: bool = False) -> Finding | None:
+        """The finding if its state has changed since it was returned last, else None. `last`: the job
+        ends."""
         finding = self.finding
         if finding.state is self._said:
+            return None
+        early = self._began_ns is None or now_ns - self._began_ns < _LEAST_NS
+        if finding.state is LearningState.STALLED and early and not last:
             return None
         self._said = finding.state
         return finding

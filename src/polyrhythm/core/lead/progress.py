@@ -150,12 +150,12 @@ class JobProgress:
             self._empty += 1
         self.goals.folded(rounds - self._empty, passes)
         if rounds > 0:
-            self.learning.folded()
+            self.learning.folded(now_ns)
         self._check(self._passes.folded(passes, self._sharing.points))
         goal = self.goals.reached(now_ns)
         line = self.accounting.close(rounds, why.code, passes, now_ns, goal is not None)
         if line is None:
-            self._note_learning()
+            self._note_learning(now_ns)
             return None
         self._add_passes(line)
         if why.code == "timer":
@@ -163,9 +163,9 @@ class JobProgress:
         self._outbox.note("rounds", **line)
         self.goals.targets.measured(line["objective"])
         self._note_unreported(self.goals.targets.silent(self.goals.open_ns(now_ns)))
-        self._note_learning()
+        self._note_learning(now_ns)
         goal = goal or self.goals.reached(now_ns)
-        return None if goal is None else self._concluded(goal)
+        return None if goal is None else self._concluded(goal, now_ns)
 
     def _add_passes(self, line: dict[str, Any]) -> None:
         """Add to a journal line how many passes each worker has made over its own chunks, if the
@@ -174,10 +174,10 @@ class JobProgress:
             if worker in line["workers"]:
                 line["workers"][worker]["passes"] = passes
 
-    def _concluded(self, goal: Reason) -> Reason:
+    def _concluded(self, goal: Reason, now_ns: int) -> Reason:
         """The reason with which the job ends at this goal. Before, check once more whether the job
         learns."""
-        self._conclude()
+        self._conclude(now_ns)
         return self.judged(goal)
 
     def judged(self, goal: Reason) -> Reason:
@@ -186,19 +186,19 @@ class JobProgress:
         failed = self.learning.unfinished and goal.code != STOPPED.code
         return Reason(NOT_FINITE, goal.fields) if failed else goal
 
-    def _conclude(self) -> None:
+    def _conclude(self, now_ns: int) -> None:
         rest = self._passes.rest(self._sharing.passes, self._sharing.points)
         if rest is not None:
             self.learning.passed(rest.passes, rest.loss)
-        self._note_learning()
+        self._note_learning(now_ns, last=True)
 
     def _check(self, measured: PassObjective | None) -> None:
         if measured is not None:
             self.goals.checked(measured.change)
             self.learning.passed(measured.passes, measured.loss)
 
-    def _note_learning(self) -> None:
-        if (finding := self.learning.news()) is not None:
+    def _note_learning(self, now_ns: int, *, last: bool = False) -> None:
+        if (finding := self.learning.news(now_ns, last=last)) is not None:
             self._outbox.note("learning", **finding.fields())
 
     def remaining_s(self, rounds: int, round_s: float, now_ns: int) -> float | None:
@@ -216,7 +216,7 @@ class JobProgress:
         line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
         self._add_passes(line)
         self._outbox.note("rounds", **line)
-        self._conclude()
+        self._conclude(now_ns)
 
     def note_moves(self, *, last: bool = False) -> None:
         """Write to the journal which moves have ended since the last call. `last`: the job is over,
