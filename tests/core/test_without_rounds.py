@@ -34,8 +34,24 @@ def whole(lease: m.Leased, passes: int = 1) -> tuple[m.ChunkProgress, ...]:
 def test_asp_sends_no_release_for_a_contribution() -> None:
     stage = Stage(workers=2, sync="asp").begin()
     for sequence in range(1, 20):
-        assert of(stage.contribute(0, sequence), fx.Send) == []
+        assert sent(stage.contribute(0, sequence), m.Release) == []
     assert stage.why == "no worker is held back"
+
+
+def test_asp_tells_a_worker_now_and_then_how_far_the_job_has_come() -> None:
+    """No release follows a contribution, so the lead tells the progress in a message of its own: with
+    the first contribution, and not before 0.2 seconds are over again."""
+    stage = Stage(workers=2, sync="asp", rounds=100).begin()
+    told = []
+    for sequence in range(1, 20):
+        told += sent(stage.contribute(0, sequence), m.Progressed)
+        stage.tick(0.05)
+    assert [message.worker for message in told] == [0] * 5
+    assert [message.rank for message in told] == [0] * 5
+    points = [message.progress.points for message in told]
+    assert points == sorted(points) and points[-1] > points[0]
+    (other,) = sent(stage.contribute(1, 1), m.Progressed)
+    assert (other.worker, other.rank) == (1, 1)
 
 
 def test_ssp_blocks_the_fast_worker_until_the_slow_one_arrives() -> None:

@@ -83,7 +83,7 @@ def test_groups_become_workers_with_names() -> None:
     ("change", "words"),
     [
         (("rounds = 3", "rounds = 3\ncolour = 1"), ["colour", "$.job"]),
-        (("rounds = 3", ""), ["rounds, epochs, target, target_change or max_time"]),
+        (("rounds = 3", ""), ["rounds, epochs, max_points, target, target_change or max_time"]),
         (("rounds = 3", "epochs = 3"), ["points"]),
         (("rounds = 3", "target = 'f1=1'"), ["a simulated job has only the objective"]),
         (("rounds = 3", "target = 'objective'"), ["give NAME=VALUE"]),

@@ -44,6 +44,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--local-steps", spec.local_steps),
         ("--rounds", spec.rounds),
         ("--epochs", spec.epochs),
+        ("--points", spec.points),
         ("--most-steps", spec.most_steps),
         ("--probe-points", spec.probe_points),
         ("--min-batch", spec.min_batch),
@@ -102,7 +103,7 @@ def without_effect(spec: JobSpec) -> list[str]:
 
 def without_goal(spec: JobSpec) -> list[str]:
     """A message if the job never ends by itself. A job of `polyrhythm.serve` often has no goal."""
-    goals = (spec.rounds, spec.epochs, spec.target_change, spec.max_seconds)
+    goals = (spec.rounds, spec.epochs, spec.points, spec.target_change, spec.max_seconds)
     if spec.served or spec.targets or any(goal is not None for goal in goals):
         return []
     return [

@@ -15,7 +15,7 @@ from polyrhythm.learn.load import JOBS
 
 GOALS = frozenset(
     {
-        *("rounds", "epochs", "max_seconds", "target", "target_accuracy"),
+        *("rounds", "epochs", "points", "max_seconds", "target", "target_accuracy"),
         *("target_objective", "target_change"),
     }
 )

@@ -151,6 +151,13 @@ def train(
             " how many."
         ),
     ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(
+            help="End when this many points have counted, of all workers together. A job without a"
+            " data set can use it too: the points are those that step(points=...) gives."
+        ),
+    ] = None,
     target: flags.Targets | str | Mapping[str, float] = None,
     target_accuracy: Annotated[
         float | None,
@@ -281,10 +288,10 @@ def train(
     train`: `local_steps=8` is `--local-steps 8`. `set` may also be a dict, and `devices` a
     list.
 
-    Of rounds, epochs, targets and seconds, the first that is reached ends the job. Ctrl-C stops the
-    job in an orderly way, and `stopped` of the result is true. A second Ctrl-C ends it at once and
-    raises KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong options, and
-    JobFailed, with the result so far, if the job does not reach its goal.
+    Of rounds, epochs, points, targets and seconds, the first that is reached ends the job. Ctrl-C
+    stops the job in an orderly way, and `stopped` of the result is true. A second Ctrl-C ends it at
+    once and raises KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong
+    options, and JobFailed, with the result so far, if the job does not reach its goal.
     """
     check_options(train, locals(), unknown)
     code = find_code(main)
@@ -314,6 +321,7 @@ def train(
         weights=weights,
         rounds=rounds,
         epochs=epochs,
+        points=points,
         seed=seed,
         start_timeout_s=start_timeout,
         lead_timeout_s=lead_timeout,

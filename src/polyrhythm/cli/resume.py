@@ -67,6 +67,9 @@ def resume(
     epochs: Annotated[
         int | None, typer.Option(help="End after this many passes, counted from the beginning.")
     ] = None,
+    points: Annotated[
+        int | None, typer.Option(help="End after this many points, counted from the beginning.")
+    ] = None,
     target: flags.Targets = None,
     max_seconds: Annotated[
         float | None,
@@ -122,6 +125,7 @@ def resume(
         "sync": sync,
         "rounds": rounds,
         "epochs": epochs,
+        "points": points,
         "targets": targets_of(target) or None,
         "max_seconds": max_seconds,
         "checkpoint_every": checkpoint_every,
@@ -137,7 +141,7 @@ def resume(
             f"--replicas is lowered from {spec.replicas} to {left}: there are too few other servers"
         )
         spec = msgspec.structs.replace(spec, replicas=left)
-    _check_goal(spec, read_record(opened, found, Record).passes)
+    _check_goal(spec, read_record(opened, found, Record))
     job = spec.path or spec.name
     if spec.served:
         defaults: dict[str, Any] = {}
@@ -206,9 +210,9 @@ def _find(store: Store, number: int | None) -> Checkpoint:
     return checkpoint
 
 
-def _check_goal(spec: JobSpec, passes: int) -> None:
-    """Raise UsageError if the job has reached its goal in the checkpoint. `passes`: how often the
-    whole data set was visited before the checkpoint."""
+def _check_goal(spec: JobSpec, record: Record) -> None:
+    """Raise UsageError if the job has reached its goal in the checkpoint."""
+    passes = record.passes
     if spec.rounds is not None and spec.rounds <= spec.resume_round:
         raise UsageError(
             f"the checkpoint is of round {spec.resume_round}, and the job ends after"
@@ -218,4 +222,9 @@ def _check_goal(spec: JobSpec, passes: int) -> None:
         raise UsageError(
             f"the checkpoint was made after {passes} passes of the data, and the job ends after"
             f" {spec.epochs}: give more with --epochs"
+        )
+    if spec.points is not None and spec.points <= record.counted:
+        raise UsageError(
+            f"the checkpoint was made after {record.counted} points, and the job ends after"
+            f" {spec.points}: give more with --points"
         )

@@ -68,9 +68,9 @@ def train(
       polyrhythm train digits --workers 4 --min-step 10ms --slow 3=4x --sync asp
 
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
-    the file of --config, which overrides the DEFAULTS in FILE.py. Of rounds, epochs, targets and
-    seconds, the first that is reached ends the job. While it runs, use polyrhythm status, why and
-    story in another terminal.
+    the file of --config, which overrides the DEFAULTS in FILE.py. Of rounds, epochs, points,
+    targets and seconds, the first that is reached ends the job. While it runs, use polyrhythm status,
+    why and story in another terminal.
 
     Ctrl-C or SIGTERM stops the job in an orderly way: every worker leaves its training loop with
     the final parameters, and the command waits until the code after the loop has run. Then it ends

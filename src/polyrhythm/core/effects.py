@@ -12,6 +12,7 @@ from polyrhythm.wire.messages import (
     MemberSpec,
     Message,
     ModelSpec,
+    Progress,
     Route,
     Row,
     ServerSpec,
@@ -336,7 +337,7 @@ class Expect(Effect, frozen=True):
 class Resume(Effect, frozen=True):
     """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
     The fields from `steps` to `points` say when to contribute next, as in `Release`. `anew`: the
-    worker has rejoined, so it discards everything that it had not contributed. `torn` and `held`: as
+    worker has rejoined, so it discards everything that it had not contributed. The other fields are as
     in `Release`."""
 
     round: int
@@ -348,6 +349,15 @@ class Resume(Effect, frozen=True):
     anew: bool = False
     torn: bool = False
     held: bool = False
+    progress: Progress = Progress()
+    rank: int = -1
+
+
+class TakeProgress(Effect, frozen=True):
+    """Tell the user's code how far the job has come, and the worker's rank."""
+
+    progress: Progress
+    rank: int
 
 
 class StopWaiting(Effect, frozen=True):

@@ -46,3 +46,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[RecordedWorker, ...] = ()
     best: float | None = None
     """With `--keep-best`: the best value that was reported; None if none was."""
+
+    @property
+    def counted(self) -> int:
+        """How many points of all workers have counted, since the job first began."""
+        visited = sum(each.passes * (each.last - each.first) + each.cursor for each in self.chunks)
+        return visited or sum(worker.points for worker in self.workers)

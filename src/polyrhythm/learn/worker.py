@@ -108,6 +108,40 @@ class Worker:
         return self._job.resume_round + self._node.loop.version
 
     @property
+    def progress(self) -> float:
+        """How much of the way to its goal the job has made, from 0 to 1, as this worker was last
+        told. If the job has several goals, the nearest one counts. A target of a metric, or
+        `--target-change`, does not count, because the way to it is not known: in a job with no other
+        goal, this is 0 until the job ends."""
+        return 1.0 if self._node.loop.stopped else self._node.loop.progress.share
+
+    @property
+    def passes(self) -> float:
+        """How many passes all workers together have made over the data set, as this worker was last
+        told; 0 if passes are not counted."""
+        progress = self._node.loop.progress
+        return progress.points / progress.data_set if progress.data_set else 0.0
+
+    @property
+    def rank(self) -> int:
+        """The rank of this worker among the workers that take part: 0 to their number - 1. It is
+        known after `attach()` (with several models: when training begins), and changes only when a
+        worker joins or leaves."""
+        rank = self._node.loop.rank
+        if rank < 0:
+            raise UsageError(
+                f"{self.name} has no rank yet: the rank is known after worker.attach(), and with"
+                " several models when training begins"
+            )
+        return rank
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the rank of this worker is 0. One worker at a time is first; use this to write a
+        file once."""
+        return self.rank == 0
+
+    @property
     def incarnation(self) -> int:
         """The incarnation of this worker. It changes when the worker is evicted and joins again."""
         return self._node.incarnation
@@ -304,10 +338,11 @@ class Worker:
         points."""
         exchange, job = self._exchange, self._job
         assert exchange is not None
-        if job.rounds is None and (job.epochs is not None or job.target_change is not None):
+        by_passes = job.epochs is not None or job.target_change is not None
+        if job.rounds is None and job.points is None and by_passes:
             raise UsageError(
                 f"passes are not counted, because {loading.uncounted}: --epochs and --target-change"
-                " cannot end the job; give --rounds, --max-seconds or another goal instead"
+                " cannot end the job; give --points, --rounds, --max-seconds or another goal instead"
             )
         count = max(1, job.workers)
         moves = job.migrate in MOVING

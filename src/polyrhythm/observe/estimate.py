@@ -1,4 +1,4 @@
-"""Estimates when a run will end: by its number of rounds, by its passes or by its time limit,
+"""Estimates when a run will end: by its number of rounds, passes or points, or by its time limit,
 whichever comes first."""
 
 from polyrhythm.observe.state import RunState
@@ -18,6 +18,7 @@ def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:
         for end_s in (
             _by_rounds(state, job.rounds),
             _by_passes(state, job.epochs),
+            _by_points(state, job.points),
             None if job.max_seconds is None else state.opened_s + job.max_seconds,
         )
         if end_s is not None
@@ -31,6 +32,14 @@ def _by_rounds(state: RunState, goal: int | None) -> float | None:
         return None
     per_round_s = (last.at_s - first.at_s) / (last.round - first.round)
     return last.at_s + per_round_s * (goal - last.round)
+
+
+def _by_points(state: RunState, goal: int | None) -> float | None:
+    first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
+    if goal is None or last.points <= first.points:
+        return None
+    per_point_s = (last.at_s - first.at_s) / (last.points - first.points)
+    return last.at_s + per_point_s * max(0, goal - last.points)
 
 
 def _by_passes(state: RunState, goal: int | None) -> float | None:

@@ -285,6 +285,7 @@ SENTENCES = {
 GOALS = {
     "rounds": "{rounds:round}",
     "passes": "{passes:pass|passes} over the data",
+    "points": "{points:point}",
     "target": "{metric} {measured}, wanted {bound} {wanted:g}",
     "change": "the objective changed by {change:.2g} in a pass, less than {bound:g}",
     "seconds": "{seconds:g} seconds",

@@ -29,6 +29,7 @@ _AT_LEAST_ONE = (
     "workers",
     "rounds",
     "epochs",
+    "max_points",
     "points",
     "batch",
     "most_steps",
@@ -55,6 +56,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     the beginning."""
     rounds: int | None = None
     epochs: int | None = None
+    max_points: int | None = None
+    """End when this many points have counted."""
     target: str | None = None
     """End when the objective has this value, such as "objective=0.1"."""
     target_change: float | None = None
@@ -122,10 +125,18 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be at least 1")
-        goals = (self.rounds, self.epochs, self.target, self.target_change, self.max_time or None)
+        goals = (
+            self.rounds,
+            self.epochs,
+            self.max_points,
+            self.target,
+            self.target_change,
+            self.max_time or None,
+        )
         if all(goal is None for goal in goals):
             raise ValueError(
-                "the job would never end: give rounds, epochs, target, target_change or max_time"
+                "the job would never end: give rounds, epochs, max_points, target, target_change or"
+                " max_time"
             )
         if self.target is not None and parse_target(self.target).metric != OBJECTIVE:
             raise ValueError(f"target is {self.target!r}: a simulated job has only the objective")
@@ -247,6 +258,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             push=job.push,
             rounds=job.rounds,
             epochs=job.epochs,
+            points=job.max_points,
             seed=job.seed,
             start_timeout_s=job.start_timeout / 1e9,
             slice_nbytes=int(job.slice),

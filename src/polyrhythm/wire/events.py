@@ -46,6 +46,7 @@ class EventType(IntEnum):
     PULLED = 57
     PAUSE = 58
     ASKING = 59
+    PROGRESSED = 60
     # messages between the lead and the servers
     PLACE = 64
     PLACED = 65

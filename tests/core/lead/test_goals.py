@@ -4,7 +4,7 @@ from typing import Any
 
 from polyrhythm.core.lead.progress import Goals
 from polyrhythm.core.machine import Reason
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import JobSpec, Target
 
 SECOND_NS = 10**9
 
@@ -34,6 +34,34 @@ def test_a_job_ends_after_its_rounds_or_passes() -> None:
     assert job.reached(0) == goal("passes", passes=3)
     job.folded(10, 3)
     assert job.reached(0) == goal("rounds", rounds=10)
+
+
+def test_a_job_ends_when_its_points_have_counted() -> None:
+    job = goals(points=1000)
+    job.folded(5, 0, points=999)
+    assert job.reached(0) is None
+    job.folded(6, 0, points=1024)
+    assert job.reached(0) == goal("points", points=1024)
+
+
+def test_the_nearest_goal_is_the_progress() -> None:
+    job = goals(rounds=100, epochs=4, points=2000, max_seconds=10.0)
+    job.opened(0)
+    assert job.share(0, 500) == 0.0
+    job.folded(30, 0, points=400, now_ns=SECOND_NS)
+    assert job.share(400, 500) == 0.3, "by rounds"
+    job.folded(30, 0, points=400, now_ns=5 * SECOND_NS)
+    assert job.share(400, 500) == 0.5, "by seconds"
+    assert job.share(1500, 500) == 0.75, "by points and by passes"
+    assert job.share(1500, 400) == 0.9375, "by passes"
+    assert job.share(9000, 0) == 1.0
+
+
+def test_the_way_to_a_target_is_not_known() -> None:
+    job = goals(target_change=0.1, targets=(Target("accuracy", 0.9, at_least=True),))
+    job.opened(0)
+    job.folded(30, 2, points=400, now_ns=SECOND_NS)
+    assert job.share(400, 200) == 0.0
 
 
 def test_seconds_count_from_the_opening() -> None:

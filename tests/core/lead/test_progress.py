@@ -1,5 +1,7 @@
 """Which rounds count towards a goal, and when a job cannot reach its goal any more."""
 
+from typing import Any
+
 import pytest
 
 from polyrhythm.core.lead.members import View
@@ -8,8 +10,9 @@ from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress, RoundEquival
 from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import JobSpec, Progress, Trailer
 
 
 class Job:
@@ -84,3 +87,29 @@ def test_a_contribution_resets_the_count_of_idle_rounds() -> None:
     for contributions in (0, 0, 1, 0, 0):
         job.fold(contributions=contributions)
         assert job.stuck() is None
+
+
+def test_points_count_also_without_a_data_set() -> None:
+    job = Job(points=5)
+    assert [job.fold("opened", 0), job.fold(contributions=2), job.fold(contributions=2)] == [
+        None
+    ] * 3
+    assert job.progress.told() == Progress(points=4, data_set=0, share=0.8)
+    assert in_words(job.fold()) == "the job reached its goal: 5 points"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        # 10 points visited twice and 3 of them once more, and 5 points visited once
+        {"chunks": (RecordedChunk(0, 10, 2, 3), RecordedChunk(10, 15, 1, 0)), "points": 15},
+        # no data set
+        {"workers": tuple(RecordedWorker(name=str(n), number=n, points=14) for n in range(2))},
+    ],
+)
+def test_points_before_a_resume_count_on(record: dict[str, Any]) -> None:
+    job = Job(points=30)
+    job.progress.resume(Record(number=1, round=4, **record))
+    assert job.progress.told().points == 28
+    assert job.fold("opened") is None
+    assert in_words(job.fold()) == "the job reached its goal: 30 points"

@@ -17,6 +17,7 @@ BEFORE_ADMISSION = (
     m.Leased,
     m.Acknowledged,
     m.Release,
+    m.Progressed,
     m.Withhold,
     m.Keep,
     m.Appointed,

@@ -71,6 +71,9 @@ class ByRounds:
         rounds.arrived(complete.trailer.worker, round_)
         return round_ > rounds.round and rounds.folding
 
+    def tell(self, member: Member, now_ns: int) -> None:
+        """Nothing to do: every release tells the progress."""
+
     def counted(self, now_ns: int) -> None:
         """Nothing to do: goals are checked when a round is folded."""
 

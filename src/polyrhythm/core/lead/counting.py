@@ -73,6 +73,7 @@ class Counting:
                 self._terminate(trailer.terminated, now_ns)
             event = sync.MemberContributed(trailer.worker, complete.round, trailer)
             self._mode.ask(event, now_ns)
+            self._mode.tell(member, now_ns)
         self._mode.counted(now_ns)
 
     def _terminate(self, why: str, now_ns: int) -> None:

@@ -4,6 +4,7 @@ members. The mode (`modes.py`) decides when a fold is ordered and when it is ove
 from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.progress import JobProgress
 from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import RoutingTable
@@ -21,6 +22,7 @@ class Folds:
         removals: Removals,
         rounds: Rounds,
         outbox: LeadOutbox,
+        progress: JobProgress,
         contributions: Contributions | None = None,
     ) -> None:
         """`contributions`: given only with kind statistics, where each fold names the contributions
@@ -31,6 +33,7 @@ class Folds:
         self._removals = removals
         self._rounds = rounds
         self._outbox = outbox
+        self._progress = progress
         self._contributions = contributions
         self.wake_ns: int | None = None
         """The time at which the policy must be asked again, even if no event comes before it."""
@@ -143,5 +146,13 @@ class Folds:
             probe=self._share(member, terms),
             torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
             held=self.holds,
+            progress=self._progress.told(),
+            rank=self._rounds.rank_of(member.worker),
         )
         self._outbox.tell(member, release)
+
+    def tell_progress(self, member: Member) -> None:
+        """Tell a member that is not released after its contribution how far the job has come."""
+        identity, rank = self._outbox.identity(member), self._rounds.rank_of(member.worker)
+        message = m.Progressed(**identity, progress=self._progress.told(), rank=rank)
+        self._outbox.tell(member, message)

@@ -321,6 +321,7 @@ class LeadMachine:
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
         self._routing.resume(record.routing)
         self._sharing.resume(record)
+        self._progress.resume(record)
         self._mode.part = record.part
         self._cuts.resume(record, event.kept_nbytes)
         self._resumes = event.spec

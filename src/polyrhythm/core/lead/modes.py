@@ -40,6 +40,10 @@ class Mode(Protocol):
         """A contribution is complete; the policy does not know of it yet. Returns whether the
         contribution belongs to the next fold instead of the fold under way."""
 
+    def tell(self, member: Member, now_ns: int) -> None:
+        """A contribution of this member is complete, and the policy knows of it: tell the member how
+        far the job has come, unless its release tells it."""
+
     def counted(self, now_ns: int) -> None:
         """A contribution is complete, and the policy knows of it."""
 

@@ -18,6 +18,9 @@ from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire.messages import WINDOW, Folded, Trailer
 
 _ON_ARRIVAL = Reason("on-arrival")
+_TELL_EVERY_NS = 2 * 10**8
+"""A worker that is not released after its contributions is told the job's progress at most this
+often."""
 
 
 class ByArrival:
@@ -39,6 +42,10 @@ class ByArrival:
         self._folds = parts.folds
         self._equivalents = RoundEquivalents(parts.job.resume_round)
         self._in_flight = InFlight(WINDOW)
+        self._releases = parts.policy.traits.asks_before_steps
+        """Whether a `Release` follows every contribution."""
+        self._told_ns: dict[int, int] = {}
+        """Per worker, when it was last told the progress. Used if workers are not released."""
         self._last = False
         """Whether the last fold was ordered: servers fold nothing after it."""
 
@@ -66,6 +73,11 @@ class ByArrival:
         trailer = complete.trailer
         self._in_flight.completed(trailer.worker, trailer.incarnation, trailer.sequence)
         return False
+
+    def tell(self, member: Member, now_ns: int) -> None:
+        if not self._releases and now_ns >= self._told_ns.get(member.worker, 0) + _TELL_EVERY_NS:
+            self._told_ns[member.worker] = now_ns
+            self._folds.tell_progress(member)
 
     def counted(self, now_ns: int) -> None:
         if not self._ending.begun:

@@ -110,6 +110,6 @@ def connect(job: JobSpec) -> Parts:
             admission, rounds, progress, operators, outbox, saving, best, saves=job.save_model
         ),
         stopping=Stopping(),
-        folds=Folds(policy, view, routing, removals, rounds, outbox, named),
+        folds=Folds(policy, view, routing, removals, rounds, outbox, progress, named),
         evaluator=Evaluator(view, outbox),
     )

@@ -12,8 +12,9 @@ from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.targets import Targets
 from polyrhythm.core.lead.time_limit import TimeLimit
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.wire.messages import Abstained, JobSpec, Report, Trailer
+from polyrhythm.wire.messages import Abstained, JobSpec, Progress, Report, Trailer
 from polyrhythm.wire.messages.reasons import NO_STEP, Field
 
 NOT_FINITE = "goal-not-finite"
@@ -45,6 +46,10 @@ class JobProgress:
         self._job = job
         self._sharing = sharing
         self._outbox = outbox
+        self.points = 0
+        """How many points have counted since the job first began, also before a resume."""
+        self._told = Progress()
+        """What workers were last told of the progress."""
         self._counted = 0
         self._idle = 0
         self._empty, self._made = 0, 0
@@ -61,7 +66,8 @@ class JobProgress:
         """Whether the goal needs passes, but no worker uses `worker.batches()`."""
         job = self._job
         needed = job.epochs is not None or job.target_change is not None
-        return needed and job.rounds is None and not self._sharing.begun
+        others = job.rounds is not None or job.points is not None
+        return needed and not others and not self._sharing.begun
 
     @property
     def hopeless(self) -> Reason | None:
@@ -75,6 +81,19 @@ class JobProgress:
     def visited(self) -> int:
         """How many points were visited since the job began."""
         return self._passes.visited
+
+    def resume(self, record: Record) -> None:
+        """Continue from this checkpoint: the points that had counted before it count on."""
+        self.points = record.counted
+
+    def told(self) -> Progress:
+        """What workers are told of the job's progress."""
+        points, data_set = self.points, self._sharing.points
+        share = self.goals.share(points, data_set)
+        last = self._told
+        if last.points != points or last.share != share or last.data_set != data_set:
+            self._told = last = Progress(points, data_set, share)
+        return last
 
     def report(self, member: Member, message: Report) -> Reason | None:
         """A member reports values of metrics. Returns why the report is refused; None if it is
@@ -97,6 +116,7 @@ class JobProgress:
         """A contribution is complete. `ahead`: the contribution belongs to the next fold instead of the
         fold under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
+        self.points += points
         self._skipped = 0
         self.goals.limit.contributed(trailer.worker, now_ns)
         self.accounting.count(trailer, points, now_ns)
@@ -136,7 +156,9 @@ class JobProgress:
             progress=message.progress,
             lease=message.lease,
         )
-        return self._sharing.commit(trailer, ahead=ahead)
+        points = self._sharing.commit(trailer, ahead=ahead)
+        self.points += points
+        return points
 
     def folded(
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
@@ -148,7 +170,7 @@ class JobProgress:
         made, self._made = self._made, self.accounting.made
         if self._made == made and self._sharing.stopped:
             self._empty += 1
-        self.goals.folded(rounds - self._empty, passes)
+        self.goals.folded(rounds - self._empty, passes, self.points, now_ns)
         if rounds > 0:
             self.learning.folded(now_ns)
         self._check(self._passes.folded(passes, self._sharing.points))
@@ -276,6 +298,9 @@ class Goals:
         self._job = job
         self._rounds = 0
         self._passes = 0
+        self._points = 0
+        self._seconds = 0.0
+        """How long round 1 had been open at the last fold."""
         self.targets = Targets(job)
         self._opened_ns: int | None = None
         self.limit = TimeLimit(job.max_seconds)
@@ -293,8 +318,10 @@ class Goals:
         """How long round 1 has been open."""
         return 0 if self._opened_ns is None else now_ns - self._opened_ns
 
-    def folded(self, rounds: int, passes: int) -> None:
-        self._rounds, self._passes = rounds, passes
+    def folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
+        """`points`: how many points have counted."""
+        self._rounds, self._passes, self._points = rounds, passes, points
+        self._seconds = self.open_ns(now_ns) / 1e9
 
     def checked(self, change: float | None) -> None:
         """A full pass is over. `change`: by how much the objective changed; None if that is not
@@ -306,6 +333,23 @@ class Goals:
         self._stopped = reason
 
     # -- goals ---------------------------------------------------------------------------------
+
+    def share(self, points: int, data_set: int) -> float:
+        """How much of the way to its goal the job has made, from 0 to 1. *The goal that is nearest
+        counts, because it will end the job. A target of a metric, or of a change, does not count:
+        the way to it is not known.* `points`: how many points have counted. `data_set`: the number
+        of points in the data set; 0 if passes are not counted."""
+        job = self._job
+        shares = [0.0]
+        if job.rounds:
+            shares.append(self._rounds / job.rounds)
+        if job.epochs and data_set:
+            shares.append(points / (job.epochs * data_set))
+        if job.points:
+            shares.append(points / job.points)
+        if job.max_seconds:
+            shares.append(self._seconds / job.max_seconds)
+        return min(1.0, max(shares))
 
     def holds(self, goal: Reason | None) -> bool:
         """Whether a goal that was reached before is still reached. *With kind statistics the full
@@ -330,6 +374,8 @@ class Goals:
             return {"goal": "rounds", "rounds": self._rounds}
         if self._by_passes():
             return {"goal": "passes", "passes": self._passes}
+        if job.points is not None and self._points >= job.points:
+            return {"goal": "points", "points": self._points}
         return None
 
     def _by_quality(self) -> dict[str, Field] | None:

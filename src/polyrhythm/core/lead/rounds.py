@@ -165,10 +165,15 @@ class Rounds:
     def part_of(self, worker: int) -> tuple[int, int]:
         """A member's rank and the number of members, for work that all members divide; (0, 0) for a
         worker that the servers do not know."""
+        rank = self.rank_of(worker)
+        return (0, 0) if self._ranks is None or rank < 0 else (rank, len(self._ranks))
+
+    def rank_of(self, worker: int) -> int:
+        """The rank of a member by its worker number; -1 for a worker that the servers do not know."""
         if self._ranks is None:
             members = sorted(number for number, _ in self.enlisted)
             self._ranks = {number: rank for rank, number in enumerate(members)}
-        return (self._ranks[worker], len(self._ranks)) if worker in self._ranks else (0, 0)
+        return self._ranks.get(worker, -1)
 
     def check(self, primaries: frozenset[int]) -> None:
         if self._folding is not None and self._folding >= primaries:

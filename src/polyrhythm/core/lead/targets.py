@@ -30,7 +30,7 @@ _MOST_SHOWN = 10
 class Targets:
     def __init__(self, job: JobSpec) -> None:
         self._targets = job.targets
-        others = (job.rounds, job.epochs, job.max_seconds, job.target_change)
+        others = (job.rounds, job.epochs, job.points, job.max_seconds, job.target_change)
         self._alone = all(goal is None for goal in others)
         """Whether the targets are the only goals of the job."""
         self._reported = Reported()

@@ -74,6 +74,7 @@ _ROWS: dict[type, str] = {
     ev.Skipped:       "-       -        =       C       C       C         =       E",
     ev.Landed:        "-       -        CT      CT      C       C         =       E",
     m.Release:        "-       =        CT      CT      WCT     =         =       =",
+    m.Progressed:     "-       =        =       =       =       =         =       =",
     m.Pause:          "-       -        -       -       -       =         -       -",
     m.Withhold:       "-       =        =       =       =       =         =       =",
     m.Keep:           "-       =        =       =       =       =         =       =",

@@ -245,6 +245,7 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     ev.StateRestored: (_MACHINE, WorkerMachine._on_state_restored),
     m.Withhold: (_TRAINING, Training.on_withhold),
     m.Proceed: (_TRAINING, Training.on_proceed),
+    m.Progressed: (_TRAINING, Training.on_progressed),
     m.Pause: (_TRAINING, Training.on_pause),
     ev.Landed: (_TRAINING, Training.on_landed),
     ev.LeaveAsked: (_DEPARTURE, Departure.on_leave_asked),

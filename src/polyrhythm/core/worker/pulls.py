@@ -136,6 +136,8 @@ class Pulls:
                 torn=terms.torn and terms.round == version,
                 # if the version is a later one, many points are probably missing from it too
                 held=terms.held,
+                progress=terms.progress,
+                rank=terms.rank,
             )
         )
 

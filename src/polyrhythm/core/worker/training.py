@@ -5,8 +5,10 @@ contribution is kept back while two contributions are unacknowledged (`pushes`),
 one is answered (`modes`).
 """
 
+from msgspec.structs import replace
+
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import CaptureState, ContributeNow
+from polyrhythm.core.effects import CaptureState, ContributeNow, TakeProgress
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.state import WorkerState
@@ -173,6 +175,14 @@ class Training:
         if message.stop:
             state.leave_if_asked()
         self.resume_if_whole(now_ns)
+
+    def on_progressed(self, message: m.Progressed, now_ns: int) -> None:
+        state = self._state
+        if message.incarnation == state.outbox.incarnation:
+            # the next `Resume` repeats it, because no `Release` follows
+            mode = state.mode
+            mode.terms = replace(mode.terms, progress=message.progress, rank=message.rank)
+            state.outbox.do(TakeProgress(message.progress, message.rank))
 
     def on_landed(self, event: ev.Landed, now_ns: int) -> None:
         state = self._state

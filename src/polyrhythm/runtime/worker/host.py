@@ -203,6 +203,7 @@ _EFFECTS: dict[type[Effect], Callable[[MachineHost, Any], None]] = {
     fx.PushSlices: lambda node, effect: node._pushing.push(effect),
     fx.Expect: lambda node, effect: node._landing.expect(effect),
     fx.Resume: lambda node, effect: node.loop.resume(effect),
+    fx.TakeProgress: lambda node, effect: node.loop.take_progress(effect),
     fx.StopWaiting: lambda node, effect: node.loop.let_go(effect),
     fx.ContributeNow: lambda node, effect: node.loop.hurry(),
     fx.CaptureState: lambda node, effect: node.state.ask(effect),

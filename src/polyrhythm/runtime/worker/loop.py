@@ -25,6 +25,8 @@ class UserLoop:
         self.lease: m.Leased | None = None
         self.terms = fx.Resume(-1, stop=False)
         """The last effect `Resume`: it says when to contribute next."""
+        self.progress, self.rank = m.Progress(), -1
+        """How far the job has come, and the rank of this worker, as the lead has told it last."""
         self.hurried = False
         """Whether the interval of the round is over, so that the worker must contribute now."""
         self.resumed = False
@@ -41,9 +43,13 @@ class UserLoop:
     def resume(self, effect: fx.Resume) -> None:
         self.version = effect.round
         self.terms = effect
+        self.progress, self.rank = effect.progress, effect.rank
         self.hurried = False
         self.stopped = self.stopped or effect.stop
         self.resumed = True
+
+    def take_progress(self, effect: fx.TakeProgress) -> None:
+        self.progress, self.rank = effect.progress, effect.rank
 
     def let_go(self, effect: fx.StopWaiting) -> None:
         self._released = True

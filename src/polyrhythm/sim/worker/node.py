@@ -391,6 +391,7 @@ class WorkerProcess(SingleProcess):
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,
         fx.Resume: lambda process, effect: process._loop.resume(effect),
+        fx.TakeProgress: lambda process, effect: None,  # no user's code reads it
         fx.StopWaiting: lambda process, effect: process._loop.let_go(stop=effect.stop),
         fx.ContributeNow: lambda process, effect: process._loop.hurry(),
         fx.CaptureState: _capture,

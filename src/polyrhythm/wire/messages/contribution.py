@@ -3,7 +3,7 @@ worker, and the worker pulls the new version."""
 
 from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Rate
 from polyrhythm.wire.messages.reasons import Reason
-from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec, Row
+from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec, Progress, Row
 
 
 class Contribution(Message, frozen=True, kw_only=True):
@@ -136,6 +136,19 @@ class Release(Message, frozen=True, kw_only=True):
     held: bool = False
     """Kind statistics: whether many points are missing from the sum of this version. If so, no
     parameters are computed from this version."""
+    progress: Progress = Progress()
+    rank: Count = -1
+    """The rank of the worker among the members of the view, by worker number; -1 if it is not a
+    member."""
+
+
+class Progressed(Message, frozen=True, kw_only=True):
+    """The lead tells a worker how far the job has come. Under asp no `Release` follows a contribution,
+    so the lead sends this message now and then."""
+
+    progress: Progress = Progress()
+    rank: Count = -1
+    """See `Release.rank`."""
 
 
 class Pause(Message, frozen=True, kw_only=True):

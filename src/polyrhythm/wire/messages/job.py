@@ -35,6 +35,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     all equally."""
     rounds: int | None = None
     epochs: int | None = None
+    points: int | None = None
+    """The job ends when this many points have counted."""
     seed: int = 0
     start_timeout_s: float = 60.0
     slice_nbytes: int = 2 * 1024 * 1024

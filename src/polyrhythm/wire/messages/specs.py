@@ -160,6 +160,17 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
         return same and self.per_round == other.per_round
 
 
+class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far the job has come. The lead tells it to workers."""
+
+    points: Amount = 0
+    """How many points of all workers have counted, since the job first began."""
+    data_set: Amount = 0
+    """The number of points in the data set; 0 if passes are not counted."""
+    share: Number = 0.0
+    """How much of the way to its goal the job has made, from 0 to 1."""
+
+
 class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
     """How far a worker has visited a chunk: all points before `cursor` in the current pass, after
     `passes` whole passes. The lead counts this progress only together with the contribution that
