@@ -1,5 +1,9 @@
 """Which thread folds, how many torch threads it uses, and when a server has adder threads."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -8,7 +12,8 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
-from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, needs_adders
+from polyrhythm.core.server.threads import adders_for, threads_for
+from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding
 
 CORES = 2
 SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
@@ -19,7 +24,13 @@ class Stage:
     `polls`: the polling thread starts the fold."""
 
     def __init__(
-        self, nbytes: int, *, rounds: bool = True, polls: bool = True, cores: int = CORES
+        self,
+        nbytes: int,
+        *,
+        rounds: bool = True,
+        polls: bool = True,
+        cores: int = CORES,
+        limit: int = 64,
     ) -> None:
         self.folded: list[tuple[threading.Thread, int]] = []
         self._done = threading.Event()
@@ -33,6 +44,7 @@ class Stage:
             pause_s=0.0,
             polls=lambda: polls,
             cores=cores,
+            limit=limit,
         )
         self.folding.make_adders(store)
 
@@ -87,20 +99,50 @@ def test_a_large_model_is_folded_by_a_thread_of_its_own(stage: Callable[..., Sta
     assert stage(LARGE).fold() == (False, CORES)
 
 
+def test_a_fold_uses_no_more_threads_than_the_limit(stage: Callable[..., Stage]) -> None:
+    assert stage(LARGE, limit=1).fold() == (False, 1)
+
+
+MB = 2**20
+
+
 @pytest.mark.parametrize(
-    ("nbytes", "cores", "adders"),
+    ("nbytes", "cores", "limit", "threads"),
     [
-        (2**20, 1, False),
-        (4 * 2**20, 2, False),
-        (9 * 2**20, 2, True),
-        (2**20, 16, False),
-        (2 * 2**20, 3, False),
-        (2 * 2**20 + 1, 3, True),
-        (4 * 2**20, 16, True),
+        (0, 16, 16, 1),
+        (400_000, 16, 16, 1),
+        (2 * MB - 1, 16, 16, 1),
+        (2 * MB, 16, 16, 2),
+        (4 * MB, 16, 16, 4),
+        (102 * MB, 16, 16, 8),
+        (102 * MB, 2, 16, 2),
+        (102 * MB, 16, 1, 1),
+        (102 * MB, 16, 3, 3),
     ],
 )
-def test_adders_are_for_large_models_or_spare_cores(nbytes: int, cores: int, adders: bool) -> None:
-    assert needs_adders(nbytes, cores) is adders
+def test_threads_are_added_while_each_has_enough_bytes(
+    nbytes: int, cores: int, limit: int, threads: int
+) -> None:
+    assert threads_for(nbytes, cores, limit) == threads
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "cores", "limit", "adders"),
+    [
+        (2**20, 1, 1, 0),
+        (4 * 2**20, 2, 2, 0),
+        (9 * 2**20, 2, 2, 2),
+        (2**20, 16, 16, 0),
+        (2 * 2**20, 3, 3, 0),
+        (2 * 2**20 + 1, 3, 3, 3),
+        (4 * 2**20, 16, 16, 8),
+        (4 * 2**20, 16, 1, 1),
+    ],
+)
+def test_adders_are_for_large_models_or_spare_cores(
+    nbytes: int, cores: int, limit: int, adders: int
+) -> None:
+    assert adders_for(nbytes, cores, limit) == adders
 
 
 @pytest.mark.parametrize(("cores", "adders"), [(1, 1), (4, 4), (16, 8)])
@@ -111,3 +153,60 @@ def test_there_are_as_many_adders_as_cores_but_not_too_many(
     stage(LARGE, cores=cores)
     now = {thread for thread in threading.enumerate() if thread.name.startswith("adder-")}
     assert len(now - before) == adders + 1, "and the one that folds"
+
+
+PROGRAM = """
+import json, sys
+from unittest import mock
+import torch
+import polyrhythm as pr
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.runtime.server import node
+from polyrhythm.tensors.updaters import Optimizer
+from polyrhythm.wire.messages import JobSpec
+
+sync, size, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+seen, fold = set(), Optimizer.fold
+
+def main(worker: pr.Worker) -> None:
+    model = torch.nn.Linear(size, 1)
+    optimizer = worker.attach(model, torch.optim.AdamW(model.parameters()))
+    for _ in range(3):
+        model(torch.ones(1, size)).sum().backward()
+        optimizer.step(points=1)
+
+def folding(self, *parts):
+    seen.add(torch.get_num_threads())
+    return fold(self, *parts)
+
+if wanted:
+    torch.set_num_threads(wanted)
+job = JobSpec(job="threads", servers=1, workers=1, rounds=3, sync=sync)
+with mock.patch.object(Optimizer, "fold", folding), mock.patch.object(node, "usable_cores", lambda: 16):
+    run_inline(job, main, timeout_s=120)
+print(json.dumps(sorted(seen)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sync", "nbytes", "omp", "torch_threads"),
+    [
+        pytest.param("asp", 400_000, "", 0, id="few bytes"),
+        pytest.param("asp", 4 * MB, "1", 0, id="OMP_NUM_THREADS without rounds"),
+        pytest.param("bsp", 4 * MB, "1", 0, id="OMP_NUM_THREADS with rounds"),
+        pytest.param("asp", 4 * MB, "", 1, id="torch.set_num_threads"),
+    ],
+)
+def test_a_server_uses_the_threads_that_pay_and_are_allowed(
+    sync: str, nbytes: int, omp: str, torch_threads: int
+) -> None:
+    """The process believes that it has 16 cores."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if omp:
+        env["OMP_NUM_THREADS"] = omp
+    command = [sys.executable, "-c", PROGRAM, sync, str(nbytes // 4), str(torch_threads)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [1]

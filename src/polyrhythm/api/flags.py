@@ -33,7 +33,8 @@ Digest = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(
-        help="Threads that torch uses in a worker; default: its share of the usable cores."
+        help="Threads that torch uses in a worker; default: its share of the usable cores, and no"
+        " more than OMP_NUM_THREADS."
     ),
 ]
 Devices = Annotated[

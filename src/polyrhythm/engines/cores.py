@@ -1,15 +1,18 @@
 """How many threads torch uses in each worker of a host."""
 
+import os
 from collections.abc import Sequence
 
 from polyrhythm.core.devices import CPU
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.cores import allowed_threads, usable_cores
 
 
 def share_of_cores(workers: int, servers: int) -> int:
     """The number of cores for each worker, on a host with this many workers and servers. One core
-    is left for every server, so that threads of workers do not take the servers' time."""
-    return max(1, (usable_cores() - servers) // max(1, workers))
+    is left for every server, so that threads of workers do not take the servers' time. A lower number
+    in `OMP_NUM_THREADS` applies."""
+    share = max(1, (usable_cores() - servers) // max(1, workers))
+    return min(share, allowed_threads(os.environ) or share)
 
 
 def shares_of_cores(asked: Sequence[str], servers: int) -> list[int]:

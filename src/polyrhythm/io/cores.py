@@ -1,13 +1,15 @@
 """How many cores this process may use: fewer than the machine has if the process is bound to some
-of them, or if a control group limits it, as in a container."""
+of them, or if a control group limits it, as in a container. How many threads the user or the
+launcher allows it."""
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
+_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
@@ -16,6 +18,14 @@ def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
     bound = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if bound is None else len(bound(0))
     return max(1, int(min([cores, *_all_quotas(membership, groups)])))
+
+
+def allowed_threads(environ: Mapping[str, str]) -> int | None:
+    """The most threads that the variables of OpenMP and MKL allow; None if they say nothing. OpenMP
+    ignores a value that is not a positive number. A list has a number for each level of nesting; torch
+    uses the first."""
+    firsts = (environ.get(name, "").split(",")[0].strip() for name in _LIMITS)
+    return min((int(first) for first in firsts if first.isdecimal() and int(first)), default=None)
 
 
 @functools.cache

@@ -22,8 +22,18 @@ def work_with(count: int) -> None:
 def working_with(count: int) -> Iterator[None]:
     """Use this many torch threads within this context."""
     before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
     torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def thread_limit() -> int:
+    """The most torch threads that the user or the launcher allows this process: what the calling thread
+    has, which is the value of `torch.set_num_threads`, of `OMP_NUM_THREADS` or `MKL_NUM_THREADS`, or
+    else the number of cores."""
+    return torch.get_num_threads()

@@ -2,8 +2,9 @@
 received the slice, because handing the slice over would take longer. Otherwise it is an adder
 thread.
 
-With rounds, one thread folds with all cores; for a large model, several adders add slices in
-parallel. Without rounds, one adder adds and folds single slices.
+With rounds, one thread folds; for a large model, several adders add slices in parallel. Without
+rounds, one adder adds and folds single slices. `core/server/threads.py` decides how many torch threads
+take part in a fold.
 """
 
 import threading
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.server.threads import SMALL_NBYTES, adders_for, threads_for
 from polyrhythm.core.text import plain
 from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
@@ -24,30 +26,12 @@ from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
 
-_SMALL_NBYTES = 256 * 1024
-"""If a server's slices have at most this size, the thread that receives a slice also adds and folds
-it."""
-_ADDERS_NBYTES = 2 * 2**20
-"""With rounds: if a server's slices have at most this size, there are no adders, and the thread
-that receives a slice adds it. A larger model usually has several slices, which adders add in
-parallel."""
-_FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
-"""On at most two cores, the limit is 8 MiB instead of `_ADDERS_NBYTES`: there, threads lose as much
-time by waiting for the interpreter's lock as they gain by working in parallel."""
-_MOST_ADDERS = 8
-"""The most adder threads of a server. More of them would be slower, because they wait for the
-interpreter's lock."""
 Item = TypeVar("Item")
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
 def is_large(store: SliceStore) -> bool:
-    return store.primary.nbytes > _SMALL_NBYTES
-
-
-def needs_adders(nbytes: int, cores: int) -> bool:
-    """Whether, with rounds, a server whose slices have this size uses adder threads."""
-    return nbytes > (_ADDERS_NBYTES_ON_FEW if cores <= _FEW_CORES else _ADDERS_NBYTES)
+    return store.primary.nbytes > SMALL_NBYTES
 
 
 class Adders(Generic[Item]):
@@ -102,16 +86,19 @@ class Adding:
         pause_s: float,
         polls: Callable[[], bool],
         cores: int,
+        limit: int,
     ) -> None:
         """`placed` returns the slice store, or raises LinkError if there is none. `pause_s`: make
         every fold longer by this time, for experiments. `polls`: whether the current thread is the
-        polling thread. `cores`: the number of cores that may be used."""
+        polling thread. `cores`: the number of cores that may be used. `limit`: the most threads that
+        the user or the launcher allows."""
         self._name = name
         self._placed = placed
         self._driver = driver
         self._pause_s = pause_s
         self._polls = polls
         self._cores = cores
+        self._limit = limit
         self._adders: Adders[_Slice] | None = None
 
     def make_adders(self, store: SliceStore) -> None:
@@ -165,10 +152,9 @@ class RoundsAdding(Adding):
     def make_adders(self, store: SliceStore) -> None:
         slow = self._pause_s > 0
         if self._folder is None and (is_large(store) or slow):
-            self._folder = Adders(1, lambda: work_with(self._cores), self._fold_all)
-        many = needs_adders(store.primary.nbytes, self._cores)
-        if self._adders is None and (many or slow):
-            count = min(self._cores, _MOST_ADDERS)
+            self._folder = Adders(1, lambda: work_with(1), self._fold_all)
+        count = adders_for(store.primary.nbytes, self._cores, self._limit) or int(slow)
+        if self._adders is None and count:
             self._adders = Adders(count, lambda: work_with(1), self._add_gathered)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
@@ -178,11 +164,8 @@ class RoundsAdding(Adding):
             self._adders.put(message.slice, (link, message, data, None))
 
     def start(self, effect: fx.StartFold) -> None:
-        if self._folder is None:
+        if self._folder is None or (self._adders is None and self._polls()):
             self._fold(effect)
-        elif self._adders is None and self._polls():
-            with working_with(self._cores):
-                self._fold(effect)
         else:
             self._folder.put(0, effect)
 
@@ -191,9 +174,9 @@ class RoundsAdding(Adding):
             self._fold(effect)
 
     def _fold(self, effect: fx.StartFold) -> None:
-        weight = self._placed().fold(
-            effect.round, effect.slot, effect.fill, effect.share, effect.rows
-        )
+        store = self._placed()
+        with working_with(threads_for(store.primary.nbytes, self._cores, self._limit)):
+            weight = store.fold(effect.round, effect.slot, effect.fill, effect.share, effect.rows)
         self._pause()
         self._driver.post(self._name, ev.FoldDone(effect.round, weight))
 
@@ -206,7 +189,7 @@ class RoundsAdding(Adding):
 class OnArrivalAdding(Adding):
     def make_adders(self, store: SliceStore) -> None:
         if self._adders is None and (is_large(store) or self._pause_s > 0):
-            self._adders = Adders(1, lambda: work_with(self._cores), self._add_slowly)
+            self._adders = Adders(1, lambda: work_with(1), self._add_single)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
         if self._adders is None:
@@ -217,7 +200,13 @@ class OnArrivalAdding(Adding):
         if done is not None:
             done.wait()
 
-    def _add_slowly(self, items: list[_Slice]) -> None:
+    def _add_single(self, items: list[_Slice]) -> None:
         for item in items:
             self._pause(item[1].slices)
             self._add_gathered([item])
+
+    def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
+        part = self._placed().primary.find(message.slice)
+        nbytes = 0 if part is None else part.nbytes
+        with working_with(threads_for(nbytes, self._cores, self._limit)):
+            return super()._add(link, message, data)

@@ -50,6 +50,7 @@ from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer, check_rows
 from polyrhythm.tensors.rows import ABSENT
+from polyrhythm.tensors.threads import thread_limit
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, refused
 
@@ -136,6 +137,7 @@ class ServerNode:
             pause_s=options.fold_pause_s,
             polls=self._links.reading.polls,
             cores=usable_cores(),
+            limit=thread_limit(),
         )
         self._publishing = Publishing(
             server,
