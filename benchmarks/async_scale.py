@@ -2,14 +2,16 @@
 
     python -m benchmarks.async_scale --out FILE [--workers 2 4 8] [--parallel 4] [--rates 1 3]
                                      [--syncs asp] [--jobs digits] [--optimizers Adam] [--docs]
-    python -m benchmarks.async_scale --table FILE [FILE ...]
+                                     [--seeds 2] [--max-seconds 300]
+    python -m benchmarks.async_scale --table FILE [FILE ...] [--docs]
 
 Small jobs are trained with every optimizer and every scale: 1/P (`members`), 1/sqrt(P) (`root`) and 1
 (`none`) of the learning rate for P workers. Plain torch makes the same number of passes in one
 process, once with the batch of all workers together and once with the batch of one worker. A result
 has the loss on the training data after half of the passes and at the end, and the test score
 (accuracy, or the explained share of the variance). Every result is written to FILE at once; results
-that are there already are not measured again.
+that are there already are not measured again. So a measurement that was stopped, also by
+`--max-seconds`, continues with the same command.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import math
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -208,6 +211,7 @@ class Run:
     job: str
     optimizer: str
     workers: int
+    """For plain torch: the number of workers whose batches make one batch."""
     sync: str
     """A policy without rounds; empty for plain torch."""
     scale: str
@@ -228,7 +232,7 @@ def _train_plainly(run: Run) -> list[dict[str, float]]:
     torch.manual_seed(run.seed)
     model = job.build()
     optimizer = _optimizer(run.optimizer, model, RATES[run.job][run.optimizer] * run.rate)
-    batch = job.batch * (run.workers if run.scale == PLAIN_ALL else 1)
+    batch = job.batch * run.workers
     generator = torch.Generator().manual_seed(run.seed)
     curve = []
     for _ in range(job.passes):
@@ -292,33 +296,34 @@ def runs_for(
     rates: Sequence[float],
     seeds: int,
 ) -> Iterator[Run]:
+    pairs = [(job, each) for job in jobs for each in RATES[job] if each in optimizers]
     for rate in rates:
         for seed in range(_SEED, _SEED + seeds):
+            for job, optimizer in pairs:
+                yield Run(job, optimizer, 1, "", PLAIN_ONE, rate, seed)
             for count in workers:
-                for job in jobs:
-                    for optimizer in RATES[job]:
-                        if optimizer not in optimizers:
-                            continue
-                        for plain in (PLAIN_ALL, PLAIN_ONE):
-                            yield Run(job, optimizer, count, "", plain, rate, seed)
-                        for sync in syncs:
-                            for scale in SCALES:
-                                yield Run(job, optimizer, count, sync, scale, rate, seed)
+                for job, optimizer in pairs:
+                    yield Run(job, optimizer, count, "", PLAIN_ALL, rate, seed)
+                    for sync in syncs:
+                        for scale in SCALES:
+                            yield Run(job, optimizer, count, sync, scale, rate, seed)
 
 
-def measure(runs: Sequence[Run], parallel: int, out: Path) -> None:
+def measure(runs: Sequence[Run], parallel: int, out: Path, max_s: float = math.inf) -> None:
     """Add the results of all runs to the file, a line of JSON each. Every run is a process of its
-    own, `parallel` of them at a time."""
+    own, `parallel` of them at a time. After `max_s` no further run begins."""
+    end_s = time.monotonic() + max_s
     known = {json.dumps(row["run"]) for row in load([out])} if out.exists() else set()
     writing = threading.Lock()
 
     def one(run: Run) -> None:
-        if json.dumps(asdict(run)) in known:
+        if json.dumps(asdict(run)) in known or time.monotonic() > end_s:
             return
         words = [sys.executable, "-m", "benchmarks.async_scale", "--run", json.dumps(asdict(run))]
         found = call(words, _LIMIT_S)
         with writing, out.open("a") as file:
-            file.write(json.dumps({"run": asdict(run), **found}) + "\n")
+            row = {"run": asdict(run), "machine": report.machine(anew=False), **found}
+            file.write(json.dumps(row) + "\n")
         report.say(f"{run}: {found}")
 
     with ThreadPoolExecutor(parallel) as pool:
@@ -333,19 +338,23 @@ def load(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Each cell has the loss after half of the passes, the loss at the end, and the test score."""
+    """Each cell has the loss after half of the passes, the loss at the end, and the test score, as
+    means over the seeds."""
     columns = [PLAIN_ONE, PLAIN_ALL, *SCALES]
     cells: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        run = Run(**row["run"])
-        for sync in dict.fromkeys(r["run"]["sync"] for r in rows if r["run"]["sync"]):
-            if run.sync in ("", sync):
-                at = (OPTIMIZERS.index(run.optimizer), run.job, run.workers, run.rate, sync)
+    runs = [(Run(**row["run"]), row) for row in rows]
+    served = dict.fromkeys((run.workers, run.sync) for run, _ in runs if run.sync)
+    for run, row in runs:
+        for workers, sync in served:
+            if run.scale == PLAIN_ONE or (run.workers == workers and run.sync in ("", sync)):
+                at = (OPTIMIZERS.index(run.optimizer), run.job, workers, run.rate, sync)
                 cells.setdefault(at, {}).setdefault(run.scale, []).append(row)
+    machines = " and ".join(dict.fromkeys(row["machine"] for row in rows))
+    seeds = len({run.seed for run, _ in runs})
     shown = [
         "Loss after half of the passes, loss at the end, test score"
-        f" ({report.machine(anew=False)}); the end loss nearest to plain torch with the batch of all"
-        " workers is in bold:",
+        f" ({machines}; {seeds} seed{'s' if seeds > 1 else ''}). The scale whose two losses are nearest"
+        " to those of plain torch with the batch of all workers is in bold:",
         "",
         f"| optimizer | job | workers | rate | policy | {' | '.join(columns)} |",
         f"|---|---|---|---|---|{'---|' * len(columns)}",
@@ -353,11 +362,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for at in sorted(cells):
         number, job, workers, rate, sync = at
         by_scale = cells[at]
-        wanted = _mean(by_scale.get(PLAIN_ALL, []), "loss")
+        wanted = by_scale.get(PLAIN_ALL, [])
         distances = {
-            scale: abs(math.log(_mean(by_scale[scale], "loss") / wanted))
-            for scale in SCALES
-            if scale in by_scale
+            scale: _distance(by_scale[scale], wanted) for scale in SCALES if scale in by_scale
         }
         nearest = min(distances, key=lambda scale: distances[scale], default=None)
         texts = [_cell(by_scale.get(each, []), bold=each == nearest) for each in columns]
@@ -372,12 +379,21 @@ def _mean(rows: Sequence[dict[str, Any]], name: str) -> float:
     return sum(values) / len(values) if values else math.inf
 
 
+def _distance(rows: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> float:
+    """How much the two losses differ from those that are wanted: the sum of the logarithms of their
+    ratios; infinity if a run failed or is missing."""
+    pairs = [(_mean(rows, name), _mean(wanted, name)) for name in ("half_loss", "loss")]
+    if any(math.isinf(loss) for pair in pairs for loss in pair):
+        return math.inf
+    return sum(abs(math.log(loss / goal)) for loss, goal in pairs)
+
+
 def _cell(rows: Sequence[dict[str, Any]], *, bold: bool) -> str:
     if not rows:
         return ""
-    loss = f"{_mean(rows, 'loss'):.3f}"
-    loss = f"**{loss}**" if bold else loss
-    return f"{_mean(rows, 'half_loss'):.3f}, {loss}, {_mean(rows, 'score'):.3f}"
+    names = ("half_loss", "loss", "score")
+    text = ", ".join(f"{_mean(rows, name):.3f}" for name in names)
+    return f"**{text}**" if bold else text
 
 
 def main() -> None:
@@ -392,6 +408,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=report.at_least_one, default=1)
     parser.add_argument(
         "--parallel", type=report.at_least_one, default=1, help="number of concurrent runs"
+    )
+    parser.add_argument(
+        "--max-seconds", type=float, default=math.inf, help="begin no further run after this time"
     )
     parser.add_argument("--out", type=Path, help="the file to which results are added")
     parser.add_argument(
@@ -409,7 +428,7 @@ def main() -> None:
         runs = list(
             runs_for(args.jobs, args.optimizers, args.workers, args.syncs, args.rates, args.seeds)
         )
-        measure(runs, args.parallel, args.out)
+        measure(runs, args.parallel, args.out, args.max_seconds)
     shown = table(load(args.table or [args.out]))
     print(shown)
     if args.docs:
