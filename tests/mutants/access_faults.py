@@ -27,6 +27,14 @@ ACCESS: tuple[Mutant, ...] = (
         f"{_PROOF}::test_an_acceptor_that_does_not_know_the_secret_gets_no_proof",
     ),
     mutant(
+        "any-protocol-will-do",
+        "A worker talks to a server that speaks another protocol and has not refused it.",
+        "runtime:_introduce",
+        "answer.protocol != m.PROTOCOL",
+        "False",
+        "tests/runtime/net/test_handshake.py::test_a_server_that_speaks_another_protocol_is_left",
+    ),
+    mutant(
         "proof-can-be-replayed",
         "A proof that was recorded counts on a later link.",
         "wire:mac",

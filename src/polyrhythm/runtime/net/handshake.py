@@ -88,6 +88,11 @@ def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.HelloReply:
         raise Refused(in_words(plain_reason(answer.reason)))
     if not isinstance(answer, m.HelloReply):
         raise LinkError(f"{link.peer} did not answer the hello: it sent {type(answer).__name__}")
+    if answer.protocol != m.PROTOCOL:
+        raise LinkError(
+            f"{link.peer} speaks protocol {answer.protocol}, and {hello.name} speaks {m.PROTOCOL};"
+            " install the same version of polyrhythm on both sides"
+        )
     if answer.digest not in hello.digests:
         raise LinkError(f"{link.peer} chose digest {answer.digest}, which was not offered")
     link.agree(Digest(answer.digest), MEMBER)
