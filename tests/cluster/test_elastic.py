@@ -219,26 +219,31 @@ def test_a_guest_that_is_told_to_leave_twice_ends_with_the_status_of_the_signal(
 
 
 def test_a_killed_worker_is_restarted(counting: Path) -> None:
+    """It contributes between its deaths, so every pause is as short as the first one."""
     with start(counting, "--workers", 2, "--servers", 2, "--respawn", "--json") as command:
         command.await_round(0)
-        first = pid_of(command, "worker-1")
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: len(command.joined("worker-1")) == 2, "it is in again")
-        wait_until(lambda: pid_of(command, "worker-1") != first, "it trains again")
-        before = totals_of(command, "worker-1")["contributions"]
-        wait_until(
-            lambda: totals_of(command, "worker-1")["contributions"] > before, "its work counts"
-        )
+        for times in (2, 3):
+            first = pid_of(command, "worker-1")
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda n=times: len(command.joined("worker-1")) == n, "it is in again")
+            wait_until(lambda pid=first: pid_of(command, "worker-1") != pid, "it trains again")
+            # when its second contribution is folded, it knows that the first one is acknowledged
+            enough = totals_of(command, "worker-1")["contributions"] + 2
+            wait_until(
+                lambda n=enough: totals_of(command, "worker-1")["contributions"] >= n,
+                "its work counts",
+            )
         os.kill(pid_of(command, "worker-0"), signal.SIGTERM)
         wait_until(lambda: command.left("worker-0"), "the other left by itself")
         os.kill(pid_of(command, "worker-1"), signal.SIGTERM)
         assert command.wait(20) == 1
-        assert command.stderr().splitlines() == [
+        again = [
             "polyrhythm: worker-1 failed: killed by SIGKILL; it is started again in 0.5 s",
             "polyrhythm: worker-1 was started again",
-            "polyrhythm: every worker left before the goal",
         ]
-        assert json.loads(command.stdout())["respawned"] == {"worker-1": 1}
+        end = "polyrhythm: every worker left before the goal"
+        assert command.stderr().splitlines() == [*again, *again, end]
+        assert json.loads(command.stdout())["respawned"] == {"worker-1": 2}
         assert len(command.joined("worker-0")) == 1
 
 
@@ -268,6 +273,20 @@ def test_a_worker_that_dies_at_every_start_is_given_up_and_the_job_continues(
         assert f"given up: {given_up}" in asked
         assert "died five times in a row within 10 s of its start" in asked
         assert "polyrhythm worker --connect" in asked
+
+
+def test_no_worker_is_restarted_while_the_job_stops(tmp_path: Path) -> None:
+    job = tmp_path / "counting.py"
+    crash = '    if worker.name == "worker-1":\n        os._exit(3)\n'
+    job.write_text(COUNTING.replace("(worker):\n", f"(worker):\n{crash}"))
+    flags = ["--workers", 2, "--servers", 1, "--respawn", "--start-timeout", 0.5, "--quiet"]
+    with start(job, *flags) as command:
+        command.await_round(1)
+        wait_until(lambda: "it is started again in 2 s" in command.stderr(), "it has died thrice")
+        os.kill(command.process.pid, signal.SIGINT)
+        assert command.wait(30) == 130
+        assert command.stderr().count("worker-1 was started again") == 2
+        assert [line["after_s"] for line in command.journal("respawn")] == [0.5, 1, 2]
 
 
 # -- refusals ----------------------------------------------------------------------------------

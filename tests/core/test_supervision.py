@@ -3,6 +3,7 @@
 import pytest
 
 from polyrhythm.core.supervision import (
+    Contributed,
     Died,
     ProcessLoss,
     Respawn,
@@ -32,6 +33,9 @@ class Life:
             assert self.respawn.on(Started("worker-1"), verdict.at_ns) is None
         return verdict
 
+    def contribute(self) -> None:
+        assert self.respawn.on(Contributed("worker-1"), self.now_ns) is None
+
     def wait_s(self, after_s: float) -> float:
         """Let the worker die `after_s` after its start; return how long it waits for its next
         start."""
@@ -51,6 +55,22 @@ def test_a_minute_without_a_death_resets_the_wait() -> None:
     life = Life()
     assert [life.wait_s(20), life.wait_s(20), life.wait_s(59.9)] == [0.5, 1, 2]
     assert [life.wait_s(60), life.wait_s(20)] == [0.5, 1]
+
+
+def test_a_contribution_resets_the_wait() -> None:
+    life = Life()
+    assert [life.wait_s(20), life.wait_s(20), life.wait_s(20)] == [0.5, 1, 2]
+    life.contribute()
+    assert [life.wait_s(20), life.wait_s(20)] == [0.5, 1]
+
+
+def test_a_worker_that_contributes_and_dies_soon_is_given_up_too() -> None:
+    life = Life()
+    for _ in range(4):
+        life.contribute()
+        assert life.wait_s(9) == 0.5
+    life.contribute()
+    assert life.die(9).at_ns is None
 
 
 def test_a_worker_is_given_up_after_five_quick_deaths_in_a_row() -> None:

@@ -244,7 +244,9 @@ def train(
     respawn: Annotated[
         bool,
         typer.Option(
-            "--respawn", help="Restart workers and servers that die, under the same name."
+            "--respawn",
+            help="Restart workers and servers that die, under the same name, after a pause of 0.5 s,"
+            " which doubles, up to 30 s, with each death without a contribution.",
         ),
     ] = False,
     on_error: Annotated[

@@ -1,8 +1,10 @@
 """Whether and when a process that died is started again.
 
 *A process is started again half a second after its first death. The delay doubles with each further
-death, up to 30 s, and is reset when the process has lived for a minute. A process that dies five
-times in a row within ten seconds of its start is not started again.*
+death, up to 30 s. It is half a second again after a life in which a worker contributed, or that
+lasted for a minute. A process that dies five times in a row within ten seconds of its start is not
+started again, even if it contributed: otherwise a worker that always fails at the same point would
+be started for ever.*
 
 Workers, and servers that held slices, are started again only with `--respawn`. A server that dies
 before all servers of the job have joined holds no slices, so it is always started again.
@@ -29,6 +31,13 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Contributed:
+    """A contribution of this worker has been acknowledged, the first since its start."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Died:
     name: str
     how: str
@@ -46,7 +55,7 @@ class RespawnDecision:
 class _Past:
     since_ns: int
     deaths: int = 0
-    """The number of deaths since the process last lived for a minute."""
+    """The number of deaths since the process last contributed or lived for a minute."""
     quick: int = 0
 
 
@@ -54,10 +63,13 @@ class Respawn:
     def __init__(self) -> None:
         self._past: dict[str, _Past] = {}
 
-    def on(self, event: Started | Died, now_ns: int) -> RespawnDecision | None:
+    def on(self, event: Started | Contributed | Died, now_ns: int) -> RespawnDecision | None:
         past = self._past.setdefault(event.name, _Past(now_ns))
         if isinstance(event, Started):
             past.since_ns = now_ns
+            return None
+        if isinstance(event, Contributed):
+            past.deaths = 0
             return None
         lived_ns = now_ns - past.since_ns
         past.deaths = 1 if lived_ns >= _LONG_NS else past.deaths + 1

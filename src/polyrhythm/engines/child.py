@@ -136,6 +136,7 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
         share_data=request.job.share_data,
         model_dir=Path(request.run_dir) if request.leads else None,
         saving=lambda: control.tell(Told(saving=True)),
+        contributed=lambda: control.tell(Told(contributed=True)),
     )
 
 

@@ -195,6 +195,8 @@ class LocalJob:
                 self._meet_lead(told.address)
         if told.saving:
             self._stopping.saving = True
+        if told.contributed:
+            self._respawning.contributed(child.request.name)
         if told.ended is not None:
             self._run.ended = told.ended
         child.over = child.over or told.whole_job

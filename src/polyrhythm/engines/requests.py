@@ -93,6 +93,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_order: bool = False
     saving: bool = False
     """From the lead's process: whether the job is over and the lead is writing the model."""
+    contributed: bool = False
+    """From a worker: whether its first contribution has been acknowledged."""
     new_log: bool = False
     """From the engine: whether this process must begin a new log, because its log is large."""
     note: ReportLine | None = None

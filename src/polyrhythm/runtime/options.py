@@ -21,8 +21,9 @@ class NodeOptions:
     traces; None: no traces are written. `fold_pause_s`: make every fold longer by this time, for
     experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
     `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
-    the lead's process writes the model; `saving` is called when it begins to write. `device`: the
-    device on which a worker computes. `share_data`: a worker of a job with private data may send
+    the lead's process writes the model; `saving` is called when it begins to write. `contributed` is
+    called when the first contribution of a worker has been acknowledged. `device`: the device on
+    which a worker computes. `share_data`: a worker of a job with private data may send
     its points to other workers."""
 
     digest: str = "auto"
@@ -34,5 +35,6 @@ class NodeOptions:
     secret: Secret | None = None
     model_dir: Path | None = None
     saving: Callable[[], None] = lambda: None
+    contributed: Callable[[], None] = lambda: None
     device: str = CPU
     share_data: bool = False

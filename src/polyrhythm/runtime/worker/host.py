@@ -88,6 +88,8 @@ class MachineHost:
         self._push = self._pushing.buffers
         self.timesheet = Timesheet()
         self._parting = False
+        self._unproven = True
+        """Whether no contribution of this process has been acknowledged yet."""
 
     # -- joining -------------------------------------------------------------------------------
 

@@ -150,6 +150,9 @@ class WorkerNode(MachineHost):
             self._driver.post(ME, event)
             self.timesheet.trained_through(began_ns)
         self._push.turn_to_next(self._machine.unacknowledged)
+        if self._unproven and self._machine.acknowledged:
+            self._unproven = False
+            self._options.contributed()
 
     def look(self) -> bool:
         """Handle the messages that have arrived, without waiting. Returns whether the worker has
