@@ -16,14 +16,15 @@ class PoissonMixture(Algorithm):
         return {"rates": some + 0.5, "weights": np.full(self.k, 1 / self.k)}
 
     def statistics(self, parameter):
-        return {"count": (self.k,), "sum": parameter["rates"].shape, "loglik": ()}
+        return {"count": (self.k,), "sum": parameter["rates"].shape, "entropy": ()}
 
     def update_points(self, batch, parameter, memory):
         rates = parameter["rates"]
         logs = batch.x @ np.log(rates).T - rates.sum(1) + np.log(parameter["weights"])
         loglik = np.logaddexp.reduce(logs, axis=1)
         share = np.exp(logs - loglik[:, None])
-        return {"count": share.sum(0), "sum": share.T @ batch.x, "loglik": loglik.sum()}
+        entropy = loglik - (share * logs).sum(1)
+        return {"count": share.sum(0), "sum": share.T @ batch.x, "entropy": entropy.sum()}
 
     def update_parameter(self, statistics, old):
         count = statistics["count"] + 1e-9
@@ -31,7 +32,10 @@ class PoissonMixture(Algorithm):
         return {"rates": rates, "weights": count / count.sum()}
 
     def objective(self, statistics, parameter):
-        return -float(statistics["loglik"])
+        count, rates = statistics["count"], parameter["rates"]
+        expected = (statistics["sum"] * np.log(rates)).sum()
+        expected += count @ (np.log(parameter["weights"]) - rates.sum(1))
+        return -float(expected + statistics["entropy"])
 
     def terminated(self, check):
         return check.gain < 1e-3

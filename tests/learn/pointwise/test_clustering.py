@@ -1,6 +1,7 @@
 """KMeans and Fuzzy C-Means against brute force, and against scikit-learn where it is installed."""
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -274,9 +275,39 @@ def test_the_objective_of_fuzzy_c_means_falls_and_equals_brute_force(
     )
     assert found.terminated
     falls = np.diff(found.objectives)
-    assert (falls <= 1e-5 * found.objectives[0]).all()
-    squared, degree = degrees(x.astype(np.float64), found.parameter["centers"], 2.0)
-    assert found.objectives[-1] == pytest.approx((degree**2 * squared).sum(), rel=1e-3)
+    assert (falls <= 1e-6 * found.objectives[0]).all()
+    assert found.objectives[-1] == pytest.approx(fuzzy_sum(x, found.parameter["centers"]), rel=1e-3)
+
+
+def fuzzy_sum(
+    x: npt.NDArray[Any], centers: npt.NDArray[np.float64], visited: Any = None, m: float = 2.0
+) -> float:
+    """The objective of fuzzy c-means if the points were visited with the centres `visited`."""
+    x = x.astype(np.float64)
+    _, degree = degrees(x, centers if visited is None else visited, m)
+    return float((degree**m * ((x - centers[:, None]) ** 2).sum(2)).sum())
+
+
+@pytest.mark.parametrize("m", [1.4, 2.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_objective_of_fuzzy_c_means_has_the_degrees_of_the_last_visits(
+    m: float, weighted: bool
+) -> None:
+    x = blobs(600)
+    weight = np.random.default_rng(2).integers(1, 4, len(x)) if weighted else None
+    algorithm = FuzzyCMeansAlgorithm(4, m=m)
+    points = Batch(x, weight=weight)
+    one = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
+    other = algorithm.update_parameter(algorithm.update_points(points, one, {}), one)
+    halves = [(slice(0, 200), one), (slice(200, 600), other)]
+    found = [algorithm.update_points(points.part(rows), at, {}) for rows, at in halves]
+    total = {name: found[0][name] + found[1][name] for name in found[0]}
+    for parameter in (one, other, algorithm.update_parameter(total, other)):
+        expected = 0.0
+        for rows, at in halves:
+            repeated = x[rows] if weight is None else np.repeat(x[rows], weight[rows], axis=0)
+            expected += fuzzy_sum(repeated, parameter["centers"], at["centers"], m)
+        assert algorithm.objective(total, parameter) == pytest.approx(expected, rel=1e-9)
 
 
 def test_kmeans_on_digits_is_as_good_as_scikit_learns() -> None:

@@ -10,7 +10,12 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
-from polyrhythm.learn.pointwise.mixture import Density, GaussianMixtureAlgorithm, shares
+from polyrhythm.learn.pointwise.mixture import (
+    Density,
+    GaussianMixtureAlgorithm,
+    shares,
+    shares_and_entropy,
+)
 
 Kind = Literal["diag", "full"]
 
@@ -63,7 +68,44 @@ def test_a_pass_is_one_step_of_expectation_maximisation(kind: Kind, dtype: npt.D
         wanted = full if kind == "full" else np.diag(full)
         assert np.allclose(new["covariances"][k], wanted, rtol=10 * near, atol=10 * near)
     statistics = algorithm.update_points(Batch(x.astype(dtype)), old, {})
-    assert algorithm.objective(statistics, new) == pytest.approx(-loglik.sum(), rel=1e-4)
+    assert algorithm.objective(statistics, old) == pytest.approx(-loglik.sum(), rel=1e-4)
+    assert algorithm.objective(statistics, new) == pytest.approx(
+        -free(share, log_densities(x, new)).sum(), rel=1e-4
+    )
+
+
+def free(share: npt.NDArray[np.float64], logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """F of each point by FSP's Eq. 2: E[log p(z, x)] + H(Q)."""
+    found: npt.NDArray[np.float64] = (share * (logs - np.log(np.maximum(share, 1e-300)))).sum(0)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_objective_is_that_of_equation_2(kind: Kind, weighted: bool) -> None:
+    """Points were visited under different parameters, and each counts with the probabilities of its last
+    visit."""
+    x = made() + 100.0
+    weight = np.random.default_rng(2).random(len(x)) if weighted else None
+    algorithm = GaussianMixtureAlgorithm(3, covariance=kind)
+    one = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
+    points = Batch(x, weight=weight)
+    other = algorithm.update_parameter(algorithm.update_points(points, one, {}), one)
+    halves = [(slice(0, 200), one), (slice(200, 500), other)]
+    found = [algorithm.update_points(points.part(rows), at, {}) for rows, at in halves]
+    total = {name: found[0][name] + found[1][name] for name in found[0]}
+    share = np.hstack([shares(log_densities(x[rows], at))[0] for rows, at in halves])
+    for parameter in (one, other, algorithm.update_parameter(total, other)):
+        expected = free(share, log_densities(x, parameter))
+        expected = -(expected if weight is None else weight * expected).sum()
+        assert algorithm.objective(total, parameter) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_probability_of_zero_adds_no_entropy() -> None:
+    logs = np.array([[-np.inf, -1.0], [-2.0, -1.0]])
+    share, entropy = shares_and_entropy(logs, None)
+    assert np.array_equal(share, [[0.0, 0.5], [1.0, 0.5]])
+    assert entropy == pytest.approx(np.log(2.0))
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
@@ -130,6 +172,7 @@ def test_the_result_is_scikit_learns_from_the_same_start(kind: Kind) -> None:
         means_init=first["means"],
         precisions_init=precisions,
     ).fit(x)
+    assert ours.passes == theirs.n_iter_
     assert -ours.objectives[-1] / len(x) == pytest.approx(theirs.score(x), rel=1e-4)
     assert np.allclose(ours.parameter["means"], theirs.means_, rtol=1e-2, atol=1e-2)
 

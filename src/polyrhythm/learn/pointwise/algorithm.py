@@ -96,6 +96,11 @@ class Check:
     objective: float | None
     last_objective: float | None
     """The objective at the last check; None at the first check."""
+    before: float | None = None
+    """The objective after the visits and before the M-step: that of the same sum, under the parameters
+    that the M-step has replaced."""
+    last_before: float | None = None
+    """The same at the last check; None at the first check."""
 
     @property
     def gain(self) -> float:
@@ -104,6 +109,13 @@ class Check:
         if self.objective is None or self.last_objective is None:
             return math.inf
         return self.last_objective - self.objective
+
+    @property
+    def gain_before(self) -> float:
+        """The same for the objectives before the two M-steps."""
+        if self.before is None or self.last_before is None:
+            return math.inf
+        return self.last_before - self.before
 
 
 class Algorithm(ABC):
@@ -156,7 +168,9 @@ class Algorithm(ABC):
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
         """Return what the algorithm minimises, as a sum over points (a job shows it per point),
-        from the statistics and the parameters that `update_parameter` computed from them. None: the
+        from the statistics and any parameters: for expectation maximisation -F(Q, theta) of FSP's
+        Eq. 2. The statistics of points that were visited under other parameters count too, so the
+        objective must be that of the sum, and not the sum of objectives at the visits. None: the
         algorithm has no objective."""
         return None
 

@@ -1,6 +1,8 @@
 """Fuzzy C-Means by statistics: every point belongs to every cluster to a degree (Bezdek, 1981).
 
-The statistics are the sums of u^m x, u^m and u^m d^2, where u is the degree and d the distance.
+The statistics are for each cluster the sums of u^m x and u^m, where u is the degree, and for all
+clusters together the sum of u^m |x|^2. The objective, the sum of u^m d^2 with the distances d, follows
+from them for any centres. *No visit and no M-step makes it larger* (FSP's Theorem 2).
 """
 
 from collections.abc import Mapping
@@ -38,7 +40,7 @@ class FuzzyCMeansAlgorithm(Algorithm):
 
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
         k, d = parameter["centers"].shape
-        return {"sum": (k, d), "count": (k,), "objective": ()}
+        return {"sum": (k, d), "count": (k,), "square": ()}
 
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x, centers = batch.x, parameter["centers"]
@@ -47,7 +49,7 @@ class FuzzyCMeansAlgorithm(Algorithm):
 
         def work(total: Arrays, block: slice) -> None:
             points = x[block]
-            squared, degree = degrees(points, centers, self.m)
+            norms, degree = degrees(points, centers, self.m)
             if self.m == 2.0:
                 powered = np.multiply(degree, degree, out=degree)
             else:
@@ -56,7 +58,7 @@ class FuzzyCMeansAlgorithm(Algorithm):
                 powered *= batch.weight[block]
             total["sum"] += powered @ points
             total["count"] += powered.sum(1, dtype=np.float64)
-            total["objective"] += np.einsum("kn,kn->", powered, squared, dtype=np.float64)
+            total["square"] += (powered @ norms).sum(dtype=np.float64)
 
         return add_up(over_blocks(len(batch), rows, self.threads, layout.zeros, work))
 
@@ -68,7 +70,10 @@ class FuzzyCMeansAlgorithm(Algorithm):
         return {"centers": centers, "variance": old["variance"]}
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
-        return float(statistics["objective"])
+        """The sum of u^m d^2 over all points and clusters, with the degrees u of the last visits."""
+        centers = parameter["centers"]
+        found = float(statistics["square"]) - 2.0 * float(np.vdot(statistics["sum"], centers))
+        return max(0.0, found + float(statistics["count"] @ (centers * centers).sum(1)))
 
     def terminated(self, check: Check) -> bool:
         moved = float(((check.new["centers"] - check.old["centers"]) ** 2).sum())
@@ -78,12 +83,13 @@ class FuzzyCMeansAlgorithm(Algorithm):
 def degrees(
     x: npt.NDArray[Any], centers: Array, m: float
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The squared distances, and the degrees to which points belong to clusters, one row per
+    """The squared norms of the points, and the degrees to which they belong to clusters, one row per
     cluster. A point that lies on a centre belongs to that cluster alone."""
     c = centers.astype(x.dtype)
     squared = (c * -2.0) @ x.T
     squared += (c * c).sum(1)[:, None]
-    squared += np.einsum("nd,nd->n", x, x)
+    norms = np.einsum("nd,nd->n", x, x)
+    squared += norms
     # squared distances below the rounding error of this sum count as equal
     least = np.finfo(x.dtype).eps * max(1e-30, float(np.abs(squared).max(initial=0.0)))
     np.maximum(squared, least, out=squared)
@@ -92,7 +98,7 @@ def degrees(
     if m != 2.0:
         np.power(degree, 1.0 / (m - 1.0), out=degree)
     degree /= degree.sum(0)
-    return squared, degree
+    return norms, degree
 
 
 def add_up(totals: list[Arrays]) -> Arrays:

@@ -46,11 +46,13 @@ def fit_local(
     remembers = has_memory(algorithm)
     total = np.zeros(layout.size)
     last: float | None = None
+    last_before: float | None = None
     for number in range(1, max_passes + 1):
         old = found.parameter
         change = layout.flat(algorithm.update_points(points, old, found.memory))
         total = algorithm.aggregate(total, change) if remembers else change
         statistics = layout.views(total)
+        before = algorithm.objective(statistics, old)
         new = algorithm.repair(statistics, algorithm.update_parameter(statistics, old))
         new = parameters.views(parameters.flat(new, what="the parameters"))
         objective = algorithm.objective(statistics, new)
@@ -60,10 +62,10 @@ def fit_local(
             found.objectives.append(objective)
         if after_pass is not None:
             after_pass(number, objective)
-        if algorithm.terminated(Check(number, old, new, objective, last)):
+        if algorithm.terminated(Check(number, old, new, objective, last, before, last_before)):
             found.terminated = True
             break
-        last = objective
+        last, last_before = objective, before
     return found
 
 

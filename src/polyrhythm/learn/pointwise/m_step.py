@@ -28,6 +28,7 @@ _RESUMED, _VERSION, _BEGUN, _FINAL = range(4)
 resumed, the version to which they belong, whether an M-step has been made since then, and whether
 they are final."""
 _NO_VERSION = -1
+_Checked = tuple[Arrays, float | None, float | None]
 CONVERGED, HALTED = "converged", "halted"
 
 
@@ -70,8 +71,8 @@ class MStep:
         """The most generations of visits that a sum contained of every point (`chunks.py`)."""
         self._due = 1
         """With how many generations in the sum the end is checked next."""
-        self._checked: tuple[Arrays, float | None] = (self.parameter, None)
-        """The last check of the end: the parameters and the objective."""
+        self._checked: _Checked = (self.parameter, None, None)
+        """The last check of the end: the parameters, and the objective after and before the M-step."""
         sizes = COUNTS + self._statistics.size
         self.tensors = [
             torch.zeros(sizes, dtype=torch.float64),
@@ -145,7 +146,7 @@ class MStep:
         self._highest = max(self._highest, generations)
         if anew:
             self._check_later(row)
-            self._checked = (self.parameter, None)
+            self._checked = (self.parameter, None, None)
         if self._final or (final and self._rounds):
             return  # make no M-step, because the servers have the parameters of the last M-step
         resumes = self._resumed > 0 and not self._begun and counted < self._points
@@ -157,6 +158,8 @@ class MStep:
             return
         statistics = self._statistics.views(row[COUNTS:].copy())
         whole = counted >= self._points
+        due = whole and generations >= self._due
+        before = self._algorithm.objective(statistics, self.parameter) if due else None
         new = self._algorithm.update_parameter(statistics, self.parameter)
         if whole:
             new = self._algorithm.repair(statistics, new)
@@ -170,8 +173,8 @@ class MStep:
             self.objective = self.total_objective / counted if whole else None
         if row[1] >= self._points:
             self.terminated = HALTED
-        elif generations >= self._due and counted >= self._points:
-            self._check(generations)
+        elif due:
+            self._check(generations, before)
             self._check_later(row)
 
     def _take(self, version: int, *, anew: bool) -> None:
@@ -193,15 +196,15 @@ class MStep:
         tensors = zip(self.parameter, self.tensors[1:-1], strict=True)
         return {name: tensor.numpy() for name, tensor in tensors}
 
-    def _check(self, passes: int) -> None:
+    def _check(self, passes: int, before: float | None) -> None:
         """Ask the algorithm whether the parameters are final. *It is asked about once per pass, whatever
         the length of a round (FSP's section 5.3): when every point was visited since the last
         check.*"""
-        old, before = self._checked
-        check = Check(passes, old, self.parameter, self.total_objective, before)
+        old, last, last_before = self._checked
+        check = Check(passes, old, self.parameter, self.total_objective, last, before, last_before)
         if self._algorithm.terminated(check):
             self.terminated = CONVERGED
-        self._checked = (self.parameter, self.total_objective)
+        self._checked = (self.parameter, self.total_objective, before)
 
     def _check_later(self, row: Array) -> None:
         """Check the end next when every point was visited after this sum was made. If the sum contains

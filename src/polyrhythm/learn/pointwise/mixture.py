@@ -1,5 +1,12 @@
 """Gaussian mixtures by statistics: for each component the sums of r, r x and r x^2 (diagonal) or r
-x x^T (full), where r is the probability that the point comes from the component.
+x x^T (full), where r is the probability that the point comes from the component; and the entropy of
+these probabilities, summed over all points.
+
+The objective is -F(Q, theta) of FSP's Eq. 2. F is the expected log-probability of points and
+components, which follows from the sums, plus the entropy. The probabilities of a point are those of
+its last visit, so F is a lower bound of the log-likelihood. *No visit and no M-step makes F smaller*
+(FSP's Theorem 2). The only exception is `regularisation`, which moves variances away from the values
+with the largest F; this matters for variances as small as the regularisation.
 
 Points are taken relative to a fixed offset, the mean of a sample, so that float32 is precise enough.
 """
@@ -23,7 +30,9 @@ Covariance = Literal["diag", "full"]
 
 class GaussianMixtureAlgorithm(Algorithm):
     """`covariance`: "diag" or "full". `regularisation` is added to every variance. `tol`: the job
-    ends when the mean log-likelihood of a point grows by less than this."""
+    ends when the mean log-likelihood of a point grows by less than this from one check to the next. As
+    in scikit-learn, it is the log-likelihood before the M-step. If not all points were visited with
+    the same parameters, F stands for it."""
 
     name = "gmm"
 
@@ -43,6 +52,7 @@ class GaussianMixtureAlgorithm(Algorithm):
         self.k, self.covariance, self.tol = k, covariance, tol
         self.regularisation, self.threads = regularisation, threads
         self.sample_points = max(10_000, 100 * k)
+        self._kept: tuple[Arrays, Density] | None = None
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
         """Divide the sample by KMeans, and compute the parameters of these parts."""
@@ -61,7 +71,7 @@ class GaussianMixtureAlgorithm(Algorithm):
             "count": share.sum(1),
             "sum": share @ points,
             "square": _squares(share, points, self.covariance),
-            "loglik": np.zeros(()),
+            "entropy": np.zeros(()),
         }
         d = points.shape[1]
         shape = (self.k, d) if self.covariance == "diag" else (self.k, d, d)
@@ -79,12 +89,12 @@ class GaussianMixtureAlgorithm(Algorithm):
             "count": (self.k,),
             "sum": parameter["means"].shape,
             "square": parameter["covariances"].shape,
-            "loglik": (),
+            "entropy": (),
         }
 
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x = batch.x
-        density = Density(parameter, x.dtype)
+        density = self._density(parameter, x.dtype)
         layout = self.layout(parameter)
         d = x.shape[1]
         rows = block_rows(density.dtype.itemsize * (2 * d + 2 * self.k), 4096)
@@ -95,12 +105,10 @@ class GaussianMixtureAlgorithm(Algorithm):
         def work(state: tuple[Arrays, npt.NDArray[Any]], block: slice) -> None:
             total, scratch = state
             points = density.features(x[block], scratch)
-            logs = density.joint(points)
-            share, loglik = shares(logs)
-            if batch.weight is not None:
-                share *= batch.weight[block]
-                loglik *= batch.weight[block]
-            total["loglik"] += loglik.sum(dtype=np.float64)
+            share, entropy = shares_and_entropy(
+                density.joint(points), None if batch.weight is None else batch.weight[block]
+            )
+            total["entropy"] += entropy
             total["count"] += share.sum(1, dtype=np.float64)
             if density.diagonal:
                 product = share @ points
@@ -139,12 +147,22 @@ class GaussianMixtureAlgorithm(Algorithm):
         }
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
-        """The negative log-likelihood of all points, under the parameters with which the statistics
-        were computed."""
-        return -float(statistics["loglik"])
+        """-F(Q, theta) of FSP's Eq. 2. If all points were last visited with these parameters, F is
+        their log-likelihood; otherwise it is smaller."""
+        kept = self._kept
+        density = kept[1] if kept and kept[0] is parameter else Density(parameter, np.float64)
+        return -(density.expected(statistics) + float(statistics["entropy"]))
 
     def terminated(self, check: Check) -> bool:
-        return abs(check.gain) < self.tol * float(check.new["points"])
+        return abs(check.gain_before) < self.tol * float(check.new["points"])
+
+    def _density(self, parameter: Arrays, dtype: npt.DTypeLike) -> "Density":
+        """The density under these parameters. It is kept for the next call, because a worker visits
+        many blocks with the same parameters."""
+        kept = self._kept
+        if kept is None or kept[0] is not parameter or kept[1].asked != dtype:
+            kept = self._kept = (parameter, Density(parameter, dtype))
+        return kept[1]
 
 
 class Density:
@@ -174,11 +192,17 @@ class Density:
             constant += np.log(np.einsum("kdd->kd", roots)).sum(1)
             narrow = np.einsum("d,kde->ke", extent, roots**2).max()
             factor = np.empty((k, 0))
-        self.dtype = dtype = np.dtype(dtype if narrow < _NARROW else np.float64)
+        self.asked = np.dtype(dtype)
+        """The type for which this object was made."""
+        self.dtype = dtype = self.asked if narrow < _NARROW else np.dtype(np.float64)
         self._offset = parameter["offset"].astype(dtype)
         if not self.diagonal:
-            self._roots = roots.astype(dtype)
-            self._centres = np.einsum("kd,kde->ke", means, roots).astype(dtype)
+            centres = np.einsum("kd,kde->ke", means, roots)
+            self._roots, self._centres = roots.astype(dtype), centres.astype(dtype)
+        self._exact: tuple[Array, ...] = (constant, factor)
+        """The same in float64, for sums over all points."""
+        if not self.diagonal:
+            self._exact = (constant, roots, centres)
         self._factor = np.ascontiguousarray(factor, dtype)
         self._constant = constant.astype(dtype)[:, None]
 
@@ -210,6 +234,41 @@ class Density:
         logs *= -0.5
         logs += self._constant
         return logs
+
+    def expected(self, statistics: Arrays) -> float:
+        """The sum of r log p(point, component) over all points and components. It is linear in the
+        statistics."""
+        count = statistics["count"]
+        found = float(count @ self._exact[0])
+        if self.diagonal:
+            factor = self._exact[1]
+            return found + float(
+                np.vdot(factor, np.hstack([statistics["sum"], statistics["square"]]))
+            )
+        roots, centres = self._exact[1:]
+        squared = np.vdot(statistics["square"] @ roots, roots)
+        product = np.einsum("kd,kde->ke", statistics["sum"], roots)
+        squared += (centres * (count[:, None] * centres - 2.0 * product)).sum()
+        return found - 0.5 * float(squared)
+
+
+def shares_and_entropy(
+    logs: npt.NDArray[Any], weight: npt.NDArray[Any] | None
+) -> tuple[npt.NDArray[Any], float]:
+    """The probability of each component for each point, and the sum of the entropies of these
+    probabilities, both times the weights of the points. `logs` is overwritten."""
+    logs -= logs.max(0)
+    share = np.exp(logs)
+    total = share.sum(0)
+    share /= total
+    spread = np.log(total)  # log(share) = logs - spread
+    if weight is not None:
+        share *= weight
+        spread *= weight
+    inner = np.vdot(share, logs)
+    if np.isnan(inner):  # a probability is 0, and its logarithm is minus infinity
+        inner = np.vdot(share, np.where(share > 0.0, logs, 0.0))
+    return share, float(spread.sum(dtype=np.float64)) - float(inner)
 
 
 def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
