@@ -190,9 +190,12 @@ def test_the_program_in_the_documentation_runs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     program = page.partition("```python\n")[2].partition("```")[0]
     assert "pr.train(" in program
+    curve = page.partition("### The history")[2].partition("```python\n")[2].partition("```")[0]
     path, pipe = tmp_path / "program.py", subprocess.PIPE
-    path.write_text(program)
+    path.write_text(program + curve)
     process = start_script(path, cwd=tmp_path, stdout=pipe, stderr=pipe)
     out, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors
-    assert "'error': " in str(out)
+    metrics, *drawn = str(out).splitlines()
+    assert "'error': " in metrics
+    assert [line.split()[0] for line in drawn] == ["1", "2", "3", "4", "5"]

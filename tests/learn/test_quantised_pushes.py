@@ -115,6 +115,25 @@ def test_a_model_with_batchnorm_stays_close_to_plain_torch(frames: Frames) -> No
     assert forms == {False}, "buffers are sent exactly"
 
 
+@pytest.mark.parametrize("push", ["exact", "int8"])
+def test_the_bytes_of_sparse_gradients_are_those_that_were_sent(frames: Frames, push: str) -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Embedding(1000, 16, sparse=True)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        step = 0
+        while not worker.stopped:
+            step += 1
+            model(torch.arange(step, step + 5)).square().mean().backward()
+            optimizer.step(points=5)
+
+    job = job_of(rounds=5, servers=2, push=push)
+    run = run_inline(job, main, timeout_s=60)
+    result = summarise(run.journal, job)
+    counted = [data for message, data in frames.sent if message.round <= 5]
+    assert result["bytes_pushed"] == sum(map(len, counted))
+    assert 0 < result["bytes_pushed"] < 5 * 2 * 1000 * 16 * 4 / 20
+
+
 def test_the_bytes_of_the_summary_are_those_that_were_sent(frames: Frames) -> None:
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(100, 30)

@@ -1,12 +1,14 @@
 """Runs of scenarios: the decisions of the machines, and how long everything takes in virtual
 time."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken, JobFailed
+from polyrhythm.observe.history import history_of
 from polyrhythm.sim.scenario import read_scenario
 from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire.messages import Route, SliceStep
@@ -38,6 +40,27 @@ def test_a_run_reaches_its_goal_and_visits_every_point_once_a_pass(seed: int) ->
     assert run.result["passes"] == 2
     assert len(run.given()) == run.result["contributions"]
     assert run.lines("ended")[0]["folds"].keys() == {0, 1}
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_the_history_of_a_short_job_has_a_row_per_pass(sync: str) -> None:
+    """A line about rounds is written once a second; five passes of this job take less."""
+    text = PLAIN.replace("epochs = 2", f'epochs = 5\nsync = "{sync}"').replace("10ms", "2ms")
+    run = Run(text)
+    assert run.journal.lines[-1]["at_s"] < 1.5
+    rows = history_of(run.journal.lines)
+    passes = [row for row in rows if row["what"] == "pass"]
+    assert [row["passes"] for row in passes] == [1, 2, 3, 4, 5]
+    assert [row["points"] for row in passes] == sorted(row["points"] for row in passes)
+    assert passes[-1]["points"] == pytest.approx(5000, rel=0.05)
+
+
+def test_tiny_passes_do_not_fill_the_journal() -> None:
+    text = PLAIN.replace("epochs = 2\npoints = 1000", "epochs = 500\npoints = 10")
+    run = Run(text.replace("10ms", "10us").replace("1ms", "10us"))
+    at_s = [line["at_s"] for line in run.lines("passed")]
+    assert 1 < len(at_s) < 500
+    assert all(later - sooner >= 0.01 for sooner, later in pairwise(at_s[:-1]))
 
 
 def test_a_seed_gives_a_run() -> None:

@@ -79,9 +79,9 @@ class Result:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Records of the objective and of reported values over time, oldest first, each with
-        `at_s`, `round`, `passes` and `points`. `pandas.DataFrame(result.history)` is a table of
-        them."""
+        """Rows of the objective and of reported values over time, oldest first: one per full pass,
+        at least one per second, and one per report or evaluation. Each has `at_s`, `what`, `round`,
+        `passes` and `points`. `pandas.DataFrame(result.history)` is a table of them."""
         journal = self.run / JOURNAL
         if not journal.is_file():
             raise StoreError(f"the journal of run {self.run.name} is gone: {journal}")

@@ -71,17 +71,6 @@ def nbytes_of(spec: ModelSpec) -> int:
     return sum(math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype] for tensor in spec.tensors)
 
 
-def models_nbytes(spec: ModelSpec) -> dict[str, int]:
-    """The size of the parameters of each of several models in bytes."""
-    found = dict.fromkeys((part.name for part in spec.parts), 0)
-    models, names = spec.models, _names(spec)
-    for tensor in spec.tensors:
-        if tensor.group != BUFFERS:
-            nbytes = math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype]
-            found[names[models[tensor.group]]] += nbytes
-    return found
-
-
 def _nbytes_saved(spec: ModelSpec) -> int:
     """The size of the saved model in bytes. Tied weights count once for each of their names."""
     sizes = [math.prod(t.shape) * ITEM_NBYTES[t.dtype] for t in spec.tensors]

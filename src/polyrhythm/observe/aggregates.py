@@ -60,28 +60,19 @@ class Extremes:
 
 
 @dataclass(slots=True)
-class ModelSteps:
-    """The contributions of a job and their sizes. In a job with several models, a contribution may be a
-    step of one model only."""
+class Pushed:
+    """The contributions that did not carry the whole model as it is, and their size, as their workers
+    have measured it."""
 
-    _sizes: list[int] = field(default_factory=list)
-    """The size of each model in bytes."""
-    _steps: dict[int, int] = field(default_factory=dict)
-    """The number of contributions, by the number of the model."""
-    reported_nbytes: int | None = None
-    """The size of all contributions in bytes, if workers have reported it (`--push int8`)."""
+    contributions: int = 0
+    _nbytes: int = 0
 
-    def place(self, models: Mapping[str, int]) -> None:
-        self._sizes = list(models.values())
+    def take(self, fields: Mapping[str, int]) -> None:
+        """Take the fields `pushed` of a line about rounds."""
+        self.contributions += fields.get("contributions", 0)
+        self._nbytes += fields.get("nbytes", 0)
 
-    def take(self, steps: Mapping[str, int], pushed_nbytes: int = 0) -> None:
-        for model, count in steps.items():
-            self._steps[int(model)] = self._steps.get(int(model), 0) + count
-        if pushed_nbytes:
-            self.reported_nbytes = (self.reported_nbytes or 0) + pushed_nbytes
-
-    def nbytes(self, contributions: int, whole: int) -> int:
-        """The size of all contributions in bytes, for contributions that are exact. A contribution
-        that contains steps of all models has the size `whole`."""
-        of_one = sum(self._steps.get(model, 0) * size for model, size in enumerate(self._sizes))
-        return (contributions - sum(self._steps.values())) * whole + of_one
+    def nbytes(self, contributions: int, whole: float) -> int:
+        """The size of this many contributions in bytes. Those that did not report a size have the
+        size `whole`."""
+        return self._nbytes + round((contributions - self.contributions) * whole)

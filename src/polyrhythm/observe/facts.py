@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyrhythm.core.lead.learning import Finding
-from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, ModelSteps
+from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, Pushed
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.metrics import RunMetrics
 from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState
@@ -32,7 +32,7 @@ class RunFacts:
     """The last finding of the lead about the objective; None if there is no finding."""
     nbytes: int = 0
     """The size of the model in bytes."""
-    model_steps: ModelSteps = field(default_factory=ModelSteps)
+    pushed: Pushed = field(default_factory=Pushed)
     rate: float | None = None
     momentum: float | None = None
     """The learning rate and momentum of the optimizer when the job began; None if unknown."""

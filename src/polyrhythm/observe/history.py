@@ -13,25 +13,32 @@ def last_metrics(state: RunState) -> dict[str, float]:
     return {**objective, **state.metrics.values()}
 
 
+_ROWS = {"rounds": "rounds", "passed": "pass", "reported": "report"}
+"""The kinds of lines of the journal that become rows of the history, and what the rows are called."""
+
+
 def history_of(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record for each line of the journal about rounds or about values that a worker reported.
-    A record of rounds has the objective. A record of a report has the worker and its values; its
-    round is the version on which the values were measured, if the journal has this version."""
-    state, records = RunState(), []
+    """One row for each line of the journal about rounds (at least once a second while rounds are
+    folded), about a full pass, or about values that a worker reported. A row of rounds or of a pass
+    has the mean objective of the rounds since the row of rounds before it, or of the pass. A row of a
+    report has the worker and its values; its round is the version on which the values were measured,
+    if the journal has this version."""
+    state, rows = RunState(), []
     for line in lines:
         state.take(line)
-        if line.get("what") not in ("rounds", "reported"):
+        what = _ROWS.get(str(line.get("what")))
+        if what is None:
             continue
-        record: dict[str, Any] = {
+        row: dict[str, Any] = {
             "at_s": state.at_s,
-            "round": state.round,
-            "passes": state.passes,
-            "points": state.points,
+            "what": what,
+            "round": line.get("round", state.round),
+            "passes": line.get("passes", state.passes),
+            "points": state.points if what == "rounds" else line.get("points", state.points),
         }
-        if line["what"] == "rounds":
-            record[OBJECTIVE] = line.get("objective")
+        if what == "report":
+            row |= {"worker": line["name"], **line["metrics"]}
         else:
-            record["round"] = line.get("round", state.round)
-            record |= {"worker": line["name"], **line["metrics"]}
-        records.append(record)
-    return records
+            row[OBJECTIVE] = line.get("objective")
+        rows.append(row)
+    return rows

@@ -89,7 +89,6 @@ class RunState(RunFacts):
 
     def _placed(self, line: dict[str, Any]) -> None:
         self.nbytes = line["nbytes"]
-        self.model_steps.place(line.get("models", {}))
         self.slices = dict(enumerate(line["slices"]))
         self.rate, self.momentum = line.get("rate"), line.get("momentum")
 
@@ -149,7 +148,7 @@ class RunState(RunFacts):
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)
-        self.model_steps.take(line.get("models", {}), line.get("pushed_nbytes", 0))
+        self.pushed.take(line.get("pushed", {}))
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
         # The objective of the line is null if the mean is not finite. A `learning` line reports

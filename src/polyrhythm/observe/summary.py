@@ -44,11 +44,11 @@ def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> di
 
 
 def result(state: RunState, job: JobSpec) -> dict[str, Any]:
-    """The result that `--json` prints, from a state. Numbers of bytes are computed, not measured. A
-    contribution carries every slice of the model once; if servers make the steps of several models,
-    it carries the slices of one model. A worker reads the model once when it joins and once after
-    each contribution. With `--wire-dtype bf16`, a model of float32 travels at half its size. With
-    `--push int8`, `bytes_pushed` is the sum of what workers have sent."""
+    """The result that `--json` prints, from a state. `bytes_pushed` is the size of all contributions:
+    a worker measures a contribution that does not carry every slice of the model as it is, because of
+    `--push int8`, sparse gradients, several models or buffers. `bytes_pulled` is computed: a worker
+    reads the model once when it joins and once after each contribution. With `--wire-dtype bf16`, a
+    model of float32 travels at half its size."""
     seconds = state.seconds
     carried = state.nbytes * _WIRE_SHARE.get(job.wire_dtype, 1.0)
     return {
@@ -66,7 +66,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "seconds_to_target": seconds_to_target(state, job),
         "points_per_s": _per_s(state.points, seconds),
         "contributions_per_s": _per_s(state.contributions, seconds),
-        "bytes_pushed": _pushed(state, job),
+        "bytes_pushed": state.pushed.nbytes(state.contributions, carried),
         "bytes_pulled": round(state.pulls * carried),
         "time": _time(state),
         "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
@@ -88,14 +88,6 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "not_saved": None if state.not_saved is None else in_words(state.not_saved),
         "ended": ended_in_words(state),
     }
-
-
-def _pushed(state: RunState, job: JobSpec) -> int:
-    steps = state.model_steps
-    if steps.reported_nbytes is not None:
-        return steps.reported_nbytes
-    exact = steps.nbytes(state.contributions, state.nbytes)
-    return round(exact * _WIRE_SHARE.get(job.wire_dtype, 1.0))
 
 
 def _loss(failover: ServerLoss) -> dict[str, Any]:

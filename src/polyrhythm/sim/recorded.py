@@ -78,9 +78,8 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
 
 
 def _pushed_nbytes(state: RunState) -> float:
-    """The size of a contribution in bytes. In a run with `--push int8` workers have reported it."""
-    reported = state.model_steps.reported_nbytes
-    return state.nbytes if reported is None else reported / max(1, state.contributions)
+    """The mean size of a contribution in bytes."""
+    return state.pushed.nbytes(state.contributions, state.nbytes) / max(1, state.contributions)
 
 
 def _exchanges(

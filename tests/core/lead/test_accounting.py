@@ -144,3 +144,37 @@ def test_without_rounds_there_is_no_round_trip_time() -> None:
         tally.count(trailer(sequence=sequence, wait_ns=5), 2)
         line = tally.close(sequence, "on-arrival", 0, SECOND_NS, final=True)
     assert line is not None and line["rtt_ms"] is None
+
+
+def test_each_pass_has_a_line_with_the_mean_of_its_own_objectives() -> None:
+    tally = Accounting()
+    tally.passes = 3  # the passes of the checkpoint from which the job continues
+    lines = []
+    for round_, objective in enumerate([5.0, 3.0, 2.0, 1.0], 1):
+        tally.count(trailer(objective=objective), 2)
+        now_ns = SECOND_NS + 10**8 * round_
+        lines.append(tally.passed(round_, 3 + round_ // 2, now_ns, final=False))
+    assert lines[0] is lines[2] is None
+    assert lines[1] == {"round": 2, "passes": 4, "points": 4, "objective": 4.0}
+    assert lines[3] == {"round": 4, "passes": 5, "points": 8, "objective": 1.5}
+
+
+def test_passes_that_follow_each_other_at_once_share_a_line() -> None:
+    tally = Accounting()
+    assert tally.passed(1, 1, SECOND_NS, final=False) is not None
+    tally.count(trailer(objective=4.0), 2)
+    assert tally.passed(2, 2, SECOND_NS + 1, final=False) is None
+    tally.count(trailer(objective=2.0), 2)
+    last = tally.passed(3, 3, SECOND_NS + 2, final=True)
+    assert last == {"round": 3, "passes": 3, "points": 4, "objective": 3.0}
+
+
+def test_the_size_of_contributions_is_their_own_where_they_report_it() -> None:
+    """A contribution that reports no size carries the whole model."""
+    tally = Accounting()
+    for nbytes in (-1, 100, 0):
+        tally.count(trailer(nbytes=nbytes), 2)
+    line = tally.close(1, "timer", 0, 1, final=False)
+    assert line is not None and line["pushed"] == {"contributions": 2, "nbytes": 100}
+    line = tally.close(2, "timer", 0, 2, final=False)
+    assert line is not None and "pushed" not in line

@@ -6,7 +6,8 @@ a worker that died before it contributed is not known. The wait of the last work
 round is taken as the round-trip time, because this worker waits for no other worker.* The objective
 of a line is the mean over the points of its contributions. With kind statistics every contribution
 has the objective over all points, so the line has the last of these values. A line is due one second
-after the line before it, when a round closes for an unusual reason, and at the end of the job.
+after the line before it, when a round closes for an unusual reason, and at the end of the job. A full
+pass has a line of its own, so that the journal has the curve of a short job too.
 """
 
 import statistics
@@ -17,6 +18,8 @@ from polyrhythm.core.sync.barrier.prediction import resource_usage
 from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
+_PASS_EVERY_NS = 10 * 10**6
+"""The least time between two lines about passes: a tiny data set must not fill the journal."""
 _MOST = 2**63 - 1
 """Sums in the journal are at most this large, because its numbers have 64 bits."""
 _ON_ARRIVAL = "on-arrival"
@@ -80,10 +83,10 @@ class _Span:
     one."""
     rtts_ns: list[int] = field(default_factory=list)
     """Round-trip times: how long the last worker to arrive in each round waited."""
-    models: dict[int, int] = field(default_factory=dict)
-    """In a job with several models: per model, how many contributions were steps of this model."""
-    pushed_nbytes: int = 0
-    """The size of all contributions, as far as their workers have reported it (`--push int8`)."""
+    parts: int = 0
+    """How many contributions did not carry the whole model as it is."""
+    parts_nbytes: int = 0
+    """The size of these contributions, as their workers have measured it."""
 
 
 @dataclass(slots=True)
@@ -105,6 +108,16 @@ class Accounting:
     """The worker whose contribution arrived last in this round."""
     _last_to_arrive: set[int] = field(default_factory=set)
     """The workers that arrived last in a round and have not contributed since then."""
+    points: int = 0
+    """The number of points that have counted in this run."""
+    passes: int = 0
+    """The number of passes in the last line about a pass, or in the checkpoint from which the job
+    continues."""
+    _passed_ns: int = 0
+    """When the last line about a pass was written."""
+    _pass_objective: float = 0.0
+    _pass_weight: float = 0.0
+    """The sum of the weighted objectives since the last line about a pass, and of their weights."""
     made: int = 0
     """The number of contributions of the whole job, including those that were left out."""
 
@@ -119,6 +132,7 @@ class Accounting:
         self.made += 1
         totals.contributions += 1
         totals.points += points
+        self.points += points
         totals.compute_ns += compute_ns
         totals.wait_ns += trailer.wait_ns
         totals.transfer_ns += trailer.transfer_ns
@@ -142,17 +156,20 @@ class Accounting:
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points += points
-        if trailer.model >= 0:
-            span.models[trailer.model] = span.models.get(trailer.model, 0) + 1
         if trailer.nbytes >= 0:
-            span.pushed_nbytes += trailer.nbytes
+            span.parts += 1
+            span.parts_nbytes += trailer.nbytes
         if trailer.objective is None:
             return
         if self.whole_objectives:
             span.objective, span.objective_weight = trailer.objective, 1.0
+            self._pass_objective, self._pass_weight = trailer.objective, 1.0
         else:
-            span.objective += trailer.objective * trailer.weight
+            weighted = trailer.objective * trailer.weight
+            span.objective += weighted
             span.objective_weight += trailer.weight
+            self._pass_objective += weighted
+            self._pass_weight += trailer.weight
 
     def visit(self, worker: int, points: int) -> None:
         """A worker reports that it has visited these points. Its earlier contributions contain all
@@ -160,6 +177,7 @@ class Accounting:
         if points:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points
+            self.points += points
 
     def skip(self, worker: int, *, without_step: bool = False) -> int:
         """A contribution of this worker is left out, because it is not finite, or because the
@@ -172,6 +190,18 @@ class Accounting:
             return totals.without_step
         totals.skipped += 1
         return totals.skipped
+
+    def passed(self, round_: int, passes: int, now_ns: int, final: bool) -> dict[str, Any] | None:
+        """All contributions so far are folded, with this many full passes. Returns the fields of a
+        line about the passes since the last such line, if one is due."""
+        early = self._passed_ns and now_ns < self._passed_ns + _PASS_EVERY_NS
+        if passes <= self.passes or (early and not final):
+            return None
+        objective = self._pass_objective / self._pass_weight if self._pass_weight else None
+        self.passes, self._passed_ns = passes, now_ns
+        self._pass_objective = self._pass_weight = 0.0
+        points = min(_MOST, self.points)
+        return {"round": round_, "passes": passes, "points": points, "objective": objective}
 
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool
@@ -215,9 +245,13 @@ class Accounting:
             "passes": passes,
             "reason": reason,
             "workers": {worker: totals.fields() for worker, totals in self.workers.items()},
-            **({"models": span.models} if span.models else {}),
-            **({"pushed_nbytes": min(_MOST, span.pushed_nbytes)} if span.pushed_nbytes else {}),
+            **({"pushed": _pushed(span)} if span.parts else {}),
         }
+
+
+def _pushed(span: _Span) -> dict[str, int]:
+    """The contributions whose size is not that of the model, and their size."""
+    return {"contributions": span.parts, "nbytes": min(_MOST, span.parts_nbytes)}
 
 
 def _median_ms(times_ns: list[int]) -> float | None:

@@ -85,6 +85,7 @@ class JobProgress:
     def resume(self, record: Record) -> None:
         """Continue from this checkpoint: the points that had counted before it count on."""
         self.points = record.counted
+        self.accounting.passes = record.passes
 
     def told(self) -> Progress:
         """What workers are told of the job's progress."""
@@ -102,6 +103,7 @@ class JobProgress:
         if (fault := targets.fault(metrics)) is not None:
             return fault
         fields = {"worker": member.worker, "name": member.name, "evaluated": evaluated}
+        fields |= {"passes": self._sharing.passes, "points": self.accounting.points}
         if message.round >= 0 and traits_of(self._job.sync).rounds:
             fields["round"] = self._job.resume_round + message.round
         self._outbox.note("reported", **fields, metrics=metrics)
@@ -175,6 +177,8 @@ class JobProgress:
             self.learning.folded(now_ns)
         self._check(self._passes.folded(passes, self._sharing.points))
         goal = self.goals.reached(now_ns)
+        if (passed := self.accounting.passed(rounds, passes, now_ns, goal is not None)) is not None:
+            self._outbox.note("passed", **passed)
         line = self.accounting.close(rounds, why.code, passes, now_ns, goal is not None)
         if line is None:
             self._note_learning(now_ns)

@@ -14,7 +14,6 @@ from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Change, RoutingTable
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.model import models_nbytes
 from polyrhythm.core.names import server_name
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
@@ -79,7 +78,6 @@ class Servers:
             optimizer=spec.optimizer.name,
             rate=options.get("lr"),
             momentum=options.get("momentum"),
-            **({"models": models_nbytes(spec)} if spec.parts else {}),
         )
 
     def send_routes(self) -> None:

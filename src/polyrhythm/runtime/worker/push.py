@@ -153,12 +153,13 @@ class Pushing:
 
     def lend(self) -> tuple[int, int]:
         """Let the servers read the contribution in the next push buffer. Returns the number of the
-        buffer, and the size of the contribution in bytes. The size is -1 without `--push int8`."""
+        buffer, and the size of the contribution in bytes; -1 if it has the size of the model."""
         assert self._model is not None
         number = self.buffers.lend(self._model.changed, self._model.indices)
-        if self._quantising is None:
-            return number, -1
         buffer = self.buffers[number]
+        if self._quantising is None:
+            partial = buffer.parts or buffer.indices
+            return number, buffer.nbytes if partial else -1
         left_out = {*buffer.parts, *buffer.indices}
         buffer.quantised = self._quantising.quantise(
             number, buffer.tensors, left_out, self._machine.incarnation

@@ -72,8 +72,8 @@ class Trailer(Message, frozen=True, kw_only=True):
     """Kind statistics: why the algorithm has found the parameters in this contribution to be final;
     empty if they are not final. Only the evaluator sends this field."""
     nbytes: Count = -1
-    """With `--push int8`: the size of the contribution's slices in bytes, as the worker has sent
-    them. -1: all slices are sent exactly, so the lead knows their size."""
+    """The size of the contribution's slices in bytes, as the worker has sent them, if they are not the
+    whole model as it is: some are quantised, left out, or sent row by row. -1: they are."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
