@@ -8,7 +8,9 @@ import pytest
 
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
+from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
 from polyrhythm.learn.pointwise.source import ArraySource
 from polyrhythm.wire.messages import ChunkLease, Leased
 
@@ -234,3 +236,54 @@ def test_points_of_a_worker_that_was_ahead_are_visited_first(algorithm: Algorith
     chunks = make(algorithm, FIRST, ChunkLease(1, 25, 50, 3, 0))
     chunks.visit(1000, PARAMETER)
     assert collect(chunks)[0] == 25.0, "a chunk that has had all of its visits gets no other one"
+
+
+def left_over(algorithm: Algorithm, points: Batch, parameters: list[Arrays]) -> Arrays:
+    """Visit all points with these parameters, one after the other. Returns the sum of what was
+    contributed, which contains the rounding errors of all differences."""
+    layout = algorithm.layout(parameters[0])
+    chunks = Chunks(algorithm, ArraySource(points), layout.size, 10)
+    chunks.take(lease(FIRST, SECOND))
+    total = np.zeros(COUNTS + layout.size)
+    for parameter in parameters:
+        for _ in range(6):
+            chunks.visit(10, parameter)
+            total += chunks.remembered.collect()
+    return layout.views(total[COUNTS:])
+
+
+@pytest.mark.parametrize("covariance", ["diag", "full"])
+def test_a_component_without_points_is_not_made_of_rounding_errors(covariance: Any) -> None:
+    """The points of a component move to another one. The difference of two sums is seldom zero."""
+    errors = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x, weight = rng.normal(size=(COUNT, 2)) + 3.0, 1e3 * rng.random(COUNT)
+        algorithm = GaussianMixtureAlgorithm(2, covariance=covariance)
+        first = algorithm.init_parameter(Batch(x), rng)
+        first["covariances"] = first["covariances"][[0, 0]]
+        mean, far = np.average(x, axis=0, weights=weight), np.full(2, 80.0)
+        old = {**first, "means": np.stack([mean, far])}
+        before = {**first, "means": np.stack([mean, mean + 1.0])}
+        statistics = left_over(algorithm, Batch(x, None, weight), [before, old])
+        errors += 1e-14 < statistics["count"][1] < 1e-9
+        new = algorithm.update_parameter(statistics, old)
+        assert np.array_equal(new["means"][1], far)
+        assert np.array_equal(new["covariances"][1], first["covariances"][1])
+        assert np.allclose(new["means"][0], mean), "the other component has all points"
+    assert errors > 2, "this test needs rounding errors"
+
+
+def test_a_fuzzy_cluster_without_points_is_not_made_of_rounding_errors() -> None:
+    errors = 0
+    for seed in range(20):
+        x = np.random.default_rng(seed).normal(size=(COUNT, 2)) + 3.0
+        algorithm = FuzzyCMeansAlgorithm(2, m=1.01)
+        first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
+        mean, far = x.mean(0), np.full(2, 1e5)
+        old = {**first, "centers": np.stack([mean, far])}
+        before = {**first, "centers": np.stack([mean, mean + 1.0])}
+        statistics = left_over(algorithm, Batch(x), [before, old])
+        errors += 0.0 < statistics["count"][1] < 1e-9
+        assert np.array_equal(algorithm.update_parameter(statistics, old)["centers"][1], far)
+    assert errors > 2, "this test needs rounding errors"

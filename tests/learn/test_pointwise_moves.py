@@ -259,6 +259,7 @@ def _moved_points() -> Arrays:
         "sum": (change * points.sum()).reshape(-1, 1),
         "count": change * len(points),
         "square": change * (points**2).sum(),
+        "points": change * len(points),
     }
 
 

@@ -11,6 +11,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm, degrees
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, plus_plus
+from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.nearest import distance_rows, labels_of, lowest, rank_of, scratch_of
 
@@ -214,6 +215,54 @@ def test_a_cluster_without_points_divides_the_widest_one() -> None:
         KMeansAlgorithm(3), Batch(x), rng=np.random.default_rng(0), max_passes=50, parameter=first
     )
     assert set(found.memory["label"]) == {0, 1, 2}
+
+
+def emptied(weight: npt.NDArray[np.float64]) -> tuple[KMeansAlgorithm, Arrays, Arrays]:
+    """A cluster of which all points have moved to another one: the algorithm, the sum of all changes,
+    and the parameters at the last visit."""
+    x = blobs(300, k=1)
+    algorithm = KMeansAlgorithm(2)
+    near, far = x.mean(0), np.full(x.shape[1], 1e3)
+    memory = algorithm.memory(len(x))
+    parameter = {"centers": np.stack([far, near]), "variance": np.asarray(1.0)}
+    total = algorithm.layout(parameter).zeros()
+    for centers in ([far, near], [near, far], [near, far]):
+        parameter = {**parameter, "centers": np.stack(centers)}
+        for part in (slice(first, first + 30) for first in range(0, 300, 30)):
+            inside = {name: array[part] for name, array in memory.items()}
+            change = algorithm.update_points(Batch(x[part], None, weight[part]), parameter, inside)
+            for name, array in change.items():
+                total[name] += array
+    return algorithm, total, parameter
+
+
+def test_a_rounding_error_is_no_point() -> None:
+    """The weights of points that leave a cluster seldom add up to exactly what they had added."""
+    algorithm, total, old = emptied(np.random.default_rng(0).random(300))
+    assert 0.0 < abs(total["count"][1]) < 1e-9, "this test needs a rounding error"
+    assert total["points"].tolist() == [300.0, 0.0]
+    new = algorithm.update_parameter(total, old)
+    assert np.array_equal(new["centers"][1], old["centers"][1])
+    repaired = algorithm.repair(total, new)["centers"]
+    assert np.linalg.norm(repaired[1] - repaired[0]) < 1.0, (
+        "the only cluster with points is divided"
+    )
+
+
+def test_a_cluster_whose_points_weigh_nothing_has_no_points() -> None:
+    algorithm, total, old = emptied(np.zeros(300))
+    assert total["points"].tolist() == [0.0, 0.0]
+    new = algorithm.repair(total, algorithm.update_parameter(total, old))
+    assert np.array_equal(new["centers"], old["centers"])
+
+
+def test_a_weight_that_is_lost_in_rounding_moves_no_centre() -> None:
+    """The only point that is left weighs less than the rounding errors of the points that were there."""
+    weight = np.random.default_rng(0).random(300)
+    algorithm, total, old = emptied(weight)
+    total["points"][1] = 1.0
+    new = algorithm.repair(total, algorithm.update_parameter(total, old))
+    assert np.array_equal(new["centers"][1], old["centers"][1])
 
 
 def test_equal_points_with_more_clusters_than_values_end() -> None:

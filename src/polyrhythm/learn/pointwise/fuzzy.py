@@ -14,7 +14,12 @@ import numpy.typing as npt
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
-from polyrhythm.learn.pointwise.kmeans import check_count, mean_variance, plus_plus
+from polyrhythm.learn.pointwise.kmeans import (
+    above_rounding,
+    check_count,
+    mean_variance,
+    plus_plus,
+)
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 
 
@@ -65,7 +70,7 @@ class FuzzyCMeansAlgorithm(Algorithm):
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
         count = statistics["count"]
         centers = old["centers"].copy()
-        filled = count > 0
+        filled = above_rounding(count)
         centers[filled] = statistics["sum"][filled] / count[filled, None]
         return {"centers": centers, "variance": old["variance"]}
 

@@ -2,8 +2,9 @@
 
 A point's memory is its cluster, and how far the centres must move before the point can change its
 cluster (`drift.py`). Points that cannot change their cluster are skipped. Only points that move to
-another cluster change the statistics, and their summands are computed in float64, so what is added
-is later subtracted exactly.
+another cluster change the statistics. Their summands are computed in float64, so nearly nothing is
+left of a point that is subtracted again. *Whether a cluster has points is decided by the number of
+its points, which is exact, and not by the sum of their weights.* Points with weight 0 do not count.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ class KMeansAlgorithm(Algorithm):
 
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
         k, d = parameter["centers"].shape
-        return {"sum": (k, d), "count": (k,), "square": (k,)}
+        return {"sum": (k, d), "count": (k,), "square": (k,), "points": (k,)}
 
     def memory(self, count: int) -> Memory:
         """`label`: the cluster of a point. `bound`: up to this drift of its cluster the point cannot
@@ -132,7 +133,7 @@ class KMeansAlgorithm(Algorithm):
 
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
         count = statistics["count"]
-        filled = count > 0
+        filled = (statistics["points"] > 0.0) & above_rounding(count)
         centers = old["centers"].copy()
         centers[filled] = statistics["sum"][filled] / count[filled, None]
         return {"centers": centers, "variance": old["variance"]}
@@ -140,7 +141,7 @@ class KMeansAlgorithm(Algorithm):
     def repair(self, statistics: Arrays, new: Arrays) -> Arrays:
         """Move the centres of clusters without points. *As long as some points were not visited, a
         cluster without points may be theirs, and its centre stays where it is.*"""
-        if (statistics["count"] > 0).all():
+        if (statistics["points"] > 0.0).all():
             return new
         centers = new["centers"].copy()
         _fill(centers, statistics)
@@ -153,6 +154,16 @@ class KMeansAlgorithm(Algorithm):
     def terminated(self, check: Check) -> bool:
         moved = float(((check.new["centers"] - check.old["centers"]) ** 2).sum())
         return moved <= self.tol * float(check.new["variance"])
+
+
+_ROUNDING = 2.0**-40
+
+
+def above_rounding(weight: Array, least: float = _ROUNDING) -> npt.NDArray[np.bool_]:
+    """Which of these sums of weights are more than the rounding errors of a sum that points were
+    added to and subtracted from. `least`: the smallest of them, as a fraction of the sum over all
+    clusters."""
+    return weight > least * weight.sum()
 
 
 def check_count(k: int, points: int) -> None:
@@ -278,11 +289,16 @@ class Moves:
         signs = (self._cluster == new).astype(np.float64)
         if (old >= 0).any():
             signs -= self._cluster == old
-        if weight is not None:
-            signs *= weight
         change = self._change
+        if weight is None:
+            count = points_of = signs.sum(1)
+        else:
+            points_of = signs @ (weight > 0.0)
+            signs *= weight
+            count = signs.sum(1)
+        change["points"] += points_of
+        change["count"] += count
         change["sum"] += signs @ points
-        change["count"] += signs.sum(1)
         change["square"] += signs @ square
         return square
 
@@ -295,11 +311,12 @@ move then has a number for each cluster."""
 def _fill(centers: Array, statistics: Arrays) -> None:
     """Give a cluster without points a new centre, near the cluster with the largest spread: that
     cluster is divided. The direction is the same on every worker."""
-    left = spread(statistics, centers)
-    count = statistics["count"].copy()
-    for empty in np.flatnonzero(count <= 0):
+    count = statistics["count"]
+    filled = statistics["points"] > 0.0
+    left = np.where(filled & above_rounding(count), spread(statistics, centers), 0.0)
+    for empty in np.flatnonzero(~filled):
         widest = int(left.argmax())
-        if left[widest] <= 0.0 or count[widest] <= 0:
+        if left[widest] <= 0.0:
             return
         direction = np.random.default_rng(int(empty)).standard_normal(centers.shape[1])
         direction *= 0.1 * np.sqrt(left[widest] / count[widest]) / np.linalg.norm(direction)

@@ -21,7 +21,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
 from polyrhythm.learn.pointwise.fuzzy import add_up
-from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, check_count
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, above_rounding, check_count
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 from polyrhythm.learn.pointwise.local import fit_local
 
@@ -122,9 +122,11 @@ class GaussianMixtureAlgorithm(Algorithm):
         return add_up([total for total, _ in states])
 
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
-        """*A component without points keeps its mean and covariance.*"""
+        """*A component without points keeps its mean and covariance.* No point belongs to a component
+        for certain, so a component counts as one without points if its sum is not well above the
+        rounding errors of the sum over all components."""
         count = statistics["count"]
-        filled = count > 10 * np.finfo(np.float64).eps
+        filled = above_rounding(count, _LEAST)
         safe = np.where(filled, count, 1.0)
         centred = statistics["sum"] / safe[:, None]
         means = np.where(filled[:, None], centred + old["offset"], old["means"])
@@ -282,6 +284,9 @@ def shares(logs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     return share, highest + np.log(total)
 
 
+_LEAST = 2.0**-26
+"""A component with a smaller fraction of the points has no mean and covariance of its own: rounding
+errors of sums over all points would be more than 1e-7 of its sums."""
 _NARROW = 1e3
 """A component is narrow if the mean square of the points is this many times its variance. In
 float32, the log-probabilities of narrow components would have errors above 1e-4."""
