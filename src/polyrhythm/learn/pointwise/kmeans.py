@@ -163,7 +163,8 @@ def above_rounding(weight: Array, least: float = _ROUNDING) -> npt.NDArray[np.bo
     """Which of these sums of weights are more than the rounding errors of a sum that points were
     added to and subtracted from. `least`: the smallest of them, as a fraction of the sum over all
     clusters."""
-    return weight > least * weight.sum()
+    found: npt.NDArray[np.bool_] = weight > least * weight.sum()
+    return found
 
 
 def check_count(k: int, points: int) -> None:
