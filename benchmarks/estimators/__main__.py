@@ -111,7 +111,7 @@ def speed(points: int, repeat: int, workers: int | None) -> list[dict[str, Any]]
     x = made(points)
     rng = np.random.default_rng(1)
     chosen = x[rng.choice(points, CLUSTERS, replace=False)]
-    first = {"centers": chosen.astype(np.float64), "variance": np.ones(())}
+    first = kmeans.given_centers(chosen.astype(np.float64), Batch(x[:10_000]))
     start = mixtures.GaussianMixtureAlgorithm(CLUSTERS).init_parameter(Batch(x[:10_000]), rng)
 
     def their_kmeans(passes: int) -> Any:

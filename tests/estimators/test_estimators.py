@@ -185,6 +185,18 @@ def test_partial_fit_comes_near_the_fit_of_all_points() -> None:
     assert parts.n_steps_ == 30
 
 
+def test_partial_fit_far_from_the_origin_is_that_near_it() -> None:
+    x = np.round(blobs(600) * 8.0)
+    fits = []
+    for shift in (0.0, 1e6):
+        points = (x + shift).astype(np.float32)
+        model = KMeans(3, init=x[:3] + shift)
+        for part in np.array_split(points, 3):
+            model.partial_fit(part)
+        fits.append(model.cluster_centers_ - np.float32(shift))
+    assert np.allclose(*fits, atol=0.3), "float32 has steps of 0.06 at 1,000,000"
+
+
 @pytest.mark.parametrize("weight", [None, np.full(300, 2.0)], ids=["plain", "weighted"])
 def test_partial_fit_continues_from_the_points_of_the_fit(weight: Points | None) -> None:
     """`partial_fit` continues from the points of the last `fit`. Points that `partial_fit` got

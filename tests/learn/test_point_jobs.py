@@ -42,6 +42,22 @@ def test_kmeans_finds_the_clusters_of_a_file(table: Path, tmp_path: Path, sync: 
     assert labels_of(x, centers)[1].sum() == pytest.approx(local.objectives[-1], rel=0.01)
 
 
+@pytest.mark.parametrize("job", ["kmeans", "fcm"])
+def test_clusters_far_from_the_origin_are_found(tmp_path: Path, job: str) -> None:
+    """Map coordinates, whose last digits float32 does not have."""
+    rng = np.random.default_rng(0)
+    corner = np.array([4.5e6, 5.5e6])
+    places = np.array([[0.0, 0.0], [40.0, 0.0], [0.0, 40.0], [40.0, 40.0]])
+    x = corner + places[rng.integers(0, 4, 2_000)] + rng.normal(scale=0.1, size=(2_000, 2))
+    np.savetxt(tmp_path / "t.csv", x, delimiter=",", fmt="%.4f", header="east,north", comments="")
+    result = run(job, tmp_path, sync="bspb", set={"data": tmp_path / "t.csv", "k": 4})
+    found = result.state_dict()["centers"].numpy()
+    assert np.abs(found - corner - np.round(found - corner)).max() < 0.02
+    assert sorted(np.round(found - corner).tolist()) == sorted(places.tolist())
+    assert labels_of(x, found)[1].mean() == pytest.approx(2 * 0.1**2, rel=0.1)
+    assert result.metrics["objective"] == pytest.approx(2 * 0.1**2, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("job", "options", "names"),
     [

@@ -229,7 +229,8 @@ def test_a_chunk_that_is_too_large_to_be_sent_is_called_a_chunk(
 
 
 def centres(*values: float) -> Arrays:
-    return {"centers": np.array(values).reshape(-1, 1), "variance": np.asarray(1.0)}
+    centers = np.array(values).reshape(-1, 1)
+    return {"centers": centers, "variance": np.asarray(1.0), "offset": np.zeros(1)}
 
 
 def test_points_of_kmeans_change_their_cluster_at_a_worker_whose_centres_have_moved_less() -> None:

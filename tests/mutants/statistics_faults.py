@@ -14,6 +14,23 @@ _BOUNDS = (
 
 STATISTICS: tuple[Mutant, ...] = (
     mutant(
+        "rounding-errors-are-points",
+        "A cluster without points keeps its centre if the weights of its former points leave a rest.",
+        "learn:KMeansAlgorithm.repair",
+        '(statistics["points"] > 0.0).all()',
+        '(statistics["count"] > 0.0).all()',
+        "tests/learn/pointwise/test_clustering.py::test_a_rounding_error_is_no_point",
+    ),
+    mutant(
+        "points-are-not-centred",
+        "KMeans forgets the offset when some points are visited, and not all.",
+        "learn:KMeansAlgorithm.update_points",
+        "offset is not None",
+        "offset is not None and dense",
+        "tests/learn/pointwise/test_clustering.py"
+        "::test_points_far_from_the_origin_are_fitted_like_points_near_it",
+    ),
+    mutant(
         "subtracted-visit-counts",
         "A contribution under two leases finishes a chunk whose points it subtracts.",
         "core:Chunk.counted",

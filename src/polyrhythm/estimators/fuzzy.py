@@ -56,8 +56,8 @@ class FuzzyCMeans(Clusterer):
             raise ValueError("m is 1: the fuzzifier must be above 1; for m = 1 use KMeans")
         points = Batch(x, None, check_weights(sample_weight, x))
         algorithm = Algorithm(self.n_clusters, m=self.m, tol=self.tol)
-        found, offset = self._best(algorithm, points)
-        self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
+        found = self._best(algorithm, points)
+        self.cluster_centers_ = found.parameter["centers"].astype(x.dtype)
         self.objective_ = found.objectives[-1]
         self.n_iter_ = found.passes
         self._n_features_out = self.n_clusters

@@ -18,7 +18,7 @@ from polyrhythm.estimators.fitting import Fitted
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm as Algorithm
-from polyrhythm.learn.pointwise.kmeans import mean_variance
+from polyrhythm.learn.pointwise.kmeans import given_centers
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.local import sample_of
 from polyrhythm.learn.pointwise.nearest import labels_of
@@ -51,20 +51,15 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             )
         return 1
 
-    def _first(
-        self, algorithm: Any, points: Batch, offset: Array, rng: np.random.Generator
-    ) -> Arrays:
-        """The first parameters, for points from which `offset` was subtracted."""
+    def _first(self, algorithm: Any, points: Batch, rng: np.random.Generator) -> Arrays:
+        """The first parameters."""
         sample = sample_of(points, algorithm.sample_points, rng)
         if isinstance(self.init, str) and self.init == "k-means++":
             first: Arrays = algorithm.init_parameter(sample, rng)
             return first
-        return {
-            "centers": self._chosen_centers(points, offset, rng),
-            "variance": mean_variance(sample),
-        }
+        return given_centers(self._chosen_centers(points, rng), sample)
 
-    def _chosen_centers(self, points: Batch, offset: Array, rng: np.random.Generator) -> Array:
+    def _chosen_centers(self, points: Batch, rng: np.random.Generator) -> Array:
         """The first centres, if k-means++ does not choose them."""
         if isinstance(self.init, str) and self.init == "random":
             chosen = rng.choice(len(points), self.n_clusters, replace=False)
@@ -74,7 +69,7 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
             raise ValueError(f"init is {self.init!r}: give 'k-means++', 'random', or the centres")
         if callable(self.init):
             seed = int(rng.integers(2**31))
-            given = self.init(points.x + offset, self.n_clusters, random_state=seed)
+            given = self.init(points.x, self.n_clusters, random_state=seed)
         else:
             given = self.init
         centers = np.asarray(given, np.float64)
@@ -84,33 +79,20 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
         if not np.isfinite(centers).all():
             raise ValueError("init contains NaN or infinity: give finite centres")
         check_size(points.x, float(np.abs(centers).max()), "init")
-        return centers - offset
+        return centers
 
-    def _best(self, algorithm: Any, points: Batch) -> tuple[Fitted, Array]:
-        """The best of several fits, and the offset that was subtracted from the points."""
+    def _best(self, algorithm: Any, points: Batch) -> Fitted:
+        """The best of several fits."""
         rng, starts = self._rng(), self._starts()
         self._check_starts(starts)
-        offset = _offset(points.x)
-        if offset.any():
-            points = Batch(points.x - offset.astype(points.x.dtype), None, points.weight)
         best: Fitted | None = None
         for _ in range(starts):
-            first = self._first(algorithm, points, offset, rng)
+            first = self._first(algorithm, points, rng)
             found = self._run(algorithm, points, rng=rng, max_passes=self.max_iter, parameter=first)
             if best is None or found.objectives[-1] < best.objectives[-1]:
                 best = found
         assert best is not None
-        return best, offset
-
-
-def _offset(x: npt.NDArray[Any]) -> Array:
-    """The mean of the points if they lie far from the origin compared with their spread, otherwise
-    zeros. Squared distances lose digits far from the origin."""
-    part = x[:: max(1, len(x) // 1000)].astype(np.float64)
-    mean: Array = part.mean(0)
-    if float((mean**2).sum()) > 100.0 * float(part.var(0).sum()):
-        return mean
-    return np.zeros_like(mean)
+        return best
 
 
 class KMeans(Clusterer):
@@ -159,8 +141,8 @@ class KMeans(Clusterer):
         self._check_options(x)
         points = Batch(x, None, check_weights(sample_weight, x))
         algorithm = Algorithm(self.n_clusters, tol=self.tol)
-        found, offset = self._best(algorithm, points)
-        self.cluster_centers_ = (found.parameter["centers"] + offset).astype(x.dtype)
+        found = self._best(algorithm, points)
+        self.cluster_centers_ = found.parameter["centers"].astype(x.dtype)
         self.n_iter_ = found.passes
         self._finish(points)
         self._counts = np.bincount(self.labels_, points.weight, self.n_clusters).astype(np.float64)
@@ -194,18 +176,17 @@ class KMeans(Clusterer):
             self._check_options(x)
             algorithm = Algorithm(self.n_clusters, tol=self.tol)
             rng = self._rng()
-            made = self._first(algorithm, points, np.zeros(x.shape[1]), rng)
+            made = self._first(algorithm, points, rng)
             self.cluster_centers_ = made["centers"].astype(x.dtype)
             self._counts = np.zeros(self.n_clusters)
         algorithm = Algorithm(len(self.cluster_centers_), tol=self.tol)
         centers = self.cluster_centers_.astype(np.float64)
-        change = algorithm.update_points(
-            points, {"centers": centers, "variance": np.ones(())}, algorithm.memory(len(x))
-        )
+        parameter = given_centers(centers, points)
+        change = algorithm.update_points(points, parameter, algorithm.memory(len(x)))
         seen = self._counts + change["count"]
-        filled = seen > 0
-        total = centers * self._counts[:, None] + change["sum"]
-        centers[filled] = total[filled] / seen[filled, None]
+        filled, offset = seen > 0, parameter["offset"]
+        total = (centers - offset) * self._counts[:, None] + change["sum"]
+        centers[filled] = total[filled] / seen[filled, None] + offset
         self.cluster_centers_ = centers.astype(self.cluster_centers_.dtype)
         self._counts = seen
         self.n_steps_ = getattr(self, "n_steps_", 0) + 1

@@ -16,7 +16,7 @@ from polyrhythm.estimators.conventions import (
 )
 from polyrhythm.estimators.fitting import Fitted
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.kmeans import plus_plus
+from polyrhythm.learn.pointwise.kmeans import plus_plus, rounded
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.local import sample_of
 from polyrhythm.learn.pointwise.mixture import Density, root_of_precision, shares
@@ -144,7 +144,7 @@ class GaussianMixture(DensityMixin, Estimator):
     def _drawn(self, algorithm: Algorithm, sample: Batch, rng: np.random.Generator) -> Arrays:
         """First parameters from random shares of the points, or from single points."""
         x = sample.x.astype(np.float64)
-        offset: Array = x.mean(0)
+        offset = rounded(x.mean(0))
         k = self.n_components
         if self.init_params == "random":
             share = rng.random((k, len(x)))

@@ -202,3 +202,34 @@ def test_ratings_become_a_sparse_matrix(tmp_path: Path) -> None:
     path = bad_csv(tmp_path, "\n".join([*lines, "9,10,1.0,1"]))
     with pytest.raises(DataError, match="two ratings of one person"):
         open_ratings(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_points_that_differ_in_the_last_digits_are_read_as_float64(
+    tmp_path: Path, kind: str
+) -> None:
+    """A name for a column, and whether float32 has its digits: small numbers, years, temperatures, a
+    constant, whole numbers that are large, and map coordinates."""
+    rng = np.random.default_rng(0)
+    fine = {
+        "small": rng.normal(size=3_000),
+        "year": rng.integers(1990, 2030, 3_000).astype(float),
+        "kelvin": 293.15 + rng.normal(scale=5.0, size=3_000),
+        "constant": np.full(3_000, 0.1),
+        "number": rng.integers(0, 2**24, 3_000).astype(float),
+    }
+    east = 5e6 + 1e3 * rng.normal(size=3_000)
+    for name, columns in (("fine", fine), ("far", {**fine, "east": east})):
+        x = np.stack([*columns.values()], axis=1)
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "csv":
+            head = ",".join(columns)
+            np.savetxt(path, x, delimiter=",", fmt="%.17g", header=head, comments="")
+        else:
+            parquet.write_table(pyarrow.table(columns), path, row_group_size=1_000)
+        table = open_points(path)
+        found = np.concatenate([table.read(first, first + 1_000).x for first in (2_000, 0, 1_000)])
+        assert found.dtype == (np.float32 if name == "fine" else np.float64)
+        if name == "far":
+            assert np.array_equal(found, np.roll(x, 1_000, axis=0))
+        assert open_points(path, dtype=np.float32).read(0, 5).x.dtype == np.float32

@@ -41,7 +41,7 @@ def test_items_become_rows() -> None:
 
 
 def test_a_job_finds_what_a_loop_over_the_array_finds() -> None:
-    first = {"centers": X[:3].reshape(3, 6).numpy(), "variance": np.ones(())}
+    first = {"centers": X[:3].reshape(3, 6).numpy(), "variance": np.ones(()), "offset": np.zeros(6)}
     found = {}
     data = {"worker-0": Bare(), "worker-1": Bare()}
 

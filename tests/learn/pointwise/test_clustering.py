@@ -10,12 +10,17 @@ import pytest
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm, degrees
-from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, plus_plus
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, given_centers, plus_plus
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
 from polyrhythm.learn.pointwise.nearest import distance_rows, labels_of, lowest, rank_of, scratch_of
 
 DTYPES = [np.float32, np.float64]
+
+
+def at(centers: npt.NDArray[np.float64]) -> Arrays:
+    """The parameters with these centres, and without an offset."""
+    return {"centers": centers, "variance": np.ones(()), "offset": np.zeros(centers.shape[1])}
 
 
 def blobs(n: int = 600, d: int = 5, k: int = 4, seed: int = 0) -> npt.NDArray[np.float64]:
@@ -52,6 +57,47 @@ def test_the_statistics_of_kmeans_are_the_sums_of_the_clusters(
         assert np.isclose(algorithm.objective(total, parameter), brute, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", [KMeansAlgorithm, FuzzyCMeansAlgorithm])
+def test_points_far_from_the_origin_are_fitted_like_points_near_it(
+    kind: type[KMeansAlgorithm | FuzzyCMeansAlgorithm], dtype: npt.DTypeLike
+) -> None:
+    x = np.round(blobs(20_000) * 8.0)  # whole numbers, so that float32 has all digits
+    far = np.array([3e6, -2e6, 1e6, 0.0, 4e6])
+    fits = []
+    for points, shift in ((x, np.zeros(5)), (x + far, far)):
+        algorithm = kind(4, tol=0.0)
+        first = algorithm.init_parameter(Batch(points), np.random.default_rng(0))
+        assert np.array_equal(first["offset"].astype(np.float32), first["offset"])
+        assert first["offset"].any() == shift.any()
+        first["centers"] = x[:4] + shift
+        fits.append(
+            fit_local(
+                algorithm,
+                Batch(points.astype(dtype)),
+                rng=np.random.default_rng(0),
+                max_passes=8,
+                parameter=first,
+            )
+        )
+    near, away = fits
+    assert np.allclose(away.parameter["centers"] - far, near.parameter["centers"], atol=1e-3)
+    assert away.objectives == pytest.approx(near.objectives, rel=1e-4)
+
+
+def test_a_centre_far_from_the_origin_divides_the_widest_cluster() -> None:
+    x = np.concatenate([blobs(300, k=1), blobs(300, k=1, seed=3) + 50.0]) + 1e7
+    algorithm = KMeansAlgorithm(3)
+    first = given_centers(np.stack([x[0], x[0] - 1e4, x[0] - 2e4]), Batch(x))
+    assert first["offset"].all()
+    found = fit_local(
+        algorithm, Batch(x), rng=np.random.default_rng(0), max_passes=50, parameter=first
+    )
+    assert set(found.memory["label"]) == {0, 1, 2}
+    apart = x - found.parameter["centers"][found.memory["label"]]
+    assert found.objectives[-1] == pytest.approx(float((apart**2).sum()))
+
+
 def test_points_that_stay_in_their_cluster_change_nothing() -> None:
     x = blobs()
     algorithm = KMeansAlgorithm(4)
@@ -72,7 +118,7 @@ def test_points_that_are_left_out_would_not_have_moved(
     x = np.concatenate([x, x[:50]])
     skipping, visiting = KMeansAlgorithm(k), KMeansAlgorithm(k)
     memory, other = skipping.memory(len(x)), visiting.memory(len(x))
-    parameter = {"centers": x[:k].astype(np.float64), "variance": np.ones(())}
+    parameter = at(x[:k].astype(np.float64))
     total = skipping.layout(parameter).zeros()
     left_out = 0
     for number in range(30):
@@ -108,7 +154,7 @@ def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> 
             if joining and number % 3 == 2:
                 count += 15
             part = {name: array[:count] for name, array in memory.items()}
-            parameter = {"centers": centers, "variance": np.ones(())}
+            parameter = at(centers)
             algorithm.update_points(Batch(x[:count]), parameter, part)
             nearest = ((x[:count, None] - centers) ** 2).sum(2).argmin(1)
             assert np.array_equal(part["label"], nearest), (seed, number)
@@ -147,7 +193,7 @@ def test_many_clusters_need_little_memory_in_a_visit() -> None:
     tracemalloc.start()
     try:
         for _ in range(2):  # nearly all points move in the second visit
-            parameter = {"centers": rng.normal(size=(10_000, 2)), "variance": np.ones(())}
+            parameter = at(rng.normal(size=(10_000, 2)))
             algorithm.update_points(Batch(x), parameter, memory)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -171,10 +217,10 @@ def test_new_points_and_counted_points_may_be_visited_together(
     x = blobs()
     algorithm = KMeansAlgorithm(4)
     memory = algorithm.memory(len(x))
-    parameter = {"centers": x[:4].copy(), "variance": np.ones(())}
+    parameter = at(x[:4].copy())
     part = {name: array[200:400] for name, array in memory.items()}
     total = algorithm.update_points(Batch(x, None, weight).part(slice(200, 400)), parameter, part)
-    parameter = {"centers": x[4:8].copy(), "variance": np.ones(())}
+    parameter = at(x[4:8].copy())
     change = algorithm.update_points(Batch(x, None, weight), parameter, memory)
     weighed = np.ones(len(x)) if weight is None else weight
     for cluster in range(4):
@@ -189,7 +235,7 @@ def test_new_points_and_counted_points_may_be_visited_together(
 def test_weights_count_as_repeated_points() -> None:
     x = blobs(200)
     times = np.random.default_rng(1).integers(1, 4, len(x))
-    first = {"centers": x[:3].astype(np.float64), "variance": np.asarray(1.0)}
+    first = at(x[:3].astype(np.float64))
     weighed = fit_local(
         KMeansAlgorithm(3),
         Batch(x, weight=times.astype(float)),
@@ -210,7 +256,7 @@ def test_weights_count_as_repeated_points() -> None:
 def test_a_cluster_without_points_divides_the_widest_one() -> None:
     x = np.concatenate([blobs(300, k=1), blobs(300, k=1, seed=3) + 50.0])
     far = np.full((1, x.shape[1]), 1e4)
-    first = {"centers": np.concatenate([x[:1], far, far + 1.0]), "variance": np.asarray(1.0)}
+    first = at(np.concatenate([x[:1], far, far + 1.0]))
     found = fit_local(
         KMeansAlgorithm(3), Batch(x), rng=np.random.default_rng(0), max_passes=50, parameter=first
     )
@@ -224,7 +270,7 @@ def emptied(weight: npt.NDArray[np.float64]) -> tuple[KMeansAlgorithm, Arrays, A
     algorithm = KMeansAlgorithm(2)
     near, far = x.mean(0), np.full(x.shape[1], 1e3)
     memory = algorithm.memory(len(x))
-    parameter = {"centers": np.stack([far, near]), "variance": np.asarray(1.0)}
+    parameter = at(np.stack([far, near]))
     total = algorithm.layout(parameter).zeros()
     for centers in ([far, near], [near, far], [near, far]):
         parameter = {**parameter, "centers": np.stack(centers)}
@@ -364,7 +410,7 @@ def test_kmeans_on_digits_is_as_good_as_scikit_learns() -> None:
     cluster = pytest.importorskip("sklearn.cluster")
     x = datasets.load_digits().data
     theirs = cluster.KMeans(10, init=x[:10], n_init=1, max_iter=300, tol=0.0).fit(x)
-    first = {"centers": x[:10].copy(), "variance": np.asarray(1.0)}
+    first = at(x[:10].copy())
     ours = fit_local(
         KMeansAlgorithm(10, tol=0.0),
         Batch(x),

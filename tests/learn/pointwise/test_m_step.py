@@ -57,7 +57,8 @@ def test_a_held_version_changes_no_parameters_and_has_no_objective() -> None:
 def test_a_centre_without_points_moves_only_if_every_point_is_in_the_sum() -> None:
     algorithm = KMeansAlgorithm(2)
     x = np.random.default_rng(0).normal(size=(POINTS, 2))
-    first = {"centers": np.array([[0.0, 0.0], [99.0, 0.0]]), "variance": np.ones(())}
+    centers = np.array([[0.0, 0.0], [99.0, 0.0]])
+    first = {"centers": centers, "variance": np.ones(()), "offset": np.zeros(2)}
     found = algorithm.update_points(Batch(x), first, algorithm.memory(POINTS))
     step = MStep(algorithm, first, POINTS, 0)
     row = step.tensors[0].numpy()

@@ -33,7 +33,7 @@ class RowGroups(torch.utils.data.Dataset[Any]):
     ) -> None:
         if buffer < 1:
             raise UsageError(f"buffer is {buffer}: it must be at least 1")
-        self.source: Source = open_points(path, label=label, features=features)
+        self.source: Source = open_points(path, label=label, features=features, dtype=np.float32)
         self.buffer = buffer
         self._given = (Path(path).absolute(), label, features, buffer)
 

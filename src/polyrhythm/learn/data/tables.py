@@ -29,6 +29,11 @@ RANGE_NBYTES = 4 * 1024 * 1024
 """The size of a range of lines of a CSV file."""
 KEPT_NBYTES = 256 * 1024 * 1024
 """How many bytes of parsed row groups a table keeps."""
+_PART = 10_000
+"""About how many points decide the type of a table's points."""
+_STEP = 2.0**-13
+"""float32 is too coarse for a column if the distance of neighbouring values of float32 is more than
+this fraction of the column's standard deviation."""
 
 
 def open_points(
@@ -36,11 +41,13 @@ def open_points(
     *,
     label: str | int | None = None,
     features: Sequence[str | int] | None = None,
-    dtype: npt.DTypeLike = np.float32,
+    dtype: npt.DTypeLike | None = None,
 ) -> Source:
     """Open a table of points: a `.npy` file, a `.csv` or `.csv.gz` file, a `.parquet` file, or a folder
     of Parquet files. `label`: the name or number of the column with the label of a point; -1 is the
-    last column. `features`: the columns of the point; all others by default."""
+    last column. `features`: the columns of the point; all others by default. `dtype`: the type of the
+    points. None: float32, or float64 if the points differ in digits that float32 does not have. A `.npy`
+    file is not converted."""
     path = Path(path)
     if not path.exists():
         raise DataError(f"there is no file {path}")
@@ -66,6 +73,8 @@ class Table:
         self.path = path
         self._given = given
         self._columns: Columns
+        self._dtype: np.dtype[Any] | None
+        """The type of the points; None until the first row group was parsed."""
         self._edges = [0, *accumulate(counts)]
         self._kept: OrderedDict[int, Batch] = OrderedDict()
         self.parsed = 0
@@ -108,7 +117,7 @@ class Table:
         """One row group."""
         found = self._kept.get(number)
         if found is None:
-            found = self._parse(number)
+            found = self._typed(number)
             self.parsed += 1
             wanted = self._edges[number + 1] - self._edges[number]
             if len(found) != wanted:
@@ -124,7 +133,15 @@ class Table:
         self._kept.move_to_end(number)
         return found
 
-    def _parse(self, number: int) -> Batch:
+    def _typed(self, number: int) -> Batch:
+        """Parse a row group. The first one that this table parses decides the type of the points."""
+        if self._dtype is not None:
+            return self._parse(number, self._dtype)
+        found = self._parse(number, np.dtype(np.float64))
+        self._dtype = narrowest(found.x)
+        return Batch(found.x.astype(self._dtype, copy=False), found.y)
+
+    def _parse(self, number: int, dtype: np.dtype[Any]) -> Batch:
         raise NotImplementedError
 
     def _check(self, points: Batch, first: int) -> None:
@@ -139,6 +156,19 @@ class Table:
             )
 
 
+def narrowest(x: npt.NDArray[np.float64]) -> np.dtype[Any]:
+    """float32, or float64 if the values of a column differ in digits that float32 does not have: map
+    coordinates around 5,000,000 would be rounded by up to 0.25. A column of whole numbers, for
+    instance, loses nothing."""
+    part = x[:: max(1, len(x) // _PART)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = part.astype(np.float32)
+        step = float(np.finfo(np.float32).eps) * np.abs(part).max(0)
+        varies = part.max(0) > part.min(0)
+        lost = varies & (step > _STEP * part.std(0)) & (rounded != part).any(0)
+        return np.dtype(np.float64 if lost.any() else np.float32)
+
+
 class CsvTable(Table):
     """A CSV file of numbers. The first line may contain the names of the columns."""
 
@@ -147,7 +177,7 @@ class CsvTable(Table):
         path: Path,
         label: str | int | None = None,
         features: Sequence[str | int] | None = None,
-        dtype: npt.DTypeLike = np.float32,
+        dtype: npt.DTypeLike | None = None,
     ) -> None:
         pyarrow_part("csv")
         self._data = _bytes_of(path)
@@ -156,15 +186,15 @@ class CsvTable(Table):
         self._names, named = names_of(path, bytes(self._data[: end if line < 0 else line]))
         begin = 0 if not named else end if line < 0 else min(end, line + 1)
         self._columns = Columns(path, self._names, label, features)
-        self._dtype = np.dtype(dtype)
+        self._dtype = None if dtype is None else np.dtype(dtype)
         self._ranges = _ranges(self._data, begin, end)
         counts = [_lines(self._data, *part) for part in self._ranges]
         super().__init__(path, counts, (path.absolute(), label, features, dtype))
 
-    def _parse(self, number: int) -> Batch:
+    def _parse(self, number: int, dtype: np.dtype[Any]) -> Batch:
         arrow, csv = pyarrow_part(""), pyarrow_part("csv")
         first, last = self._ranges[number]
-        kinds = {name: arrow.from_numpy_dtype(self._dtype) for name in self._columns.features}
+        kinds = {name: arrow.from_numpy_dtype(dtype) for name in self._columns.features}
         names = list(self._columns.features)
         if self._columns.label is not None:
             names.append(self._columns.label)
@@ -177,7 +207,7 @@ class CsvTable(Table):
         except arrow.ArrowInvalid as error:
             rows = f"rows {self._edges[number]} to {self._edges[number + 1] - 1}"
             raise DataError(f"{self.path}, {rows}: {_with_name(str(error), self._names)}") from None
-        return self._columns.batch(table, self._dtype)
+        return self._columns.batch(table, dtype)
 
 
 def names_of(path: Path, line: bytes) -> tuple[list[str], bool]:
@@ -200,7 +230,7 @@ class ParquetTable(Table):
         path: Path,
         label: str | int | None = None,
         features: Sequence[str | int] | None = None,
-        dtype: npt.DTypeLike = np.float32,
+        dtype: npt.DTypeLike | None = None,
     ) -> None:
         parquet = pyarrow_part("parquet")
         files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
@@ -221,10 +251,10 @@ class ParquetTable(Table):
                 counts.append(described.row_group(number).num_rows)
         assert names is not None
         self._columns = Columns(path, names, label, features)
-        self._dtype = np.dtype(dtype)
+        self._dtype = None if dtype is None else np.dtype(dtype)
         super().__init__(path, counts, (path.absolute(), label, features, dtype))
 
-    def _parse(self, number: int) -> Batch:
+    def _parse(self, number: int, dtype: np.dtype[Any]) -> Batch:
         parquet = pyarrow_part("parquet")
         file, group = self._places[number]
         names = list(self._columns.features)
@@ -235,7 +265,7 @@ class ParquetTable(Table):
             with parquet.ParquetFile(file) as opened:
                 return opened.read_row_group(group, columns=names, use_threads=False)
 
-        return self._columns.batch(_readable(file, read), self._dtype)
+        return self._columns.batch(_readable(file, read), dtype)
 
 
 class Columns:

@@ -2,7 +2,8 @@
 
 The statistics are for each cluster the sums of u^m x and u^m, where u is the degree, and for all
 clusters together the sum of u^m |x|^2. The objective, the sum of u^m d^2 with the distances d, follows
-from them for any centres. *No visit and no M-step makes it larger* (FSP's Theorem 2).
+from them for any centres. *No visit and no M-step makes it larger* (FSP's Theorem 2). As for KMeans,
+points and centres are taken relative to an offset.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,7 @@ import numpy.typing as npt
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
-from polyrhythm.learn.pointwise.kmeans import (
-    above_rounding,
-    check_count,
-    mean_variance,
-    plus_plus,
-)
+from polyrhythm.learn.pointwise.kmeans import above_rounding, first_centers
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 
 
@@ -37,23 +33,20 @@ class FuzzyCMeansAlgorithm(Algorithm):
         self.sample_points = max(10_000, 100 * k)
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
-        check_count(self.k, len(sample))
-        return {
-            "centers": plus_plus(sample.x, self.k, rng, sample.weight),
-            "variance": mean_variance(sample),
-        }
+        return first_centers(self.k, sample, rng)
 
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
         k, d = parameter["centers"].shape
         return {"sum": (k, d), "count": (k,), "square": ()}
 
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
-        x, centers = batch.x, parameter["centers"]
+        x, centers = batch.x, parameter["centers"] - parameter["offset"]
+        offset = parameter["offset"].astype(x.dtype) if parameter["offset"].any() else None
         layout = self.layout(parameter)
         rows = block_rows(x.shape[1] * x.itemsize + 2 * x.itemsize * self.k)
 
         def work(total: Arrays, block: slice) -> None:
-            points = x[block]
+            points = x[block] if offset is None else x[block] - offset
             norms, degree = degrees(points, centers, self.m)
             if self.m == 2.0:
                 powered = np.multiply(degree, degree, out=degree)
@@ -71,12 +64,12 @@ class FuzzyCMeansAlgorithm(Algorithm):
         count = statistics["count"]
         centers = old["centers"].copy()
         filled = above_rounding(count)
-        centers[filled] = statistics["sum"][filled] / count[filled, None]
-        return {"centers": centers, "variance": old["variance"]}
+        centers[filled] = statistics["sum"][filled] / count[filled, None] + old["offset"]
+        return {**old, "centers": centers}
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
         """The sum of u^m d^2 over all points and clusters, with the degrees u of the last visits."""
-        centers = parameter["centers"]
+        centers = parameter["centers"] - parameter["offset"]
         found = float(statistics["square"]) - 2.0 * float(np.vdot(statistics["sum"], centers))
         return max(0.0, found + float(statistics["count"] @ (centers * centers).sum(1)))
 

@@ -5,6 +5,9 @@ cluster (`drift.py`). Points that cannot change their cluster are skipped. Only 
 another cluster change the statistics. Their summands are computed in float64, so nearly nothing is
 left of a point that is subtracted again. *Whether a cluster has points is decided by the number of
 its points, which is exact, and not by the sum of their weights.* Points with weight 0 do not count.
+
+Squared distances lose digits far from the origin. So the parameters have an offset, which is subtracted
+from the points and the centres before anything is computed. The statistics are those of the differences.
 """
 
 from collections.abc import Mapping
@@ -52,11 +55,7 @@ class KMeansAlgorithm(Algorithm):
         self._kept: tuple[Drifted, Nearest, np.dtype[Any]] | None = None
 
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
-        check_count(self.k, len(sample))
-        return {
-            "centers": plus_plus(sample.x, self.k, rng, sample.weight),
-            "variance": mean_variance(sample),
-        }
+        return first_centers(self.k, sample, rng)
 
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
         k, d = parameter["centers"].shape
@@ -78,7 +77,8 @@ class KMeansAlgorithm(Algorithm):
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x = np.asarray(batch.x)
         label, bound, square = memory["label"], memory["bound"], memory["square"]
-        drifted, nearest = self._at(parameter["centers"], x.dtype)
+        drifted, nearest = self._at(parameter["centers"] - parameter["offset"], x.dtype)
+        offset = parameter["offset"].astype(x.dtype) if parameter["offset"].any() else None
         new = bool((label < 0).any())
         left = np.flatnonzero(~(bound > np.take(drifted.limit, label, mode="clip")))
         dense = len(left) > _DENSE * len(x)
@@ -95,6 +95,8 @@ class KMeansAlgorithm(Algorithm):
             # `take` is faster, but copies all rows first if `x` has only some columns of a wider
             # array
             points = x.take(at, axis=0) if x.flags.c_contiguous and not dense else x[at]
+            if offset is not None:
+                points = points - offset
             old = label[at]
             weight = None if batch.weight is None else batch.weight[at]
             found = nearest.moved(points, None if new else old, scratch)
@@ -123,9 +125,9 @@ class KMeansAlgorithm(Algorithm):
         return total
 
     def _at(self, centers: Array, dtype: np.dtype[Any]) -> tuple[Drifted, Nearest]:
-        """The drift of the clusters at these centres, and the object that finds the nearest of these
-        centres. Both are kept for the next call, because a worker visits many chunks with the same
-        centres."""
+        """The drift of the clusters at these centres (relative to the offset), and the object that finds
+        the nearest of them. Both are kept for the next call, because a worker visits many chunks with
+        the same centres."""
         drifted, kept = self._drift.to(centers), self._kept
         if kept is None or kept[0] is not drifted or kept[2] != dtype:
             kept = self._kept = (drifted, Nearest(centers, dtype), dtype)
@@ -135,21 +137,21 @@ class KMeansAlgorithm(Algorithm):
         count = statistics["count"]
         filled = (statistics["points"] > 0.0) & above_rounding(count)
         centers = old["centers"].copy()
-        centers[filled] = statistics["sum"][filled] / count[filled, None]
-        return {"centers": centers, "variance": old["variance"]}
+        centers[filled] = statistics["sum"][filled] / count[filled, None] + old["offset"]
+        return {**old, "centers": centers}
 
     def repair(self, statistics: Arrays, new: Arrays) -> Arrays:
         """Move the centres of clusters without points. *As long as some points were not visited, a
         cluster without points may be theirs, and its centre stays where it is.*"""
         if (statistics["points"] > 0.0).all():
             return new
-        centers = new["centers"].copy()
-        _fill(centers, statistics)
-        return {**new, "centers": centers}
+        offset = new["offset"]
+        return {**new, "centers": _filled(new["centers"] - offset, statistics) + offset}
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
         """The sum of the squared distances of the points to the centres of their clusters."""
-        return float(max(0.0, spread(statistics, parameter["centers"]).sum()))
+        centers = parameter["centers"] - parameter["offset"]
+        return float(max(0.0, spread(statistics, centers).sum()))
 
     def terminated(self, check: Check) -> bool:
         moved = float(((check.new["centers"] - check.old["centers"]) ** 2).sum())
@@ -170,6 +172,42 @@ def above_rounding(weight: Array, least: float = _ROUNDING) -> npt.NDArray[np.bo
 def check_count(k: int, points: int) -> None:
     if points < k:
         raise UsageError(f"k is {k}, and there are only {points} points: give a smaller k")
+
+
+_FAR = 100.0
+
+
+def offset_of(x: npt.NDArray[Any]) -> Array:
+    """What is subtracted from points before their distances are computed: their mean if they lie far
+    from the origin compared with their spread, otherwise zeros, because a subtraction costs time."""
+    part = x[:: max(1, len(x) // 1000)].astype(np.float64)
+    mean: Array = part.mean(0)
+    if float((mean**2).sum()) <= _FAR * float(part.var(0).sum()):
+        return np.zeros_like(mean)
+    return rounded(mean)
+
+
+def rounded(offset: Array) -> Array:
+    """Round to a number of digits that float32 has too, so that points of float32 and of float64 are
+    shifted by the same numbers."""
+    fraction, exponent = np.frexp(offset)
+    found: Array = np.ldexp(np.round(fraction * 2.0**20), exponent - 20)
+    return found
+
+
+def first_centers(k: int, sample: Batch, rng: np.random.Generator) -> Arrays:
+    """First parameters with centres that k-means++ has chosen."""
+    check_count(k, len(sample))
+    offset = offset_of(sample.x)
+    near = sample.x - offset.astype(sample.x.dtype) if offset.any() else sample.x
+    return given_centers(plus_plus(near, k, rng, sample.weight) + offset, sample, offset)
+
+
+def given_centers(centers: Array, sample: Batch, offset: Array | None = None) -> Arrays:
+    """First parameters with these centres. `sample`: some of the points, which decide the offset and the
+    tolerance."""
+    offset = offset_of(sample.x) if offset is None else offset
+    return {"centers": centers, "variance": mean_variance(sample), "offset": offset}
 
 
 def mean_variance(points: Batch) -> Array:
@@ -224,7 +262,8 @@ def _squared(x: npt.NDArray[Any], norms: Array, centers: npt.NDArray[Any]) -> Ar
 
 
 def spread(statistics: Arrays, centers: Array) -> Array:
-    """For each cluster the sum of the squared distances of its points to `centers`."""
+    """For each cluster the sum of the squared distances of its points to `centers`, which are relative
+    to the offset."""
     product = np.einsum("kd,kd->k", statistics["sum"], centers)
     norms = np.einsum("kd,kd->k", centers, centers)
     found: Array = statistics["square"] - 2.0 * product + statistics["count"] * norms
@@ -309,17 +348,20 @@ _TOGETHER = 4_096
 move then has a number for each cluster."""
 
 
-def _fill(centers: Array, statistics: Arrays) -> None:
+def _filled(centers: Array, statistics: Arrays) -> Array:
     """Give a cluster without points a new centre, near the cluster with the largest spread: that
-    cluster is divided. The direction is the same on every worker."""
+    cluster is divided. The direction is the same on every worker. The centres are relative to the
+    offset."""
+    centers = centers.copy()
     count = statistics["count"]
     filled = statistics["points"] > 0.0
     left = np.where(filled & above_rounding(count), spread(statistics, centers), 0.0)
     for empty in np.flatnonzero(~filled):
         widest = int(left.argmax())
         if left[widest] <= 0.0:
-            return
+            break
         direction = np.random.default_rng(int(empty)).standard_normal(centers.shape[1])
         direction *= 0.1 * np.sqrt(left[widest] / count[widest]) / np.linalg.norm(direction)
         centers[empty] = centers[widest] + direction
         left[widest] /= 2.0
+    return centers

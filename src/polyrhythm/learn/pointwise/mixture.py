@@ -21,7 +21,12 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
 from polyrhythm.learn.pointwise.fuzzy import add_up
-from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, above_rounding, check_count
+from polyrhythm.learn.pointwise.kmeans import (
+    KMeansAlgorithm,
+    above_rounding,
+    check_count,
+    rounded,
+)
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 from polyrhythm.learn.pointwise.local import fit_local
 
@@ -58,7 +63,7 @@ class GaussianMixtureAlgorithm(Algorithm):
         """Divide the sample by KMeans, and compute the parameters of these parts."""
         check_count(self.k, len(sample))
         found = fit_local(KMeansAlgorithm(self.k), sample, rng=rng, max_passes=20)
-        offset: Array = np.asarray(sample.x, np.float64).mean(0)
+        offset = rounded(np.asarray(sample.x, np.float64).mean(0))
         label = found.memory["label"]
         share = (label == np.arange(self.k)[:, None]).astype(np.float64)
         points = sample.x.astype(np.float64) - offset
