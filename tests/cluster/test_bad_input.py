@@ -322,22 +322,27 @@ def file_size_limit(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize(("blocks", "words"), [(0, "cannot write to runs/"), (16, "journal.jsonl")])
-def test_a_file_size_limit_ends_the_job_with_one_line(
-    tmp_path: Path, blocks: int, words: str
-) -> None:
-    """The limit is so low that no file can be written, or that the journal is cut off in the
-    middle."""
+def with_file_size_limit(tmp_path: Path, nbytes: int, rounds: int) -> tuple[int, str, list[str]]:
     (tmp_path / "talkative.py").write_text(TALKATIVE)
-    flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--json")
+    flags = ("--rounds", rounds, "--workers", 1, "--servers", 1, "--json")
     pipe = subprocess.PIPE
-    with file_size_limit(1024 * blocks):
+    with file_size_limit(nbytes):
         train = start("train", "talkative.py", *flags, cwd=tmp_path, stdout=pipe, stderr=pipe)
     out, said = train.communicate(timeout=90)
-    assert train.returncode == 1, out
-    (line,) = said.strip().splitlines()
-    assert line.startswith("polyrhythm: cannot write ") and words in line
+    return train.returncode, out, said.strip().splitlines()
+
+
+def test_if_no_file_can_be_written_the_job_does_not_begin(tmp_path: Path) -> None:
+    status, _, (line,) = with_file_size_limit(tmp_path, 0, 1_000_000)
+    assert status == 1 and line.startswith("polyrhythm: cannot write to runs/")
     assert line.endswith("File too large")
+
+
+def test_a_job_goes_on_if_its_journal_is_cut_off_in_the_middle(tmp_path: Path) -> None:
+    status, out, (first, last) = with_file_size_limit(tmp_path, 16 << 10, 300)
+    assert status == 4 and json.loads(out)["rounds"] == 300
+    assert "journal.jsonl: File too large: training goes on" in first
+    assert last.startswith("polyrhythm: the journal is not complete: cannot write ")
 
 
 # -- machines that cannot be reached -------------------------------------------------------------

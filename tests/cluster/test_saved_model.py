@@ -212,14 +212,18 @@ def test_the_loss_of_slices_while_they_are_sent_is_one_line(
         assert "server s1 died" in command.stderr() and "Traceback" not in command.stderr()
 
 
-def test_a_folder_that_cannot_be_written_gives_one_line_and_the_job_ends(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_written_is_held_until_it_can(tmp_path: Path) -> None:
     with start(tmp_path, "--epochs", 2, "--set", "gate=1", "--quiet") as command:
         await_training(command)
-        (command.run_dir / "model.safetensors.part").mkdir()
+        part = command.run_dir / "model.safetensors.part"
+        part.mkdir()
         (tmp_path / "go").touch()
-        assert command.wait() == 1
         path = command.run_dir / "model.safetensors"
-        assert f"could not be saved: cannot write {path}: Is a directory" in command.stderr()
+        held = f"the servers hold it in memory: cannot write {path}: Is a directory"
+        wait_until(lambda: held in command.stderr(), "it is held")
+        part.rmdir()
+        assert command.wait() == 0
+        assert_equals_what_workers_had(command, saved_model(command))
         assert "Traceback" not in command.stderr()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrhythm.core.lead.progress import STOPPED
-from polyrhythm.core.model_files import choose
+from polyrhythm.core.model_files import choose, file_of, models_of
 from polyrhythm.errors import StoreError
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.history import history_of, last_metrics
@@ -71,6 +71,12 @@ class Result:
         return dict(self.summary.get("worker_failures") or {})
 
     @property
+    def unrecorded(self) -> list[str]:
+        """What the folder of the run lacks because it could not be written, for example because the
+        disk was full: a line each."""
+        return list(self.summary.get("unrecorded") or ())
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The last value of the objective and of each value that workers reported or evaluated. If
         several workers reported a metric, its value is the mean of the last report of each
@@ -91,6 +97,8 @@ class Result:
         """The parameters and buffers of the trained model, for `model.load_state_dict`. `model`:
         its name, if the job has several models. `best`: return the best model instead, which a job
         with `keep_best` keeps."""
+        if self.summary.get("model_in_store") and not best:
+            return self._from_store(model)
         there = [each.name for each in self.run.iterdir()] if self.run.is_dir() else []
         path = self.run / choose(model, there, best=best)
         if not path.is_file():
@@ -103,6 +111,16 @@ class Result:
         from safetensors.torch import load_file  # this imports torch, which takes seconds
 
         return load_file(path)
+
+    def _from_store(self, model: str | None) -> "dict[str, Tensor]":
+        """The model of a job that could not write it to the folder of the run."""
+        from safetensors.torch import load
+
+        from polyrhythm.store.objects import open_store
+
+        files = self.summary["model"].rpartition("/")[2]
+        there = [file_of(name) for name in models_of(files)] or [files]
+        return load(bytes(open_store(self._job.store).get(choose(model, there))))
 
     def __str__(self) -> str:
         """The summary that `polyrhythm train` prints."""

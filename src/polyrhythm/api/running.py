@@ -1,7 +1,6 @@
 """Runs a job: writes the files of its folder, starts its processes, shows the progress, and returns
 the result."""
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
+from polyrhythm.observe.runs import JOURNAL, RESULT, write_job, write_process, write_result
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described
 from polyrhythm.observe.summary import result as result_of_state
@@ -57,13 +56,11 @@ def run_job(
         with discarded_if_not_started(run_dir):
             run, progress = _run(spec, here, run_dir, quiet, engine, how, remote)
         summary = summary_of(run, spec, progress.state)
-        if run.failed is None:
-            with writing(run_dir):
-                write_result(run_dir, summary)
-        else:
-            # if the result cannot be written either, report only that the job has failed
-            with contextlib.suppress(OSError):
-                write_result(run_dir, summary)
+        try:
+            write_result(run_dir, summary)
+        except OSError as error:
+            fault = f"{run_dir / RESULT} cannot be written: {error.strerror}"
+            summary["unrecorded"].append(fault)
         again = _resumed(resuming, spec, run, progress)
         if again is None:
             break
@@ -113,6 +110,7 @@ def _run(
             listening=invite,
             record=progress.record,
             wanted=remote.wanted,
+            hand=progress.hand,
         )
         run = choose_engine(engine).run(requests, watch)
         progress.tick()
@@ -159,4 +157,13 @@ def summary_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]
         "failed": run.failed,
         "worker_failures": {**state.failed_workers, **run.worker_failures},
         "respawned": run.respawned,
+        "unrecorded": _unrecorded(run, state),
     }
+
+
+def _unrecorded(run: EngineRun, state: RunState) -> list[str]:
+    """What the folder of the run lacks because it could not be written, a line each."""
+    lines = [] if run.unrecorded is None else [f"the journal is not complete: {run.unrecorded}"]
+    if state.model_in_store:
+        lines.append(f"the model is in the store: {state.model}")
+    return lines

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 WORKERS_FAILED = 3
 """The exit status of a job that reached its goal although a worker failed and was not started
 again."""
+UNRECORDED = 4
+"""The exit status of a job that reached its goal although the folder of the run could not be written:
+its journal or result is not complete, or its model is in the job's store."""
 
 
 def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
     """Call `run`, print the result of the job, and end the command. If the job did not reach its
     goal, the command ends with the error, or with the status of the signal that stopped it. If the
-    goal was reached although workers failed, the command ends with a status of its own."""
+    goal was reached although workers failed, or although the folder of the run could not be written,
+    the command ends with a status of its own."""
     failure: JobFailed | None = None
     try:
         result = run()
@@ -41,6 +45,10 @@ def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
         sys.exit(128 + result.signal)
     if failure is not None:
         raise failure
+    if result.unrecorded:
+        for line in result.unrecorded:
+            typer.echo(f"polyrhythm: {shown(line)}", err=True)
+        sys.exit(UNRECORDED)
     if result.worker_failures:
         sys.exit(WORKERS_FAILED)
 

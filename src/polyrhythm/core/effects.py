@@ -22,6 +22,8 @@ from polyrhythm.wire.messages import (
 WITHOUT_PARAMETERS = "stopped-without-parameters"
 """The name of the report that the job ended while this worker was not a member, so the worker could not
 read the final parameters."""
+TRACE_ENDS = "trace-ends"
+"""The name of the report that a process can no longer write its trace."""
 
 
 class Send(Effect, frozen=True):
@@ -252,13 +254,15 @@ class CopyParameters(Effect, frozen=True):
 
 class CreateModel(Effect, frozen=True):
     """Begin a model file in the run's folder. A thread writes the slices to it as they arrive, and
-    reports each one with `SliceStored`. `last`: this is the final model of the job."""
+    reports each one with `SliceStored`. `last`: this is the final model of the job. `to_store`: write
+    it to the job's store instead, because the folder cannot be written."""
 
     number: int
     file: str
     spec: ModelSpec
     round: int
     last: bool
+    to_store: bool = False
 
 
 class CommitModel(Effect, frozen=True):

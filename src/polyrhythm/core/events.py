@@ -242,10 +242,12 @@ class ModelSaved(Event, frozen=True):
 
 
 class SavingFailed(Event, frozen=True):
-    """The model file with this number could not be written, and was removed."""
+    """The model file with this number could not be written, and was removed. `again`: a later attempt
+    may succeed, because the fault is one of the disk or of the store."""
 
     number: int
     detail: str
+    again: bool = False
 
 
 # -- the worker ---------------------------------------------------------------------------------

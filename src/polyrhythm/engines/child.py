@@ -45,6 +45,9 @@ from polyrhythm.store.checkpoints import load, read_record
 from polyrhythm.store.objects import open_store
 from polyrhythm.wire.messages import Address, JobSpec
 
+_LOOK_S = 0.5
+"""How often the lead's process attends to a journal that cannot be written."""
+
 
 class _Control:
     def __init__(self, sock: socket.socket, log: Path) -> None:
@@ -194,15 +197,17 @@ def _serve_at(
     else:
         control.watch(partial(_handle_engine, node, journal))
     # Python cannot handle a signal during a wait, so each wait is short
-    while not node.ended.wait(1.0):
-        if journal is not None and (fault := journal.fault or node.fault) is not None:
-            node.stop(at_once=True)
+    while not node.ended.wait(_LOOK_S):
+        _hand_over(journal, control)
     outcome = node.outcome
     assert outcome is not None
     if journal is not None:
-        fault = journal.fault or node.fault
-        failed = fault or (in_words(outcome.reason) if outcome.failed else None)
-        control.tell(Told(ended=in_words(outcome.reason), failed=failed, whole_job=True))
+        journal.retry(now=True)
+        _hand_over(journal, control)
+        ended = in_words(outcome.reason)
+        failed = ended if outcome.failed else None
+        unrecorded = journal.incomplete
+        control.tell(Told(ended=ended, failed=failed, whole_job=True, unrecorded=unrecorded))
     elif outcome.reason.code == "refused":
         control.tell(Told(failed=in_words(outcome.reason)))
     elif outcome.reason.code == "lead-gone":
@@ -214,6 +219,14 @@ def _serve_at(
     if journal is not None:
         journal.close()
     return int(outcome.reason.code in ("lead-gone", "lead-lost", "refused"))
+
+
+def _hand_over(journal: FileJournal | None, control: _Control) -> None:
+    """If the journal cannot be written, try again, and send its lines to the engine."""
+    if journal is not None:
+        journal.retry()
+        if (part := journal.part()) is not None:
+            control.tell(Told(journal=part))
 
 
 def _resumed(job: JobSpec) -> ResumeAsked | None:
@@ -242,6 +255,8 @@ def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJ
     except OSError as error:
         raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
     journal.note("listening", **listening_fields(request, address, indexed=indexed))
+    if journal.fault is not None:
+        raise PolyrhythmError(journal.fault)  # nothing is lost yet, so the job should not begin
     return journal
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.observe.journal import JournalPart
 from polyrhythm.wire.messages import Address
 
 
@@ -38,6 +39,8 @@ class EngineRun:
     """The number of the signal that stopped the job; 0 if none did."""
     at_once: bool = False
     """Whether a second signal ended the job at once."""
+    unrecorded: str | None = None
+    """Why lines are missing in the journal's file; None if it is complete."""
 
 
 class Wanted(Enum):
@@ -53,13 +56,15 @@ class EngineWatch:
     """What a command does while its job runs. `say` shows one line to the user. `tick` is called a
     few times a second. `listening` is called with the address of the lead. `record` adds text to
     the log of a process, and does not show it, because the user sees the text elsewhere. `wanted`
-    is called a few times a second, and says whether to stop the job."""
+    is called a few times a second, and says whether to stop the job. `hand` is called with lines of
+    the journal that are perhaps not in its file."""
 
     say: Callable[[str], None]
     tick: Callable[[], None] = lambda: None
     listening: Callable[[Address], None] = lambda address: None
     record: Callable[[str, str], None] = lambda name, text: None
     wanted: Callable[[], Wanted] = lambda: Wanted.GO_ON
+    hand: Callable[[JournalPart], None] = lambda part: None
 
 
 class Engine(Protocol):

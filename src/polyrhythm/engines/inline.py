@@ -36,6 +36,7 @@ from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import FileJournal, Journal, MemoryJournal
 from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.watch import report_in_words
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
@@ -83,21 +84,35 @@ class InlineEngine:
         job, run_dir = first.job, Path(first.run_dir)
         if len(requests) != job.servers + job.workers:
             raise UsageError("the inline engine runs all servers and workers of a job itself")
+        traces: set[str] = set()
         options = NodeOptions(
             check=first.check,
             trace_dir=run_dir if first.trace else None,
             model_dir=run_dir,
             share_data=job.share_data,
+            report=lambda note: traces.add(
+                report_in_words(note.what, ("this process",), note.fields)
+            ),
         )
         run = InlineRun(None, [])
         journal = FileJournal(run_dir / "journal.jsonl")
+
+        def tick() -> None:
+            journal.retry()
+            if (part := journal.part()) is not None:
+                watch.hand(part)
+            watch.tick()
+
         try:
             with _stdout_to_stderr():
                 devices = _devices_of(requests, watch.say)
                 main = _main_of(requests)
-                _run(job, main, options, journal, run, math.inf, watch.tick, devices)
+                _run(job, main, options, journal, run, math.inf, tick, devices)
         finally:
             journal.close()
+            tick()
+        for line in sorted(traces):
+            watch.say(line)
         for line in failure_lines({name: _traced(error) for name, error in run.errors.items()}):
             watch.say(line)
         outcome = run.outcome
@@ -106,6 +121,7 @@ class InlineEngine:
             failed=in_words(outcome.reason) if outcome is not None and outcome.failed else None,
             worker_failures={name: _how(error) for name, error in run.errors.items()},
             interrupted=run.interrupted,
+            unrecorded=journal.incomplete,
         )
 
 

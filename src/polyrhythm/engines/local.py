@@ -197,8 +197,12 @@ class LocalJob:
             self._stopping.saving = True
         if told.contributed:
             self._respawning.contributed(child.request.name)
+        if told.journal is not None:
+            self._members.hand(told.journal)
+            self._watch.hand(told.journal)
         if told.ended is not None:
             self._run.ended = told.ended
+            self._run.unrecorded = told.unrecorded
         child.over = child.over or told.whole_job
         child.orphaned = child.orphaned or told.orphaned
         if told.note is not None:

@@ -122,14 +122,34 @@ class _Log(io.FileIO):
     def __init__(self, fd: int, unfinished: _Unfinished) -> None:
         super().__init__(fd, "w", closefd=False)
         self._unfinished = unfinished
+        self._lost = 0
+        """How many bytes could not be written, for example because the disk is full, and were not
+        reported in the log yet."""
+        self._cut = False
+        """Whether the last line in the log is not finished."""
 
     def write(self, data: object) -> int:
         written = bytes(data)  # type: ignore[call-overload]
         if written:
-            with contextlib.suppress(OSError):
-                super().write(self._before(written[:1]) + written)
+            self._put(written)
             self._note(written)
         return len(written)
+
+    def _put(self, written: bytes) -> None:
+        """Write to the log. What cannot be written is lost, and a line in the log says so later."""
+        before = self._before(written[:1])
+        if self._lost:
+            line_end = "\n" if self._cut else ""
+            before = f"{line_end}… {self._lost} bytes of output are lost\n".encode()
+        data = before + written
+        nbytes = 0
+        with contextlib.suppress(OSError):
+            nbytes = super().write(data) or 0
+        if nbytes == len(data):
+            self._lost = 0
+        else:  # the disk may have had room for a part
+            self._lost += len(written) - max(0, nbytes - len(before))
+        self._cut = self._cut if not nbytes else data[nbytes - 1 : nbytes] != b"\n"
 
     def _before(self, first: bytes) -> bytes:
         line = self._unfinished

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from polyrhythm.core.effects import TRACE_ENDS
 from polyrhythm.engines.requests import ReportLine
 from polyrhythm.observe.watch import WATCH, WatchWriter, report_in_words
 
@@ -21,7 +22,8 @@ class Reports:
         self._since_s = 0.0
 
     def take(self, name: str, note: ReportLine) -> None:
-        self._watch.note(name, note.what, note.fields)
+        if note.what != TRACE_ENDS:
+            self._watch.note(name, note.what, note.fields)
         if not self._unsaid:
             self._since_s = time.monotonic()
         self._unsaid.setdefault(note.what, (note, []))[1].append(name)

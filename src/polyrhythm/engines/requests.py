@@ -7,6 +7,7 @@ import msgspec
 
 from polyrhythm.core.devices import CPU, CudaFound
 from polyrhythm.core.peers import SEAT
+from polyrhythm.observe.journal import JournalPart
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret
 
@@ -100,6 +101,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: ReportLine | None = None
     """From a child: a report while it runs. From the engine to the lead's process: a line for the
     journal."""
+    journal: JournalPart | None = None
+    """From the lead's process: lines of the journal that are perhaps not in its file."""
+    unrecorded: str | None = None
+    """From the lead's process, with `ended`: why lines are missing in the journal's file."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

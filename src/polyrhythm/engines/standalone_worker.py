@@ -85,9 +85,6 @@ def run_remote(
     except JobFailed as error:
         say(f"left: the job has ended: {error}")
         return 0
-    finally:
-        if node.fault is not None:
-            say(f"the trace of {name} ends early: {node.fault}")
     left = "the job has ended" if node.loop.stopped else in_words(DONE)
     say(f"left: {in_words(TOLD_TO_LEAVE) if node.loop.asked else left}")
     return present.status

@@ -84,6 +84,12 @@ class RunFacts:
     """Whether the job is over and its model is being written."""
     model: str | None = None
     """The path of the trained model, once it is saved."""
+    model_in_store: bool = False
+    """Whether the model was saved in the job's store, because the folder of the run could not be
+    written."""
+    held: Reason | None = None
+    """Why the servers hold the model of a job that is over; None if nothing has prevented that it is
+    saved."""
     best: dict[str, Any] | None = None
     """The line of the journal about the best model so far."""
     not_saved: Reason | None = None

@@ -5,15 +5,22 @@ that kind. The clock of a journal is the host's, or the virtual clock of a simul
 """
 
 import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import msgspec
 
 _encode = msgspec.json.Encoder().encode
+_MOST_HELD_NBYTES = 16 << 20
+"""The most bytes of lines that are held in memory while they cannot be written."""
+_TRY_EVERY_S = 1.0
+_ROUTINE = frozenset({"rounds", "waiting", "reported", "passed"})
+"""The frequent kinds of lines. If too many lines are held, these are left out first."""
 
 
 class Journal(Protocol):
@@ -33,44 +40,198 @@ class MemoryJournal:
         self.lines.append({"at_s": at_s, "what": what, **fields})
 
 
-class FileJournal:
-    """A journal on disk. *If a line cannot be written, that line and all later ones are lost, and
-    `fault` says why.* `note` never raises an error, so the owner of the journal must check
-    `fault`."""
+class JournalPart(msgspec.Struct, frozen=True):
+    """Lines of the journal for the command that runs the job. Some of them may not be in the file.
+    `at`: the size of the file before the first line that could not be written. All lines after that
+    are handed over."""
 
-    def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    at: int
+    lines: list[msgspec.Raw]
+
+
+class _HeldLines:
+    """Lines in memory, oldest first. If they need too much memory, some are left out, routine lines
+    first; the oldest line is never left out, because a part of it may be in the file."""
+
+    def __init__(self, most_nbytes: int) -> None:
+        self._most_nbytes = most_nbytes
+        self._lines: deque[tuple[str, bytes]] = deque()
+        self._nbytes = 0
+        self.left_out = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def add(self, what: str, line: bytes) -> None:
+        self._lines.append((what, line))
+        self._nbytes += len(line)
+        if self._nbytes > self._most_nbytes:
+            self._shorten()
+
+    def first(self) -> bytes:
+        return self._lines[0][1]
+
+    def pop(self) -> bytes:
+        _, line = self._lines.popleft()
+        self._nbytes -= len(line)
+        return line
+
+    def _shorten(self) -> None:
+        """Leave out the older half of the routine lines; if there is none, the older half of all
+        lines. Half, so that this is done rarely."""
+        oldest = self._lines.popleft()
+        routine = sum(what in _ROUTINE for what, _ in self._lines)
+        quota = -(-(routine or len(self._lines)) // 2)
+        kept = deque([oldest])
+        for what, line in self._lines:
+            if quota and (what in _ROUTINE or not routine):
+                quota -= 1
+                self.left_out += 1
+                self._nbytes -= len(line)
+            else:
+                kept.append((what, line))
+        self._lines = kept
+
+
+class FileJournal:
+    """A journal on disk. *`note` never raises an error. Lines that cannot be written, for example
+    because the disk is full, are held in memory, and are written as soon as that is possible.* A line
+    of kind `unwritten` says when this began. A line of kind `written-again` says when it was over,
+    and how many lines are missing because too many were held.
+
+    The command that runs the job reads the file. After the first line that could not be written, the
+    owner of the journal must hand the lines to this command (`part`)."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], int] = time.monotonic_ns,
+        most_held_nbytes: int = _MOST_HELD_NBYTES,
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.fault: str | None = None
+        """Why the newest lines are not in the file; None if they are."""
         self._path = path
-        self._file: IO[bytes] = path.open("ab")
+        self._file: IO[bytes] = path.open("ab", buffering=0)
+        self._nbytes = self._file.tell()
+        """The size of the whole lines in the file."""
+        self._torn_nbytes = 0
+        """How many bytes of the first held line are in the file."""
         self._clock = clock
         self._began_ns = clock()
         self._lock = threading.Lock()
+        self._held = _HeldLines(most_held_nbytes)
+        self._unread = _HeldLines(most_held_nbytes)
+        """The lines that are not handed over yet."""
+        self._handed_at: int | None = None
+        """The size of the file before the first line that could not be written; None if all lines
+        could be written."""
+        self._fault_since_s = 0.0
+        self._tried_s = 0.0
 
     def note(self, what: str, **fields: Any) -> None:
-        at_s = round((self._clock() - self._began_ns) / 1e9, 6)
-        line = _encode({"at_s": at_s, "what": what, **fields})
         with self._lock:
-            if self._file.closed or self.fault is not None:
+            if self._file.closed:
                 return
-            try:
-                self._file.write(line + b"\n")
-                self._file.flush()
-            except OSError as error:
-                self.fault = f"cannot write {self._path}: {error.strerror}"
+            self._add(what, fields)
+            if self.fault is None:
+                self._write()
+
+    def retry(self, *, now: bool = False) -> None:
+        """Try to write the lines that are held. Call this a few times a second; only a call with
+        `now` tries at once."""
+        with self._lock:
+            if self.fault is None or self._file.closed:
+                return
+            if now or time.monotonic() >= self._tried_s + _TRY_EVERY_S:
+                self._write()
+
+    def part(self) -> JournalPart | None:
+        """The lines for the command that runs the job since the last call; None if there are none,
+        or if every line could be written so far."""
+        with self._lock:
+            if self._handed_at is None or not self._unread:
+                return None
+            lines = []
+            while self._unread:
+                lines.append(msgspec.Raw(self._unread.pop()))
+            return JournalPart(self._handed_at, lines)
+
+    @property
+    def incomplete(self) -> str | None:
+        """Why lines are missing in the file; None if it is complete."""
+        with self._lock:
+            if self.fault is None and self._held.left_out:
+                return f"{self._held.left_out} lines are missing in {self._path}"
+            return self.fault
 
     def close(self) -> None:
+        self.retry(now=True)
         # closing the file can fail, for example because an earlier line could not be written
         with self._lock, contextlib.suppress(OSError):
             self._file.close()
+
+    def _add(self, what: str, fields: dict[str, Any]) -> None:
+        at_s = round((self._clock() - self._began_ns) / 1e9, 6)
+        line = _encode({"at_s": at_s, "what": what, **fields})
+        self._held.add(what, line + b"\n")
+        if self._handed_at is not None:
+            self._unread.add(what, line)
+
+    def _write(self) -> None:
+        """Write the held lines, until that fails."""
+        while self._held:
+            rest = self._held.first()[self._torn_nbytes :]
+            try:
+                written = self._file.write(rest)
+            except OSError as error:
+                self._tried_s = time.monotonic()
+                if self.fault is None:
+                    self._hold(f"cannot write {self._path}: {error.strerror}")
+                return
+            # the disk may have had room for a part of the line only
+            self._torn_nbytes += written
+            if written < len(rest):
+                continue
+            self._nbytes += len(self._held.pop())
+            self._torn_nbytes = 0
+            if self.fault is not None and not self._held:
+                self.fault = None
+                seconds = time.monotonic() - self._fault_since_s
+                self._add("written-again", {"seconds": seconds, "missing": self._held.left_out})
+
+    def _hold(self, fault: str) -> None:
+        """The first held line cannot be written: hold it and all that follow."""
+        self.fault = fault
+        self._fault_since_s = time.monotonic()
+        if self._handed_at is None:
+            self._handed_at = self._nbytes
+            self._unread.add("", self._held.first()[:-1])
+        self._add("unwritten", {"detail": fault})
+
+
+def whole_lines(lines: Iterable[bytes]) -> Iterator[tuple[dict[str, Any], int]]:
+    """The lines of JSON in a file, each with its number of bytes, up to a last line that is not
+    finished. A full disk or the death of the writer may have torn a line, so that the next one was
+    written behind its beginning: what is no JSON is left out."""
+    skipped = 0
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        try:
+            decoded = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            skipped += len(line)
+            continue
+        yield decoded, skipped + len(line)
+        skipped = 0
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a journal, without a last line that a crash has cut off."""
     with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield msgspec.json.decode(line)
+        for line, _ in whole_lines(file):
+            yield line
 
 
 class JournalReader:
@@ -81,19 +242,44 @@ class JournalReader:
         self._path = path
         self._file: IO[bytes] | None = None
         self._at = 0
+        self._until: int | None = None
+        """Where the next line that was handed over would begin in the file, if all lines were in it;
+        None if none was handed over."""
+        self._handed: deque[bytes] = deque()
+
+    def hand(self, part: JournalPart) -> None:
+        """Take lines of which some may not be in the file. After this call, only lines that come
+        before them are read from the file."""
+        if self._until is None:
+            self._until = part.at
+        self._handed.extend(bytes(line) for line in part.lines)
 
     def new_lines(self) -> Iterator[dict[str, Any]]:
+        yield from self._from_file()
+        while self._handed:
+            line = self._handed.popleft()
+            assert self._until is not None
+            self._until += len(line) + 1
+            # the journal may have written the line meanwhile, and it was read from the file
+            if self._until > self._at:
+                self._at = self._until
+                yield msgspec.json.decode(line)
+
+    def _from_file(self) -> Iterator[dict[str, Any]]:
+        if self._until is not None and self._at >= self._until:
+            return
         if self._file is None:
             try:
                 self._file = self._path.open("rb")
             except FileNotFoundError:
                 return  # there is no journal yet
         self._file.seek(self._at)
-        for line in self._file:
-            if not line.endswith(b"\n"):
+        before_nbytes = math.inf if self._until is None else self._until
+        for line, nbytes in whole_lines(self._file):
+            if self._at >= before_nbytes:
                 return
-            self._at += len(line)
-            yield msgspec.json.decode(line)
+            self._at += nbytes
+            yield line
 
     def __del__(self) -> None:
         if self._file is not None:

@@ -3,7 +3,7 @@ and whether an operator is stopping the job."""
 
 from pathlib import Path
 
-from polyrhythm.observe.journal import JournalReader
+from polyrhythm.observe.journal import JournalPart, JournalReader
 
 
 class Members:
@@ -15,6 +15,10 @@ class Members:
         self._stopping_for: str | None = None
         self.ended = False
         """Whether the lead has ended the job."""
+
+    def hand(self, part: JournalPart) -> None:
+        """Take lines of the journal that are perhaps not in its file."""
+        self._reader.hand(part)
 
     def present(self) -> frozenset[str]:
         """The names of the workers in the job. Workers that joined with `polyrhythm worker` are

@@ -22,7 +22,7 @@ from rich.segment import Segment
 from polyrhythm.core.text import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.advice import advise
-from polyrhythm.observe.journal import JournalReader
+from polyrhythm.observe.journal import JournalPart, JournalReader
 from polyrhythm.observe.output import Output
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.stderr import stderr_console
@@ -109,6 +109,10 @@ class ProgressDisplay:
     def record(self, name: str, text: str) -> None:
         """Add text to the log of a process, without showing it as output of the process."""
         self._output.note(name, text)
+
+    def hand(self, part: JournalPart) -> None:
+        """Take lines of the journal that are perhaps not in its file."""
+        self._reader.hand(part)
 
     def tick(self) -> None:
         """Called a few times a second while the job runs."""

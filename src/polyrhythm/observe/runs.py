@@ -26,7 +26,8 @@ from polyrhythm.observe.watch import WATCH, Suspect, read_suspects
 from polyrhythm.wire.messages import JobSpec
 
 JOURNAL = "journal.jsonl"
-_PROCESS, _RESULT, _JOB = "process.json", "result.json", "job.json"
+RESULT = "result.json"
+_PROCESS, _JOB = "process.json", "job.json"
 
 
 class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,10 +113,10 @@ def write_process(run_dir: Path) -> None:
 
 def write_result(run_dir: Path, result: dict[str, Any]) -> None:
     """Write the result of the run. The file appears whole or not at all."""
-    part = run_dir / f"{_RESULT}.part"
+    part = run_dir / f"{RESULT}.part"
     try:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-        part.replace(run_dir / _RESULT)
+        part.replace(run_dir / RESULT)
     except OSError:
         part.unlink(missing_ok=True)
         raise
@@ -169,7 +170,7 @@ def running(runs_dir: Path) -> Iterator[tuple[Path, JobSpec]]:
     """The folders of the runs that are alive on this host, each with its job."""
     for path in run_dirs(runs_dir):
         process, job = _decode(path / _PROCESS, RunProcess), _decode(path / _JOB, JobSpec)
-        if process is None or job is None or (path / _RESULT).exists():
+        if process is None or job is None or (path / RESULT).exists():
             continue
         if is_alive(process):
             yield path, job
@@ -186,7 +187,7 @@ def load_run(path: Path) -> Run:
         job=_decode(path / _JOB, JobSpec),
         state=state,
         process=process,
-        result=_decode(path / _RESULT, dict[str, Any]),
+        result=_decode(path / RESULT, dict[str, Any]),
         alive=alive,
         now_s=state.at_s + (max(0.0, time.time() - written) if alive else 0.0),
         suspects=read_suspects(path / WATCH) if alive else (),

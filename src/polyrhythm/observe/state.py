@@ -249,7 +249,10 @@ class RunState(RunFacts):
 
     def _saved(self, line: dict[str, Any]) -> None:
         self.saving = False
-        self.model = line["path"]
+        self.model, self.model_in_store = line["path"], line.get("store", False)
+
+    def _model_held(self, line: dict[str, Any]) -> None:
+        self.held = reason_of(line)
 
     def _best(self, line: dict[str, Any]) -> None:
         self.best = line
@@ -298,6 +301,7 @@ class RunState(RunFacts):
         "given-up": _given_up,
         "saving": _saving,
         "saved": _saved,
+        "model-held": _model_held,
         "best": _best,
         "not-saved": _not_saved,
         "ended": _ended,

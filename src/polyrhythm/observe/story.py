@@ -20,7 +20,15 @@ from polyrhythm.observe.reasons import (
 )
 from polyrhythm.observe.sentence import NO_WORKERS, Sentence
 from polyrhythm.observe.state import RunState, reason_of
-from polyrhythm.observe.words import counted, listed, measure, number, percent, size
+from polyrhythm.observe.words import (
+    counted,
+    duration,
+    listed,
+    measure,
+    number,
+    percent,
+    size,
+)
 from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, Reason
@@ -306,9 +314,34 @@ class Teller:
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
         return [self._say(reason, None), *self._in_all()]
 
+    def _unwritten(self, line: dict[str, Any]) -> list[Sentence]:
+        text = (
+            f"{line['detail']}: training goes on, and the journal is held in memory until it can be"
+            " written; until then status, why and story show old news, and output of workers may be"
+            " lost"
+        )
+        return [Sentence(self.state.at_s, text, NO_WORKERS, urgent=True)]
+
+    def _written_again(self, line: dict[str, Any]) -> list[Sentence]:
+        missing = line["missing"]
+        text = f"the journal is written again, after {duration(line['seconds'])}" + (
+            f"; {counted(missing, 'line')} of that time {'is' if missing == 1 else 'are'} missing"
+            if missing
+            else ""
+        )
+        return [Sentence(self.state.at_s, text, NO_WORKERS, urgent=True)]
+
     def _saved(self, line: dict[str, Any]) -> list[Sentence]:
-        text = f"the model is saved in {line['path']}, after {line['seconds']:.1f} s"
-        return [self._say(text, None)]
+        text = f"the model is saved in {line['path']}, after {duration(line['seconds'])}"
+        urgent = self.state.held is not None
+        return [replace(self._say(text, None), urgent=urgent)]
+
+    def _model_held(self, line: dict[str, Any]) -> list[Sentence]:
+        text = (
+            f"{in_words(reason_of(line))}; saving is tried every few seconds: make room, or give the"
+            " model up with Ctrl-C or 'polyrhythm stop'"
+        )
+        return [replace(self._say(text, None), urgent=True)]
 
     def _best(self, line: dict[str, Any]) -> list[Sentence]:
         best = f"{line['metric']} {measure(line['value'])}"
@@ -377,7 +410,10 @@ class Teller:
         "respawn": _respawn,
         "given-up": _respawn,
         "respawned": _respawned,
+        "unwritten": _unwritten,
+        "written-again": _written_again,
         "saved": _saved,
+        "model-held": _model_held,
         "best": _best,
         "best-not-saved": _best_not_saved,
         "not-saved": _not_saved,

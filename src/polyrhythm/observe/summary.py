@@ -83,6 +83,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "servers_left": len(state.servers),
         "servers_lost": [_loss(failover) for failover in state.failovers],
         "model": state.model,
+        "model_in_store": state.model_in_store,
         "best_model": None if state.best is None else _best(state.best),
         "no_best_model": _no_best(state, job),
         "not_saved": None if state.not_saved is None else in_words(state.not_saved),
@@ -213,6 +214,7 @@ def summary_text(
     if recorded:
         rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
     rows += _model_rows(result, run_dir)
+    rows += [f"  not recorded: {line}" for line in result.get("unrecorded", ())]
     return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
 
 
@@ -247,6 +249,8 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
         return [*rows, f"  model: not saved: {result['not_saved']}"]
     if result["model"] is None:
         return rows
+    if result["model_in_store"]:
+        return [*rows, f"  model: {result['model']}"]
     path = run_dir / Path(result["model"]).name
     if names := models_of(path.name):
         loads = [

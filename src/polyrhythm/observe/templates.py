@@ -246,6 +246,7 @@ SENTENCES = {
     " code after it",
     "not-saved": "the trained model could not be saved: {cause}",
     "not-written": "{detail}",
+    "model-held": "the trained model cannot be saved yet, and the servers hold it in memory: {detail}",
     "moved": "slices have moved to other servers meanwhile; saving is tried again",
     "no-progress": "no part of the model was written for a minute; {servers} {servers:was|were}"
     " asked for parameters",

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core.effects import WITHOUT_PARAMETERS
+from polyrhythm.core.effects import TRACE_ENDS, WITHOUT_PARAMETERS
 from polyrhythm.core.lead_watch import HEARD, SILENT
+from polyrhythm.observe.journal import whole_lines
 from polyrhythm.observe.reasons import in_words, limit_in_words
 from polyrhythm.observe.words import listed
 from polyrhythm.wire.messages.reasons import Reason
@@ -74,9 +75,7 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
         text = path.read_bytes()
     except OSError:
         return ()
-    return [
-        msgspec.json.decode(line) for line in text.splitlines(keepends=True) if line[-1:] == b"\n"
-    ]
+    return [line for line, _ in whole_lines(text.splitlines(keepends=True))]
 
 
 def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
@@ -87,6 +86,8 @@ def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) 
     if what == WITHOUT_PARAMETERS:
         why = in_words(Reason(fields["reason"], fields["fields"]))
         return f"{who}: left the training loop without the final parameters: {why}"
+    if what == TRACE_ENDS:
+        return f"{who}: the trace ends early ({fields['detail']}); training goes on"
     return (
         f"{who}: the lead has sent nothing for {fields['silent_s']:.1f} s; it is suspect after"
         f" {limit_in_words(fields)}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"

@@ -43,6 +43,8 @@ RULES = {
     " folded",
     "collecting": "every primary sends its parameters to the lead's process, which writes the model",
     "saving": "a job ends when its model is on the disk",
+    "model-held": "the lead tries every 5 s to write the model to the folder of the run, or to the"
+    " job's store",
     "rerouting": "slices are used again when every server that copies them is linked",
     "copying": "a step counts when every replica has made it too",
     "parted": "a worker that loses a server waits 5 s for new routes, and then joins again",
@@ -70,6 +72,10 @@ _REMEDIES = {
         "look for a server that is stopped: after a minute without progress the model is given up",
     ),
     "saving": ("wait for the disk; a second Ctrl-C ends the job without its model",),
+    "model-held": (
+        "make room on the disk: the model is then saved, and the job ends",
+        "or give the model up: polyrhythm stop RUN",
+    ),
     "servers": ("start the missing servers: {server}",),
     "starting": ("wait: the command of the job is starting them",),
     "failover": (

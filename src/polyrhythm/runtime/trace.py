@@ -14,11 +14,13 @@ import msgspec
 
 from polyrhythm.core import effects as effects_module
 from polyrhythm.core import events as events_module
+from polyrhythm.core.effects import TRACE_ENDS, Note
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect, Event, Machine
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import InvariantBroken, UsageError
+from polyrhythm.runtime.options import Report
 from polyrhythm.wire import messages
 from polyrhythm.wire.messages import JobSpec, Message
 
@@ -60,11 +62,13 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 class Trace:
     """Writes the origins of a process's machines, then one step per event. *Recording never raises:
-    after the first step that cannot be written, later steps are not written either, and `fault`
-    says why.*"""
+    after the first step that cannot be written, later steps are not written either, because a trace
+    with a gap cannot be replayed.*"""
 
-    def __init__(self, path: Path, origins: Sequence[Origin]) -> None:
-        self.fault: str | None = None
+    def __init__(self, path: Path, origins: Sequence[Origin], report: Report) -> None:
+        """`report` is called once, with a note, if the trace ends early."""
+        self._report = report
+        self._ended = False
         self._file = _open_fresh(path)
         self._lock = threading.Lock()
         self._put(tuple(origins))
@@ -75,7 +79,7 @@ class Trace:
     def _put(self, value: Any) -> None:
         body = _encode(value)
         with self._lock:
-            if self._file.closed or self.fault is not None:
+            if self._file.closed or self._ended:
                 return
             try:
                 self._file.write(len(body).to_bytes(4, "little") + body)
@@ -90,7 +94,9 @@ class Trace:
                 self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        self.fault = self.fault or f"cannot write {self._file.name}: {error.strerror}"
+        if not self._ended:
+            self._ended = True
+            self._report(Note(TRACE_ENDS, {"detail": str(error.strerror)}))
 
 
 def _open_fresh(path: Path) -> IO[bytes]:

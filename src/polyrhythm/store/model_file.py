@@ -11,7 +11,9 @@ import contextlib
 import errno
 import json
 import math
+import mmap
 import os
+import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from polyrhythm.core.placement.slices import ITEM_NBYTES, Layout
 from polyrhythm.errors import StoreError
+from polyrhythm.store.objects import Store
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over
 from polyrhythm.wire.messages import ModelSpec, TensorSpec
 
@@ -41,15 +44,25 @@ _ALIGN = 8
 _CHUNK_NBYTES = 1 << 24
 
 
+class CannotWrite(StoreError):
+    """The disk is full, or fails: a later attempt may succeed."""
+
+
 class ModelFile:
     """A file that is being written. Not safe for several threads."""
 
     def __init__(
-        self, path: Path, spec: ModelSpec, layout: Layout, about: Mapping[str, str] | None = None
+        self,
+        path: Path,
+        spec: ModelSpec,
+        layout: Layout,
+        about: Mapping[str, str] | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`about` is stored as metadata. The folder of the file is made if it does not exist."""
+        """`about` is stored as metadata. The folder of the file is made if it does not exist.
+        `store`: the file is made in memory, and becomes the object of this name in this store."""
         self.path = path
-        self._part = path.with_name(f"{path.name}.part")
+        self._place = _Folder(path) if store is None else _InStore(store, path.name)
         self._spec = spec
         self._layout = layout
         header, self._places = _plan(spec, about or {})
@@ -63,8 +76,7 @@ class ModelFile:
         self._ranges = _ranges(layout)
         self._fd = -1
         with self._faults():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            self._fd = self._place.open()
             _reserve(self._fd, self.nbytes)
             _write(self._fd, memoryview(header), 0)
 
@@ -84,20 +96,16 @@ class ModelFile:
         with self._faults():
             self._reorder()
             self._repeat()
-            os.fsync(self._fd)
-            _verify(self._part)
+            self._place.keep(self._fd)
             os.close(self._fd)
             self._fd = -1
-            self._part.replace(self.path)
-            _sync_folder(self.path.parent)
 
     def discard(self) -> None:
         """Remove the unfinished file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            with contextlib.suppress(OSError):  # the folder, and the file with it, may be gone
-                self._part.unlink()
+            self._place.discard()
 
     def _reorder(self) -> None:
         """Rewrite tensors with permuted strides in the order of their shape."""
@@ -127,7 +135,56 @@ class ModelFile:
             yield
         except OSError as error:
             self.discard()
-            raise StoreError(f"cannot write {self.path}: {error.strerror or error}") from None
+            words = f"cannot write {self.path}: {error.strerror or error}"
+            raise CannotWrite(words) from None
+
+
+class _Folder:
+    """An unfinished file beside its final name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part")
+
+    def open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+
+    def keep(self, fd: int) -> None:
+        os.fsync(fd)
+        _verify(self._part)
+        self._part.replace(self._path)
+        _sync_folder(self._path.parent)
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):  # the folder, and the file with it, may be gone
+            self._part.unlink()
+
+
+class _InStore:
+    """An unfinished file in memory."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def open(self) -> int:
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create("polyrhythm-model")
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+
+    def keep(self, fd: int) -> None:
+        _verify(Path(f"/dev/fd/{fd}"))
+        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as memory:
+            view = memoryview(memory)
+            try:
+                self._store.put(self._name, view)
+            finally:
+                view.release()
+
+    def discard(self) -> None:
+        pass
 
 
 def _plan(spec: ModelSpec, about: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:

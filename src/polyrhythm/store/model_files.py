@@ -10,6 +10,7 @@ from polyrhythm.core.model_files import SUFFIX, files_of
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.errors import StoreError
 from polyrhythm.store.model_file import ModelFile
+from polyrhythm.store.objects import Store
 from polyrhythm.wire.messages import ModelSpec, StateName
 
 
@@ -29,22 +30,28 @@ class ModelFiles:
     """The files that are being written. Not safe for several threads."""
 
     def __init__(
-        self, path: Path, spec: ModelSpec, layout: Layout, about: Mapping[str, str] | None = None
+        self,
+        path: Path,
+        spec: ModelSpec,
+        layout: Layout,
+        about: Mapping[str, str] | None = None,
+        store: Store | None = None,
     ) -> None:
         """`path`: the file of a job with one model. With several models, each has a file whose name
-        has the model's name too."""
+        has the model's name too. `store`: write objects of these names to this store instead."""
         names = [part.name for part in spec.parts]
         best = path.name == files_of((), best=True)
-        self.path = path.with_name(files_of(names, best=best)) if names else path
+        shown = path.with_name(files_of(names, best=best)) if names else path
+        self.path = str(shown) if store is None else store.url_of(shown.name)
         """With several models, a text that stands for all their files."""
         self._files: list[ModelFile] = []
         try:
             if not names:
-                self._files.append(ModelFile(path, spec, layout, about))
+                self._files.append(ModelFile(path, spec, layout, about, store))
             for name in names:
                 file = path.with_name(f"{path.name.removesuffix(SUFFIX)}-{name}{SUFFIX}")
                 known = {**(about or {}), "model": name}
-                self._files.append(ModelFile(file, spec_of(spec, name), layout, known))
+                self._files.append(ModelFile(file, spec_of(spec, name), layout, known, store))
         except StoreError:
             self.discard()
             raise

@@ -137,6 +137,73 @@ def test_a_fault_of_the_disk_ends_the_job_with_its_words() -> None:
     assert in_words(end.reason) == expected
 
 
+FULL = "cannot write m: No space left on device"
+
+
+def test_a_model_that_cannot_be_written_is_held_and_tried_again() -> None:
+    stage = stage_of(rounds=1)
+    end_by_goal(stage)
+    store(stage, 0, 1)
+    effects = stage.tell(ev.SavingFailed(1, FULL, again=True))
+    assert notes(effects) == ["model-held"] and not sent(effects, m.Stop)
+    assert not asked(effects) and not of(stage.tick(4), fx.CreateModel), "it rests"
+    effects = stage.tick(1.1)
+    (create,) = of(effects, fx.CreateModel)
+    assert create.number == 3 and not create.to_store and create.last
+    assert asked(effects) == {"s1": [0, 1], "s0": [2, 3]}, "the first file is gone"
+    assert not notes(stage.tell(ev.SavingFailed(3, FULL, again=True))), "it is said once"
+    assert of(stage.tick(5.1), fx.CreateModel)
+    for slice_ in range(4):
+        stage.tell(ev.SliceStored(5, slice_))
+    (end,) = of(stage.tell(ev.ModelSaved(5, "runs/run/model.safetensors", 256)), fx.End)
+    assert not end.failed and end.reason.code == "goal"
+
+
+def test_a_model_that_cannot_be_written_to_the_folder_goes_to_the_store() -> None:
+    stage = stage_of(rounds=1, store="memory://it")
+    end_by_goal(stage)
+    effects = stage.tell(ev.SavingFailed(1, FULL, again=True))
+    (create,) = of(effects, fx.CreateModel)
+    assert create.to_store and create.number == 3 and not notes(effects)
+    for slice_ in range(4):
+        stage.tell(ev.SliceStored(3, slice_))
+    effects = stage.tell(ev.ModelSaved(3, "memory://it/model.safetensors", 256))
+    assert of(effects, fx.Note)[0].fields["store"] is True and of(effects, fx.End)
+
+
+def test_the_folder_and_the_store_are_tried_in_turn() -> None:
+    stage = stage_of(rounds=1, store="memory://it")
+    end_by_goal(stage)
+    stage.tell(ev.SavingFailed(1, FULL, again=True))
+    (held,) = of(stage.tell(ev.SavingFailed(3, "the store is full")), fx.Note)
+    assert held.what == "model-held" and held.fields["fields"]["detail"] == (
+        f"{FULL} and the store is full"
+    )
+    (create,) = of(stage.tick(5.1), fx.CreateModel)
+    assert not create.to_store
+    (create,) = of(stage.tell(ev.SavingFailed(create.number, FULL, again=True)), fx.CreateModel)
+    assert create.to_store
+
+
+def test_a_stop_gives_a_held_model_up() -> None:
+    stage = stage_of(rounds=1)
+    end_by_goal(stage)
+    assert not of(stage.tell(ev.StopAsked()), fx.End), "it is being written"
+    stage.tell(ev.SavingFailed(1, FULL, again=True))
+    effects = stage.tell(ev.StopAsked())
+    assert notes(effects) == ["not-saved", "ended"]
+    (end,) = of(effects, fx.End)
+    assert end.failed and FULL in in_words(end.reason)
+
+
+def test_the_loss_of_slices_gives_a_held_model_up() -> None:
+    stage = stage_of(rounds=1)
+    end_by_goal(stage)
+    stage.tell(ev.SavingFailed(1, FULL, again=True))
+    (end,) = of(stage.closed("s1"), fx.End)
+    assert end.failed and end.reason.code == "server-died"
+
+
 def test_a_job_that_failed_keeps_its_reason_when_the_disk_fails_too() -> None:
     stage = stage_of()
     stage.closed("w0")

@@ -131,7 +131,7 @@ class KeepBest:
     def failed(self, event: ev.SavingFailed, done: int, now_ns: int, *, last: bool) -> bool:
         """A model file could not be written. Returns False if it is not the file of the best
         model."""
-        fault = self._saving.failed(event)
+        fault = self._saving.failed(event, now_ns)
         if fault is not None:
             self._note_failure(fault)
             self._copy_if_due(done, now_ns, last=last)

@@ -113,14 +113,19 @@ class Ending:
 
     def saved(self, event: ev.ModelSaved, rounds: int, now_ns: int) -> None:
         if (seconds := self._saving.saved(event, now_ns)) is not None:
-            self._outbox.note("saved", path=event.path, nbytes=event.nbytes, seconds=seconds)
+            where = {"store": True} if self._saving.to_store else {}
+            self._outbox.note(
+                "saved", path=event.path, nbytes=event.nbytes, seconds=seconds, **where
+            )
             self._end_if_written()
         elif self._best.saved(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
     def saving_failed(self, event: ev.SavingFailed, rounds: int, now_ns: int) -> None:
-        if (fault := self._saving.failed(event)) is not None:
+        if (fault := self._saving.failed(event, now_ns)) is not None:
             self._not_written(fault)
+        elif self._saving.held is not None:
+            self._operators.tell(STOP, self._saving.held)
         elif self._best.failed(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
@@ -141,6 +146,15 @@ class Ending:
         """End the job when no model file is being written any more."""
         if self.decided and not self.over and not self._saving.active and not self._best.active:
             self._end()
+
+    def give_up_held(self) -> bool:
+        """A stop is requested. If the model is held because it cannot be written, give it up. Returns
+        whether that was the case."""
+        held = self._saving.held
+        if held is None or not self._saving.active:
+            return False
+        self._not_written(self._saving.abandon(held))
+        return True
 
     def _not_written(self, fault: Reason) -> None:
         self._outbox.note("not-saved", **fault.noted())

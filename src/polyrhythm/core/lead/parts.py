@@ -87,7 +87,8 @@ def connect(job: JobSpec) -> Parts:
     progress = JobProgress(job, sharing, outbox)
     contributions = Contributions()
     named = contributions if rows and policy.traits.rounds else None
-    saving, best = Saving(routing, outbox), KeepBest(job, routing, rounds, outbox)
+    saving = Saving(routing, outbox, has_store=bool(job.store))
+    best = KeepBest(job, routing, rounds, outbox)
     return Parts(
         job=job,
         policy=policy,

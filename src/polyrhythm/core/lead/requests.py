@@ -4,7 +4,7 @@ an operator requests a checkpoint or the job's code.
 *A stop ends the job in an orderly way: every worker leaves its loop with the final parameters. It
 ends the job at once if the request says so, if round 1 has not opened, or if no member is left. If
 the engine asks for the end because the job cannot go on, the job has failed, whether or not round 1
-has opened.*
+has opened. If the job is over and its model cannot be written, a stop gives up the model.*
 """
 
 from collections.abc import Callable
@@ -46,6 +46,8 @@ class Requests:
 
     def _stop(self, by: str, now_ns: int, *, at_once: bool) -> None:
         """`by`: the operator that requested the stop; empty for a signal."""
+        if self._ending.give_up_held():
+            return
         if at_once or not self._rounds.open or not len(self._view):
             self._ending.finish(stopped(by), self._mode.done, now_ns, failed=False)
         elif not self._ending.begun and not self._stopping.asked:

@@ -4,8 +4,11 @@ folder.
 *Every primary sends the parameters of its slices to the lead's process, a few slices at a time, so
 that this process never holds a second copy of the model. Each slice is stored once. If a server is
 lost meanwhile, its replica is asked for the slices that are missing. The job ends when the file has
-its final name, or when the file cannot be written: the disk fails, slices are lost, or no slice is
-stored for a long time.*
+its final name, or when the file is given up: slices are lost, or no slice is stored for a long time.*
+
+*A full or failing disk does not end the job: the servers hold the model, and the lead tries to write
+it to the job's store, and then again and again to the folder and to the store, until that succeeds or
+a stop is requested.*
 """
 
 from polyrhythm.core import events as ev
@@ -22,39 +25,69 @@ _PATIENCE_NS = 60 * 10**9
 """If no slice is written to the model file for this long, the lead gives the file up."""
 _COMMIT_NS = 600 * 10**9
 """How long the disk may take to make the file durable."""
+_AGAIN_NS = 5 * 10**9
+"""How long the lead waits before it tries again to write a model that could not be written."""
 
 
 class Saving:
-    def __init__(self, routing: RoutingTable, outbox: LeadOutbox, first: int = 1) -> None:
+    def __init__(
+        self,
+        routing: RoutingTable,
+        outbox: LeadOutbox,
+        first: int = 1,
+        *,
+        has_store: bool = False,
+    ) -> None:
         """`first`: the number of the first file. Numbers rise in steps of two, so that two objects
-        of this class never use the same number."""
+        of this class never use the same number. `has_store`: the job has a store."""
         self._routing = routing
         self._outbox = outbox
         self.next = first
         """The number of the next file."""
         self._number = 0
         self._copied = False
+        self._has_store = has_store
+        self._file = ""
+        self._round = 0
+        self.to_store = False
+        """Whether the file is written to the job's store."""
+        self._fault = ""
+        """Why the last file could not be written to the folder of the run."""
+        self.held: Reason | None = None
+        """Why the servers hold the final model until it can be written; None if nothing has
+        prevented that."""
+        self._rests = False
+        """Whether no file is being written, because the last attempt has failed a moment ago."""
         self._missing: set[int] = set()
         self._asked: dict[int, tuple[int, int]] = {}
         """Per missing slice, the server that was asked for it, with its incarnation."""
         self._began_ns = 0
         self.active = False
         self.wake_ns: int | None = None
-        """When the lead gives the file up, unless a further slice is written before that."""
+        """When the lead gives the file up, unless a further slice is written before that. While
+        the model is held: when the lead tries again."""
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
         """Begin to write the model of this round. `copied`: training goes on, and the servers send
         copies that they have made; otherwise the job is over."""
+        self.active = True
+        self._file, self._round, self._copied = file, round_, copied
+        self._began_ns = now_ns
+        self._attempt(now_ns, to_store=False)
+
+    def _attempt(self, now_ns: int, *, to_store: bool) -> None:
         routing = self._routing
         assert routing.spec is not None
-        self.active = True
         self._number, self.next = self.next, self.next + 2
-        self._copied = copied
+        self.to_store, self._rests = to_store, False
         self._missing = set(range(len(routing.routes)))
         self._asked = {}
-        self._began_ns = now_ns
         self.wake_ns = now_ns + _PATIENCE_NS
-        self._outbox.do(CreateModel(self._number, file, routing.spec, round_, last=not copied))
+        last = not self._copied
+        create = CreateModel(
+            self._number, self._file, routing.spec, self._round, last=last, to_store=to_store
+        )
+        self._outbox.do(create)
         self.ask()
 
     def ask(self) -> None:
@@ -103,12 +136,31 @@ class Saving:
         self._over()
         return (now_ns - self._began_ns) / 1e9
 
-    def failed(self, event: ev.SavingFailed) -> Reason | None:
-        """A model file could not be written. Returns the reason; None if the file belongs to
-        another object."""
+    def failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
+        """A model file could not be written. Returns the reason if the file is given up; None if
+        the lead tries again, or if the file belongs to another object."""
         if not self.active or event.number != self._number:
             return None
-        return self._give_up(Reason("not-written", {"detail": event.detail}))
+        if self.to_store:
+            self._hold(" and ".join(filter(None, (self._fault, event.detail))), now_ns)
+            return None
+        self._fault = event.detail
+        if self._copied or not event.again:
+            return self._give_up(Reason("not-written", {"detail": event.detail}))
+        if self._has_store:
+            self._attempt(now_ns, to_store=True)
+        else:
+            self._hold(event.detail, now_ns)
+        return None
+
+    def _hold(self, detail: str, now_ns: int) -> None:
+        """Neither the folder nor the store can be written: try again later. Until then, the servers
+        hold the model."""
+        before, self.held = self.held, Reason("model-held", {"detail": detail})
+        if self.held != before:
+            self._outbox.note("model-held", **self.held.noted())
+        self._missing, self._asked, self._rests = set(), {}, True
+        self.wake_ns = now_ns + _AGAIN_NS
 
     def abandon(self, reason: Reason) -> Reason:
         """Give up the file because slices are lost."""
@@ -116,8 +168,12 @@ class Saving:
         return self._give_up(reason)
 
     def overdue(self, now_ns: int) -> Reason | None:
-        """Why the model is not saved, if there was no progress for too long; else None."""
+        """Why the model is not saved, if there was no progress for too long; else None. Tries again
+        to write a model that is held."""
         if self.wake_ns is None or now_ns < self.wake_ns:
+            return None
+        if self._rests:
+            self._attempt(now_ns, to_store=False)
             return None
         self._outbox.do(DiscardModel(self._number))
         return self._give_up(Reason("no-progress", {"servers": self._late()}))
@@ -139,6 +195,8 @@ class Saving:
         return sorted({server for server, _ in self._asked.values()})
 
     def waiting(self) -> Waiting:
+        if self._rests and self.held is not None:
+            return Waiting(self.held, self._began_ns)
         if self._missing:
             fields: dict[str, Field] = {"servers": self._late(), "left": len(self._missing)}
             return Waiting(Reason("collecting", fields), self._began_ns)

@@ -311,11 +311,6 @@ class ServerNode:
 
     # -- the end -------------------------------------------------------------------------------
 
-    @property
-    def fault(self) -> str | None:
-        """Why the trace can no longer be written; None if it can, or if there is no trace."""
-        return None if self._trace is None else self._trace.fault
-
     def stop(self, *, at_once: bool = False, failed: str = "") -> None:
         """Ask the lead to end the job, in an orderly way or `at_once`. `failed`: why the job has
         failed, if it has. If the lead runs in another process, end only this server."""
@@ -395,4 +390,4 @@ def _trace(
         Origin(machine, "lead" if machine == LEAD else "server", server, machine, job)
         for machine in machines
     ]
-    return Trace(options.trace_dir / f"{name}.trace", origins)
+    return Trace(options.trace_dir / f"{name}.trace", origins, options.report)

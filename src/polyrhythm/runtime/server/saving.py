@@ -18,7 +18,9 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.errors import LinkError, StoreError
 from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.store.model_file import CannotWrite
 from polyrhythm.store.model_files import ModelFiles
+from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire import messages as m
 
 _Work = Callable[[], None]
@@ -152,10 +154,17 @@ class ModelSaver:
             self._post(ev.SavingFailed(effect.number, "this process has no folder for models"))
             return
         about = {"job": self._job.name, "rounds": str(effect.round)}
+        store: Store | None = None
         try:
-            file = ModelFiles(self._folder / effect.file, effect.spec, layout, about)
+            if effect.to_store:
+                store = open_store(self._job.store)
+                if store.folder is not None and store.folder.resolve() == self._folder.resolve():
+                    # the lead knows already why this folder cannot be written
+                    self._post(ev.SavingFailed(effect.number, ""))
+                    return
+            file = ModelFiles(self._folder / effect.file, effect.spec, layout, about, store)
         except StoreError as error:
-            self._post(ev.SavingFailed(effect.number, str(error)))
+            self._post_fault(effect.number, error)
         else:
             self._files[effect.number] = file
 
@@ -180,11 +189,15 @@ class ModelSaver:
             self._fail(number, error)
         else:
             del self._files[number]
-            self._post(ev.ModelSaved(number, str(file.path), file.nbytes))
+            self._post(ev.ModelSaved(number, file.path, file.nbytes))
 
     def _fail(self, number: int, error: StoreError) -> None:
         self._discard(number)
-        self._post(ev.SavingFailed(number, str(error)))
+        self._post_fault(number, error)
+
+    def _post_fault(self, number: int, error: StoreError) -> None:
+        again = isinstance(error, CannotWrite)
+        self._post(ev.SavingFailed(number, str(error), again))
 
     def _discard(self, number: int) -> None:
         file = self._files.pop(number, None)

@@ -51,7 +51,7 @@ class MachineHost:
         if options.trace_dir is not None:
             origin = Origin(ME, "worker", -1, name, m.JobSpec(job=job))
             file = f"{name.replace('/', '_')}.trace"
-            self._trace = Trace(options.trace_dir / file, [origin])
+            self._trace = Trace(options.trace_dir / file, [origin], options.report)
         self._driver = Driver(
             {ME: self._machine},
             self._perform,
@@ -175,11 +175,6 @@ class MachineHost:
     def _arrange(self, effect: fx.Arrange) -> None:
         self._pushing.arrange(effect.routes)
         self._landing.arrange(effect.routes)
-
-    @property
-    def fault(self) -> str | None:
-        """Why the trace can no longer be written; None if it can, or if there is no trace."""
-        return None if self._trace is None else self._trace.fault
 
     def close(self) -> None:
         self._links.stop_reporting()
