@@ -269,6 +269,8 @@ def _work(request: ChildRequest, control: _Control) -> int:
         request.name, request.job.job, SocketDialer(request.link), _options(request, control)
     )
     with presence(node, (signal.SIGTERM,)):
+        # join before the user's code is loaded: the lead can then end a job whose code hangs there
+        job = node.join(request.lead)
         main = load_main(request.job.name) if packed is None else unpack_main(packed)
-        train(main, node, node.join(request.lead))
+        train(main, node, job)
     return 0

@@ -1,8 +1,16 @@
-"""Runs one worker in this process, without an engine, for a job on this or another host."""
+"""Runs one worker in this process, without an engine, for a job on this or another host.
+
+*If the job has ended, and the user's code does not return to its training loop, the process ends
+after a grace period, as the processes that an engine has started do. The code after the loop may go
+on.*
+"""
 
 import contextlib
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +24,7 @@ from polyrhythm.engines.accepted_code import accepted_code
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.titles import set_title
-from polyrhythm.engines.work import presence, settle_in, train
+from polyrhythm.engines.work import Presence, presence, settle_in, train
 from polyrhythm.errors import CodeMissing, JobFailed, LeadLost
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.io.local import host_identity
@@ -24,11 +32,65 @@ from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.watch import report_in_words
 from polyrhythm.runtime.net.dial import DialerFromOutside
+from polyrhythm.runtime.operator import may_run
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 from polyrhythm.wire.proof import Secret
+
+_GRACE_S = 5.0
+"""How long the user's code may go on after the lead has ended its link to this worker, before this
+process asks whether the job still runs."""
+_LOOK_EVERY_S = 1.0
+
+
+class _JobWatch:
+    """Ends this process some time after the end of the job. Use it as a context manager around the
+    user's code."""
+
+    def __init__(
+        self,
+        node: WorkerNode,
+        present: Presence,
+        may_run: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        """`may_run`: whether the job may still run."""
+        self._node = node
+        self._present = present
+        self._may_run = may_run
+        self._say = say
+        self._over = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, name="job-watch", daemon=True).start()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        name, since_s = self._node.name, time.monotonic()
+        while not self._over.wait(_LOOK_EVERY_S):
+            if not self._node.cut_off:
+                since_s = time.monotonic()
+            if time.monotonic() < since_s + _GRACE_S:
+                continue
+            if self._may_run():
+                since_s = time.monotonic()  # the lead has evicted this worker, which may rejoin
+            elif self._node.loop.stopped:
+                self._say(
+                    f"the job has ended, and the code of {name} after its training loop still runs:"
+                    " this process ends with that code, or at once after two SIGTERM or Ctrl-C"
+                )
+                return
+            elif not self._over.is_set():
+                self._say(
+                    f"left: the job has ended, and the code of {name} did not return to its training"
+                    f" loop within {_GRACE_S:g} s, so this process ends"
+                )
+                sys.stderr.flush()
+                os._exit(self._present.status or 1)
 
 
 def run_remote(
@@ -50,7 +112,8 @@ def run_remote(
     share_data: bool = False,
 ) -> int:
     """Join the job whose lead is at host:port, train, and leave. Returns the exit status of the
-    command: 0, or 128 plus the number of the signal that asked the worker to leave.
+    command: 0, or 128 plus the number of the signal that asked the worker to leave. If the user's
+    code hangs when the job has ended, the process ends with status 1.
 
     `job`: join only the job with this id. `file`: the file with the job's code on this host, if the
     user has given one. *A file that only the lead names is never run. Code that the lead sends is run
@@ -78,7 +141,11 @@ def run_remote(
                 say(f"--share-data has no effect: {why}")
             here = node.servers[0].identity == host_identity()
             torch.set_num_threads(threads or _threads_for(spec, here))
-            with code_from(spec, file, accept=accept_code) as code:
+            may_go_on = partial(may_run, host, port, name, spec.job, secret)
+            with (
+                _JobWatch(node, present, may_go_on, say),
+                code_from(spec, file, accept=accept_code) as code,
+            ):
                 train(load_main(code), node, spec, staging)
     except LeadLost as error:
         raise LeadLost(f"{name} ends: {error}") from None

@@ -97,6 +97,9 @@ class PollableLink(Link, Protocol):
     def readable(self) -> bool:
         """Whether there are unread bytes, or the peer has ended the link."""
 
+    def hung_up(self) -> bool:
+        """Whether the peer has ended the link. Bytes that it sent before may still be unread."""
+
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """The messages that were read from the socket together with earlier ones. A poller does not
         see them, so the caller takes them before it registers the link with a poller."""

@@ -39,6 +39,8 @@ _MOST_QUEUED = 2**17
 """A link with this many unsent frames is ended, because its peer sends requests and does not read
 the answers. A version has one frame per slice: even two versions of a 100 GB model have fewer
 frames."""
+_PEER_ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""The event that the peer has ended the link. Systems without POLLRDHUP report POLLHUP then."""
 _LINGER_S = 2.0
 """How long `close` waits for queued frames to be written."""
 
@@ -79,13 +81,19 @@ class StreamLink:
 
     def readable(self) -> bool:
         """Whether there are unread bytes, or the peer has ended the link."""
-        if self._carrier.pending:
-            return True
+        return bool(self._carrier.pending) or self._has_happened(select.POLLIN)
+
+    def hung_up(self) -> bool:
+        """Whether the peer has ended the link. Bytes that it sent before may still be unread."""
+        return self._has_happened(_PEER_ENDED)
+
+    def _has_happened(self, what: int) -> bool:
+        """Whether one of these events has happened on the socket; its end and errors count too."""
         fd = self._sock.fileno()
         if fd < 0:
             return False
         poll = select.poll()
-        poll.register(fd, select.POLLIN)
+        poll.register(fd, what)
         return bool(poll.poll(0))
 
     @property

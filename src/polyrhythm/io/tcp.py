@@ -107,6 +107,17 @@ def dial_tcp(host: str, port: int, peer: str) -> StreamLink:
     return tcp_link(sock, peer)
 
 
+def no_process_listens(host: str, port: int) -> bool:
+    """Whether the machine `host` answers that no process listens on this port."""
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # the machine cannot be reached
+    return False
+
+
 def _advice(host: str) -> str:
     if is_loopback(host):
         return (

@@ -11,7 +11,7 @@ from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.recent import RecentWork
 from polyrhythm.observe.worker import ObservedWorker
-from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, Reason
+from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, UNATTACHED, Reason
 
 
 @dataclass(slots=True)
@@ -150,7 +150,8 @@ class RunFacts:
         return {
             worker.name: str(worker.left.fields.get("detail", "")) or in_words(worker.left)
             for worker in self.workers.values()
-            if worker.left is not None and worker.left.code in (FAILED, HUNG, NOT_FINITE)
+            if worker.left is not None
+            and worker.left.code in (FAILED, HUNG, UNATTACHED, NOT_FINITE)
         }
 
     def name_of(self, worker: Any) -> str:

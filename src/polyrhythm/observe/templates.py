@@ -241,6 +241,9 @@ SENTENCES = {
     "overtime": "--max-seconds was over {after_s:.0f} s ago, and nothing was folded since then: the job"
     " ends, and waits only a moment longer for {missing}",
     "hung": "its training loop did not end in the {after_s:.0f} s after --max-seconds was over",
+    "unattached": "it had not attached a model {after_s:.0f} s after it joined",
+    "not-opened": "round 1 did not open, because none of {joined:worker} had attached a model:"
+    " --start-timeout ({start_s:g} s) and --max-seconds ({limit_s:g} s) are over",
     "stopped": "stopped on request{of_operator}",
     "stopping": "the job stops; waiting for {workers:worker} to leave the training loop and to run the"
     " code after it",

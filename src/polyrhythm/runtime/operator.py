@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from polyrhythm.core.names import LEAD
 from polyrhythm.core.text import plain_reason
-from polyrhythm.errors import LinkError, Refused
+from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
-from polyrhythm.io.tcp import dial_tcp
+from polyrhythm.io.tcp import dial_tcp, no_process_listens
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.wire import messages as m
@@ -52,6 +52,28 @@ def ask_lead(
     finally:
         link.close()
         link.dispose()
+
+
+def may_run(host: str, port: int, name: str, job: str, secret: Secret) -> bool:
+    """Whether the lead of `job` may still run at host:port. False if no process listens there, or
+    one that is not this lead. While host:port cannot be reached, the lead may still run."""
+    if no_process_listens(host, port):
+        return False
+    try:
+        link = dial_tcp(host, port, LEAD)
+    except LinkError:
+        return True
+    try:
+        with patience(link):
+            hello = m.OperatorHello(name=name, job=job, digests=offers("auto", link.kind))
+            introduce(link, hello, secret)
+    except LinkEnded:
+        return True
+    except (LinkError, Refused):
+        return False
+    link.close()
+    link.dispose()
+    return True
 
 
 @contextmanager

@@ -215,3 +215,72 @@ def test_a_goal_is_not_reached_while_the_objective_is_not_finite() -> None:
     stage.folded(fold.round)
     (end,) = of(stage.tick(FOLD_S + PATIENCE_S), fx.End)
     assert end.failed and end.reason.code == "goal-not-finite"
+
+
+# -- before round 1 ------------------------------------------------------------------------------
+
+START_S = 60.0
+UNOPENED_S = START_S + LIMIT_S + PATIENCE_S
+"""How long a job waits for the opening of round 1."""
+
+
+def unopened(**job: object) -> Stage:
+    """A job that two workers have joined. They have attached no model."""
+    stage = Stage(workers=2, max_seconds=LIMIT_S, start_timeout_s=START_S, **job)
+    for worker in range(2):
+        stage.hello(f"worker-{worker}")
+    return stage
+
+
+def test_a_job_whose_workers_hang_before_they_attach_a_model_ends() -> None:
+    stage = unopened()
+    assert not of(stage.tick(UNOPENED_S - 1), fx.End)
+    effects = stage.tick(1)
+    assert left(effects) == ["worker-0 unattached", "worker-1 unattached"]
+    assert [refusal.ending for refusal in sent(effects, m.Refusal)] == [True, True]
+    (end,) = of(effects, fx.End)
+    assert end.failed and in_words(end.reason) == (
+        "round 1 did not open, because none of 2 workers had attached a model: --start-timeout"
+        " (60 s) and --max-seconds (100 s) are over"
+    )
+    assert stage.lead.wake_at() is None
+
+
+def test_a_job_that_opens_late_has_its_whole_time() -> None:
+    stage = unopened()
+    stage.tick(START_S + LIMIT_S)
+    for worker in range(2):
+        stage.attach(worker)
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    stage.folded(0)
+    assert not of(stage.tick(LIMIT_S), fx.End)
+    stage.contribute(0, 1)
+    (fold,) = sent(stage.contribute(1, 1), m.Fold, "s0")
+    assert told_to_stop(stage.folded(fold.round)) == 2, "the limit counts from the opening"
+
+
+def test_the_first_parameters_may_take_long() -> None:
+    stage = unopened()
+    stage.attach(0)
+    stage.from_servers(m.Placed)
+    assert not of(stage.tick(2 * UNOPENED_S), fx.End), "worker-0 still sends them"
+    leave(stage, 0)
+    effects = stage.tick(PATIENCE_S)
+    assert left(effects) == ["worker-1 unattached"] and of(effects, fx.End)
+
+
+def test_a_job_without_workers_waits_for_others() -> None:
+    stage = unopened(served=True)
+    for worker in range(2):
+        leave(stage, worker)
+    assert not of(stage.tick(2 * UNOPENED_S), fx.End)
+    stage.hello("worker-2")
+    assert not of(stage.tick(UNOPENED_S - 1), fx.End)
+    assert left(stage.tick(1)) == ["worker-2 unattached"]
+
+
+def test_a_job_without_a_limit_waits_for_models_without_end() -> None:
+    stage = Stage(workers=1)
+    stage.hello("worker-0")
+    assert not of(stage.tick(10**6), fx.End)

@@ -75,6 +75,7 @@ class Lifecycle:
             self._outbox.refuse(link, Reason("job-ending", {"name": name}), ending=True)
             return False
         self._opening.admitted(now_ns)
+        self._progress.goals.limit.expect(now_ns + round(self._job.start_timeout_s * 1e9))
         again = self._view.known(name)
         member = self._view.admit(name, now_ns)
         self._removals.joined(member.worker)

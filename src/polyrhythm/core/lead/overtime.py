@@ -1,5 +1,8 @@
 """The end of a job that goes on after its time limit, because workers hang in their own code.
 
+*If round 1 has not opened, because no worker has attached a model, all workers are removed, and the
+job has failed. Otherwise workers may still take the final version:*
+
 *First the job is stopped as on request: workers contribute what they have computed, the open round
 is folded without workers that contribute nothing, and every worker gets the final version. A
 worker that has the final version runs the code after its loop, and the job waits for it without a
@@ -8,18 +11,21 @@ removed, and counts as failed. The job ends when no worker is left (decision 105
 """
 
 from polyrhythm.core.lead.lifecycle import Lifecycle
+from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.progress import NOT_FINITE
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import worker_name
-from polyrhythm.wire.messages.reasons import HUNG, Field
+from polyrhythm.wire.messages.reasons import HUNG, UNATTACHED, Field
 
 
 class Overtime:
     def __init__(self, parts: Parts, mode: Mode, lifecycle: Lifecycle) -> None:
         self._mode = mode
         self._lifecycle = lifecycle
+        self._job = parts.job
+        self._rounds = parts.rounds
         self._policy = parts.policy
         self._view = parts.view
         self._outbox = parts.outbox
@@ -35,6 +41,8 @@ class Overtime:
             return
         if self._ending.decided:
             self._limit.settled()
+        elif not self._rounds.open:
+            self._end_unopened(now_ns)
         elif self._leaving:
             self._limit.settled()
             self._remove_hanging(now_ns)
@@ -43,6 +51,27 @@ class Overtime:
             self._await_leaving(now_ns)
         else:
             self._stop(now_ns)
+
+    def _end_unopened(self, now_ns: int) -> None:
+        """End the job if no worker has attached a model."""
+        if self._view.attached:
+            self._limit.wait_from(now_ns)  # its first parameters are on their way
+            return
+        self._limit.settled()
+        members = self._view.members()
+        if not members:
+            return  # the next worker that joins has the whole time again
+        for member in members:
+            after_s = (now_ns - member.since_ns) / 1e9
+            self._remove(
+                member, Reason(UNATTACHED, {"name": member.name, "after_s": after_s}), now_ns
+            )
+        limits: dict[str, Field] = {
+            "start_s": self._job.start_timeout_s,
+            "limit_s": self._job.max_seconds,
+            "joined": len(members),
+        }
+        self._ending.finish(Reason("not-opened", limits), self._mode.done, now_ns, failed=True)
 
     def _stop(self, now_ns: int) -> None:
         """The patience is over, and nothing was folded: stop the job."""
@@ -73,7 +102,10 @@ class Overtime:
         after_s = self._limit.after_s(now_ns)
         for member in [*self._view.members()]:
             if not member.loop_over and not self._ending.decided:
-                fields: dict[str, Field] = {"name": member.name, "after_s": after_s}
-                hung = Reason(HUNG, fields)
-                self._outbox.send_away(worker_name(member.worker), hung, ending=True)
-                self._lifecycle.remove(member, hung, now_ns)
+                self._remove(
+                    member, Reason(HUNG, {"name": member.name, "after_s": after_s}), now_ns
+                )
+
+    def _remove(self, member: Member, hung: Reason, now_ns: int) -> None:
+        self._outbox.send_away(worker_name(member.worker), hung, ending=True)
+        self._lifecycle.remove(member, hung, now_ns)

@@ -4,6 +4,9 @@
 job waits for `patience_ns` and then ends without one (`overtime.py`). A worker that computes at the
 limit has begun its step before the limit, so it contributes within the time of a step. The longest
 step that the job has seen is therefore part of the patience (decision 105).*
+
+The limit counts from the opening of round 1. *If round 1 does not open within the start timeout, the
+limit counts from there: a job whose workers hang before they attach a model ends too.*
 """
 
 LEAST_NS = 10 * 10**9
@@ -33,6 +36,16 @@ class TimeLimit:
     @property
     def patience_ns(self) -> int:
         return patience_ns(self._limit_ns or 0, self._longest_ns)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the lead waits for the end of the patience."""
+        return self.wake_ns is not None
+
+    def expect(self, until_ns: int) -> None:
+        """A worker has joined, and round 1 should open until this time."""
+        if self._limit_ns is not None and self._until_ns is None and not self.waits:
+            self.wait_from(until_ns + self._limit_ns)
 
     def open(self, now_ns: int) -> None:
         """Round 1 opens: the time counts from now on."""

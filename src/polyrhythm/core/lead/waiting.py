@@ -30,6 +30,7 @@ class WaitReport:
         self._rounds = parts.rounds
         self._saving = parts.saving
         self._ending = parts.ending
+        self._limit = parts.progress.goals.limit
         self._noted_ns = 0
         self._look_ns = 0
 
@@ -52,7 +53,9 @@ class WaitReport:
             seeding = Reason("seeding", {"workers": [routing.seeder]})
             return Waiting(seeding, opening.since_ns)
         gathering = Reason("gathering", {"absent": opening.missing(self._view.attached)})
-        return Waiting(gathering, opening.since_ns, opening.until_ns)
+        # when the start timeout is over, only the time limit ends the wait for the first model
+        until_ns = opening.wake_at() or self._limit.wake_ns
+        return Waiting(gathering, opening.since_ns, until_ns)
 
     def line(self, now_ns: int) -> dict[str, Any] | None:
         """The fields of a journal line if one is due."""

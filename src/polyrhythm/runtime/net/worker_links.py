@@ -77,6 +77,12 @@ class WorkerLinks:
         pollable = None if link is None else link.pollable
         return pollable is not None and pollable.readable()
 
+    def hung_up(self, peer: str) -> bool:
+        """Whether `peer` has ended its link, and the user's thread has not noticed that yet."""
+        link = self._peers.get(peer)
+        pollable = None if link is None else link.pollable
+        return pollable is not None and pollable.hung_up()
+
     @property
     def idle_ns(self) -> int:
         """The total time spent on waiting for messages and on connecting."""

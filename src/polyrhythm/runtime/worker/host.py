@@ -176,6 +176,12 @@ class MachineHost:
         self._pushing.arrange(effect.routes)
         self._landing.arrange(effect.routes)
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether the lead has ended its link to this worker, and the user's code, which runs, has
+        not noticed that yet."""
+        return self._links.hung_up(LEAD)
+
     def close(self) -> None:
         self._links.stop_reporting()
         if self.points is not None:

@@ -67,6 +67,11 @@ HUNG = "hung"
 job ended."""
 
 
+UNATTACHED = "unattached"
+"""The code of a reason why a worker is removed from the job: it had not attached a model when the
+time for that was over."""
+
+
 NO_STEP = "no-step"
 """The code of a reason why a worker leaves a contribution out: the user's code has made no step."""
 
