@@ -94,9 +94,35 @@ STATISTICS: tuple[Mutant, ...] = (
         "m-steps-without-a-dead-workers-points",
         "Parameters are computed from a sum that lacks all points of a worker that has died.",
         "core:MStepHold.decide",
-        "found.missing <= MOST_MISSING * found.points",
-        "True",
+        "self._was_whole or whole",
+        "False",
         f"{_HELD}[400-bsp]",
+    ),
+    mutant(
+        "m-steps-without-a-few-points",
+        "Parameters are computed from a sum that lacks points that have moved.",
+        "learn:MStep.version_came",
+        "whole_only and not whole",
+        "whole_only and counted < 0.5 * self._points",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_a_version_that_lacks_points_changes_no_parameters_and_has_no_objective",
+    ),
+    mutant(
+        "objective-of-new-parameters-ends-mixtures",
+        "A mixture compares the objective after two M-steps, so it ends earlier than scikit-learn's.",
+        "learn:GaussianMixtureAlgorithm.terminated",
+        "check.gain_before",
+        "check.gain",
+        "tests/learn/pointwise/test_mixture.py"
+        "::test_the_result_is_scikit_learns_from_the_same_start",
+    ),
+    mutant(
+        "entropy-without-weights",
+        "The entropy of a weighted point counts once, whatever its weight.",
+        "learn:shares_and_entropy",
+        "spread *= weight",
+        "pass",
+        "tests/learn/pointwise/test_mixture.py::test_the_objective_is_that_of_equation_2",
     ),
     mutant(
         "points-of-the-dead-count-as-present",

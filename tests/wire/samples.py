@@ -111,7 +111,7 @@ def messages() -> list[m.Message]:
         m.Folded(**IDENTITY),
         m.Release(
             torn=True,
-            held=True,
+            whole_only=True,
             **IDENTITY,
             pushed=False,
             stop=True,

@@ -352,7 +352,7 @@ class Resume(Effect, frozen=True):
     points: int = 0
     anew: bool = False
     torn: bool = False
-    held: bool = False
+    whole_only: bool = False
     progress: Progress = Progress()
     rank: int = -1
 

@@ -18,15 +18,16 @@ def decide(hold: MStepHold, *versions: tuple[int, int]) -> list[str]:
 
 def test_the_beginning_of_a_job_is_not_held() -> None:
     hold = MStepHold()
-    assert decide(hold, (100, 0), (80, 20), (40, 60), (6, 94), (60, 110)) == [""] * 5
-    assert not hold.held
+    assert decide(hold, (100, 0), (80, 20), (40, 60), (1, 94), (60, 110)) == [""] * 5
+    assert not hold.whole_only
+    decide(hold, (0, 120))
+    assert hold.whole_only
 
 
-def test_m_steps_are_held_until_nearly_all_points_are_back() -> None:
+def test_m_steps_are_held_until_all_points_are_back() -> None:
     hold = MStepHold()
-    changes = decide(hold, (0, 100), (25, 120), (10, 140), (2, 160), (1, 170), (0, 180))
-    assert changes == ["", "m-steps-held", "", "", "m-steps-resumed", ""]
-    assert not hold.held
+    changes = decide(hold, (0, 100), (25, 120), (10, 140), (2, 160), (1, 170), (0, 180), (0, 190))
+    assert changes == ["", "m-steps-held", "", "", "", "m-steps-resumed", ""]
 
 
 def test_the_reasons_have_the_numbers() -> None:
@@ -34,25 +35,27 @@ def test_the_reasons_have_the_numbers() -> None:
     decide(hold, (0, 100))
     held = hold.decide(SummedPoints(100, 25, 120))
     assert held is not None and held.fields == {"absent": 25, "points": 100}
-    assert hold.held
+    assert hold.whole_only
     decide(hold, (5, 140))
     ended = hold.decide(SummedPoints(100, 0, 150))
     assert ended is not None
     assert ended.fields == {"absent": 0, "points": 100, "versions": 2, "passes": 2}
 
 
-def test_a_few_points_that_move_hold_nothing() -> None:
+def test_a_hold_for_a_few_points_is_not_told() -> None:
     hold = MStepHold()
-    assert decide(hold, (0, 100), (5, 110), (3, 120), (5, 130)) == [""] * 4
+    assert decide(hold, (0, 100), (5, 110), (3, 120), (0, 130), (1, 140)) == [""] * 5
+    assert hold.whole_only
+    assert decide(hold, (6, 150), (5, 160), (0, 170)) == ["m-steps-held", "", "m-steps-resumed"]
 
 
 def test_a_hold_ends_after_two_passes_and_does_not_begin_again_without_the_points() -> None:
     hold = MStepHold()
     assert decide(hold, (0, 100), (25, 120), (20, 319)) == ["", "m-steps-held", ""]
-    assert hold.held
-    assert decide(hold, (20, 320), (25, 330)) == ["m-steps-without", ""]
-    assert not hold.held
-    assert decide(hold, (1, 400), (6, 420)) == ["", "m-steps-held"], "the points had come back"
+    assert hold.whole_only
+    assert decide(hold, (20, 320), (25, 330), (1, 400)) == ["m-steps-without", "", ""]
+    assert not hold.whole_only
+    assert decide(hold, (0, 410), (6, 420)) == ["", "m-steps-held"], "the points had come back"
 
 
 def test_deaths_one_after_the_other_do_not_hold_for_longer() -> None:
@@ -65,12 +68,6 @@ def test_deaths_one_after_the_other_do_not_hold_for_longer() -> None:
 def test_a_job_without_a_data_set_is_not_held() -> None:
     hold = MStepHold()
     assert [hold.decide(SummedPoints(0, 0, visited)) for visited in (0, 5)] == [None, None]
-
-
-def test_a_single_missing_worker_of_a_large_job_holds_nothing() -> None:
-    hold = MStepHold()
-    assert hold.decide(SummedPoints(64_000, 0, 64_000)) is None
-    assert hold.decide(SummedPoints(64_000, 1_000, 70_000)) is None
 
 
 def plan_of(*members: tuple[int, int]) -> DataPlan:

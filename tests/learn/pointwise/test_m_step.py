@@ -34,23 +34,24 @@ def test_a_torn_version_changes_no_parameters() -> None:
     assert not np.array_equal(step.parameter["centers"], first["centers"])
 
 
-def test_a_held_version_changes_no_parameters_and_has_no_objective() -> None:
+def test_a_version_that_lacks_points_changes_no_parameters_and_has_no_objective() -> None:
     algorithm = KMeansAlgorithm(4)
     first, found = visited(algorithm)
     step = MStep(algorithm, first, POINTS, 0)
     row = step.tensors[0].numpy()
     row[0], row[COUNTS:] = POINTS, found
-    step.version_came(1, anew=False, final=False)
+    step.version_came(1, anew=False, final=False, whole_only=True)
     before = step.parameter["centers"].copy()
+    assert not np.array_equal(before, first["centers"]), "the sum is whole"
     assert step.objective is not None
     row[0], row[COUNTS:] = POINTS - 20, found / 2
-    step.version_came(2, anew=False, final=False, held=True)
+    step.version_came(2, anew=False, final=False, whole_only=True)
     assert np.array_equal(step.parameter["centers"], before)
     assert step.objective is None, "a target must not compare it with that of the last version"
     assert step.unsent, "the servers must get these parameters as those of this version"
     joined = MStep(algorithm, first, POINTS, 0)
     joined.tensors[0][:] = step.tensors[0]
-    joined.version_came(2, anew=True, final=False, held=True)
+    joined.version_came(2, anew=True, final=False, whole_only=True)
     assert np.array_equal(joined.parameter["centers"], first["centers"]), "those of the servers"
 
 

@@ -130,11 +130,12 @@ class ByRounds:
         self._note_share(rounds.share)
 
     def _decide_m_steps(self) -> None:
-        """Kind statistics: decide whether workers compute parameters from the version of this fold."""
+        """Kind statistics: decide whether workers compute parameters from the version of this fold if it
+        lacks points."""
         missing = self._sharing.missing(self._rounds.enlisted)
         found = SummedPoints(self._sharing.points, missing, self._progress.visited)
         change = self._hold.decide(found)
-        self._folds.hold(self._hold.held, change)
+        self._folds.hold(self._hold.whole_only, change)
 
     def _note_share(self, share: float) -> None:
         """Write to the journal that folds now make a smaller share of a full step, because more

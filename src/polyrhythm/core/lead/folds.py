@@ -37,7 +37,7 @@ class Folds:
         self._contributions = contributions
         self.wake_ns: int | None = None
         """The time at which the policy must be asked again, even if no event comes before it."""
-        self.holds = False
+        self._whole_only = False
         """Kind statistics: whether workers keep their parameters after the present version."""
         self._fold: m.Fold | None = None
         """The last `Fold` that was sent to the servers."""
@@ -58,10 +58,10 @@ class Folds:
         """Write to the journal which of the policy's parameters has changed."""
         self._outbox.note("policy", **change.noted())
 
-    def hold(self, held: bool, change: Reason | None) -> None:
-        """Kind statistics: tell workers with their releases whether to keep their parameters, and
-        write a change to the journal."""
-        self.holds = held
+    def hold(self, whole_only: bool, change: Reason | None) -> None:
+        """Kind statistics: tell workers with their releases whether to keep their parameters if points
+        are missing from the sum, and write a change to the journal."""
+        self._whole_only = whole_only
         if change is not None:
             self._outbox.note("m-steps", **change.noted())
 
@@ -145,7 +145,7 @@ class Folds:
             points=terms.points,
             probe=self._share(member, terms),
             torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
-            held=self.holds,
+            whole_only=self._whole_only,
             progress=self._progress.told(),
             rank=self._rounds.rank_of(member.worker),
         )

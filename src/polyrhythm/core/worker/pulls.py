@@ -135,7 +135,7 @@ class Pulls:
                 anew=first,
                 torn=terms.torn and terms.round == version,
                 # if the version is a later one, many points are probably missing from it too
-                held=terms.held,
+                whole_only=terms.whole_only,
                 progress=terms.progress,
                 rank=terms.rank,
             )

@@ -133,12 +133,18 @@ class MStep:
         return found
 
     def version_came(
-        self, version: int, *, anew: bool, final: bool, torn: bool = False, held: bool = False
+        self,
+        version: int,
+        *,
+        anew: bool,
+        final: bool,
+        torn: bool = False,
+        whole_only: bool = False,
     ) -> None:
         """The worker has a new version: take the parameters of the servers if they are newer than
         its own, and make the M-step. `anew`: the worker has just joined. `final`: the job has ended.
         `torn`: some numbers of the sum may lack a contribution that others contain, so no M-step is
-        made. `held`: no M-step is made, because many points are missing from the sum."""
+        made. `whole_only`: if the sum lacks points, no M-step is made."""
         row = self.tensors[0].numpy()
         self._take(version, anew=anew)
         counted = float(row[0])
@@ -150,6 +156,8 @@ class MStep:
         if self._final or (final and self._rounds):
             return  # make no M-step, because the servers have the parameters of the last M-step
         resumes = self._resumed > 0 and not self._begun and counted < self._points
+        whole = counted >= self._points
+        held = whole_only and not whole
         keeps = resumes or torn or held
         if counted < 1 or keeps:
             self._version = version
@@ -157,7 +165,6 @@ class MStep:
             self.objective = None if held else self.objective
             return
         statistics = self._statistics.views(row[COUNTS:].copy())
-        whole = counted >= self._points
         due = whole and generations >= self._due
         before = self._algorithm.objective(statistics, self.parameter) if due else None
         new = self._algorithm.update_parameter(statistics, self.parameter)

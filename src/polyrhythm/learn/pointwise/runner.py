@@ -270,7 +270,11 @@ class _Loop:
         final = self._loop.stopped
         terms = self._loop.terms
         self._m_step.version_came(
-            self._loop.version, anew=anew, final=final, torn=terms.torn, held=terms.held
+            self._loop.version,
+            anew=anew,
+            final=final,
+            torn=terms.torn,
+            whole_only=terms.whole_only,
         )
         if passes > before:
             self._end_pass(passes)

@@ -133,9 +133,9 @@ class Release(Message, frozen=True, kw_only=True):
     torn: bool = False
     """Kind statistics: whether this version may contain a contribution in some slices but not in
     others. If so, no parameters are computed from this version."""
-    held: bool = False
-    """Kind statistics: whether many points are missing from the sum of this version. If so, no
-    parameters are computed from this version."""
+    whole_only: bool = False
+    """Kind statistics: if points are missing from the sum of this version, no parameters are computed
+    from it."""
     progress: Progress = Progress()
     rank: Count = -1
     """The rank of the worker among the members of the view, by worker number; -1 if it is not a
