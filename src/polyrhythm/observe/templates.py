@@ -184,6 +184,8 @@ SENTENCES = {
     "data-replaced-partly": "{name} is back with a new data set of {points:point} (before: {before});"
     " {kept} of its old points, which it has shared, stay with other workers, and no pass includes the"
     " rest of them any more",
+    "data-not-back": "{name} has not announced its data set of {points:point} again since the job"
+    " resumed: passes do not wait for it any longer, and the job has {total:point}",
     "data-back": "{name} is back with its {points:point}, and passes include them again: the job now has"
     " {total:point}",
     "data-partly-back": "{name} is back with its {all:point}: passes again include the {points} that"

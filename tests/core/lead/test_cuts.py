@@ -256,17 +256,17 @@ RECORD = Record(
 
 
 class Resumed(Stage):
-    """A lead that resumes from `RECORD`."""
+    """A lead that resumes from a record."""
 
-    def __init__(self, **job: Any) -> None:
-        self._asked = False
+    def __init__(self, record: Record = RECORD, **job: Any) -> None:
+        self._asked, self._record = False, record
         resumed = {"resume": "s", "resume_number": 7, "resume_round": 40, "checkpoints": 7}
         super().__init__(**{"workers": 2, "servers": 2, "store": "s", **resumed, **job})
 
     def server(self, number: int, **fields: Any) -> list[Effect]:
         if not self._asked:
             self._asked = True
-            self.tell(ev.ResumeAsked(RECORD, spec((64,))))
+            self.tell(ev.ResumeAsked(self._record, spec((64,))))
         return super().server(number, **fields)
 
 

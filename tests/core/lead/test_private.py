@@ -3,9 +3,14 @@ include."""
 
 import pytest
 
+from polyrhythm.core import effects as fx
 from polyrhythm.core.lead.private import PrivatePlan
-from polyrhythm.core.record import Record
+from polyrhythm.core.record import Record, RecordedChunk
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import ChunkProgress
+from tests.core.lead.test_cuts import Resumed
+from tests.core.stage import of
 
 A, B, B_AGAIN = (0, 1), (1, 2), (1, 5)
 
@@ -179,3 +184,33 @@ def test_a_resumed_job_does_not_wait_for_the_data_of_workers_that_are_not_there(
     found = resumed_by_the_first()
     found.expect(["a"])
     assert found.passes == 4 and found.done
+
+
+def test_passes_do_not_wait_without_end_for_a_worker_that_was_there_before() -> None:
+    found = resumed_by_the_first()
+    found.expect(["a", "b"])
+    assert found.passes == 1
+    found.stop_waiting()
+    assert found.passes == 4 and found.done
+    assert in_words(found.news[-1]) == (
+        "b has not announced its data set of 60 points again since the job resumed: passes do not"
+        " wait for it any longer, and the job has 40 points"
+    )
+    found.enrol("b", B, 60, 1)
+    found.check()
+    assert {chunk.passes for chunk in found.lease(B).chunks} <= {4} and found.passes == 4
+
+
+def test_a_resumed_job_waits_for_data_sets_as_long_as_for_its_start() -> None:
+    """worker-1 joins and takes part, but does not announce its data set."""
+    chunks = (RecordedChunk(0, 40, 4, 0, "worker-0"), RecordedChunk(40, 100, 1, 0, "worker-1"))
+    record = Record(number=1, round=9, points=100, passes=1, chunks=chunks)
+    stage = Resumed(record, data_private=True, epochs=4, start_timeout_s=30.0).begin()
+    stage.tell(m.Enrol(**stage.who(0), points=40, batch=4))
+    assert stage.lead._sharing.passes == 1
+    assert not of(stage.tick(29), fx.Note)
+    (note,) = of(stage.tick(1), fx.Note)
+    assert (note.what, note.fields["reason"]) == ("data-set", "data-not-back")
+    assert note.fields["fields"]["name"] == "worker-1"
+    assert stage.lead._sharing.passes == 4
+    assert not of(stage.tick(100), fx.Note), "it is said once"

@@ -177,6 +177,11 @@ class Counting:
             message = msgspec.structs.replace(message, fault=plain_reason(message.fault))
         self.send_leases(self._sharing.delivered(member, message, self._view), now_ns)
 
+    def stop_waiting(self, now_ns: int) -> None:
+        """Private data: do not wait any longer for workers that were there before a resume."""
+        self._sharing.stop_waiting(now_ns)
+        self.note_data()
+
     def note_data(self) -> None:
         """Write to the journal whose data sets are lost, or are back."""
         for news in self._sharing.take_news():

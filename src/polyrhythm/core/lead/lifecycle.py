@@ -44,6 +44,7 @@ class Lifecycle:
         self._operators = parts.operators
         self._evaluator = parts.evaluator
         self.suspicion = Suspicion(parts.job.heartbeat_s)
+        self._start_ns = round(parts.job.start_timeout_s * 1e9)
 
     def accepts(self, worker: int, incarnation: int) -> bool:
         """Whether contributions of this worker count: it is a member, or it was removed and some
@@ -75,7 +76,7 @@ class Lifecycle:
             self._outbox.refuse(link, Reason("job-ending", {"name": name}), ending=True)
             return False
         self._opening.admitted(now_ns)
-        self._progress.goals.limit.expect(now_ns + round(self._job.start_timeout_s * 1e9))
+        self._progress.goals.limit.expect(now_ns + self._start_ns)
         again = self._view.known(name)
         member = self._view.admit(name, now_ns)
         self._removals.joined(member.worker)
@@ -143,7 +144,7 @@ class Lifecycle:
             self._view.enter(member)
             self._progress.goals.limit.entered(member.worker, now_ns)
             self._policy.on(sync.Joined(member.worker), now_ns)
-        self._sharing.expect(self._view)
+        self._sharing.opened(self._view, now_ns + self._start_ns)
         self._evaluator.choose()
         release = frozenset(member.worker for member in entering)
         first = self._job.resume_round + 1

@@ -58,7 +58,12 @@ class LeadMachine:
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
         limit = parts.progress.goals.limit
-        rare = ((self._best, job.keep_best), (self._cuts, job.store), (limit, job.max_seconds))
+        rare = (
+            (self._best, job.keep_best),
+            (self._cuts, job.store),
+            (limit, job.max_seconds),
+            (self._sharing, job.resume),
+        )
         self._timed = [part for part, used in rare if used]
         """The parts of the lead that have a deadline (`wake_ns`) and that only some jobs use."""
         self._has_store = bool(job.store)
@@ -349,6 +354,7 @@ class LeadMachine:
         if not self._ending.over:
             self._servers.suspect(now_ns)
             self._overtime.tick(now_ns)
+        self._counting.stop_waiting(now_ns)
         if self._removals.overdue(now_ns):
             self._lifecycle.end_if_deserted(now_ns)
         if self._stopping.overdue(now_ns) and not self._ending.over:

@@ -20,6 +20,7 @@ class LeadPauses:
             parts.saving,
             parts.best,
             parts.opening,
+            parts.sharing,
             cuts,
         )
         self._limit = parts.progress.goals.limit

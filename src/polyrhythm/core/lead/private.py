@@ -61,9 +61,9 @@ class PrivatePlan(DataPlan):
         """Per member, its data set."""
         self._floor = 0
         self._expected: set[_DataSet] = set()
-        """The data sets of the checkpoint whose workers may still announce them. Until then their passes
-        count: otherwise a worker that comes back first, and has made more passes than the others,
-        would end the passes of the others."""
+        """The data sets of the checkpoint whose workers may still announce them. Until then, or until
+        `stop_waiting`, their passes count: otherwise a worker that comes back first, and has made more
+        passes than the others, would end the passes of the others."""
         self._checked = 0
         """The number of points in all chunks when `check` was last called."""
         self.news: list[Reason] = []
@@ -90,6 +90,13 @@ class PrivatePlan(DataPlan):
         time."""
         if self._expected:
             self._expected = {each for each in self._expected if each.name in names}
+
+    def stop_waiting(self) -> None:
+        """The time in which workers may announce the data sets of a checkpoint is over. A worker that
+        announces its data set later continues with the present pass."""
+        for each in sorted(self._expected, key=lambda each: each.name):
+            self._tell("data-not-back", each.name, each.points, self.points)
+        self._expected = set()
 
     def enrol(
         self,

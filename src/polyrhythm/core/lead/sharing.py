@@ -62,6 +62,9 @@ class Sharing:
         self._record: Record | None = None
         """The record of the checkpoint from which the job resumes; None if the job does not resume,
         or if the record has no data set."""
+        self.wake_ns: int | None = None
+        """Private data, in a job that resumes: until when the passes wait for data sets of the
+        checkpoint; None if they do not wait."""
         self._choose, self._spare = choose, spare
         self._data = ""
         """The fingerprint of the first data set that has one."""
@@ -199,6 +202,25 @@ class Sharing:
                 self._changed |= migration.withdraw(plan, withdrawn, member.key)
                 self._changed |= plan.drop_unshared(member.key)
         return self._sent(self._lease(member.key))
+
+    def opened(self, view: View, until_ns: int) -> None:
+        """The first round opens. Data sets of a checkpoint can come back until this time."""
+        if self._private and self._record is not None:
+            self.wake_ns = until_ns
+        self.expect(view)
+
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the deadline by the time in which the lead was paused."""
+        if self.wake_ns is not None:
+            self.wake_ns += paused_ns
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """Do not wait for data sets of a checkpoint any longer, if it is time."""
+        if self.wake_ns is None or now_ns < self.wake_ns:
+            return
+        self.wake_ns = None
+        if isinstance(self._plan, PrivatePlan):
+            self._plan.stop_waiting()
 
     def expect(self, view: View) -> None:
         """Private data, in a job that resumes: from the opening of its first round on, only the data
