@@ -1,11 +1,13 @@
 """Constant buffers between processes: they are sent once in each direction, and a worker that joins
-late gets the current values of all buffers."""
+late gets the current values of all buffers. A local buffer is each worker's own from then on, and the
+model that is saved has the evaluator's."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.cluster.processes import Command, call
 
@@ -44,7 +46,12 @@ def test_a_worker_that_joins_late_gets_the_buffers_of_that_version(tmp_path: Pat
         _, words = joiner.communicate(timeout=20)
         assert joiner.returncode == 0, words
     guest = said(tmp_path, "guest")
-    version, seen, mask = guest["began"]
-    assert version > 0 and seen == version, "the buffers that it begins with"
+    version, seen, mask, mine = guest["began"]
+    assert version > 0 and seen == mine == version, "the buffers that it begins with"
     assert mask == float("-inf") and guest["intact"]
-    assert guest["ended"] == [ROUNDS, ROUNDS] == said(tmp_path, "worker-0")["ended"]
+    first = said(tmp_path, "worker-0")
+    assert guest["ended"] == [ROUNDS, ROUNDS] == first["ended"]
+    assert guest["mine"] == [mine + guest["steps"]] * 2
+    assert first["mine"] == [first["steps"]] * 2 == [ROUNDS] * 2
+    saved = load_file(command.run_dir / "model.safetensors")
+    assert saved["mine"].tolist() == first["mine"] and saved["seen"].tolist() == [ROUNDS] * 5

@@ -134,7 +134,8 @@ def counting(
         model.register_buffer("one", torch.zeros(3))
         model.register_buffer("other", torch.full((2,), 10.0))
         model.register_buffer("count", torch.zeros(2, dtype=torch.int64))
-        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.001))
+        inner = torch.optim.SGD(model.parameters(), lr=0.001)
+        optimizer = worker.attach(model, inner, buffers={"*": "mean"})
         step = 0
         while not worker.stopped:
             model(torch.ones(2, 2)).sum().backward()

@@ -36,6 +36,23 @@ LEARN: tuple[Mutant, ...] = (
         "np.random.default_rng()",
         "tests/learn/test_visits.py::test_workers_share_one_probe_sample_between_them",
     ),
+    # -- buffers -------------------------------------------------------------------------------
+    mutant(
+        "every-worker-sends-its-queue",
+        "Every worker sends its local buffers, so the saved model has those of any worker.",
+        "tensors:BufferChanges.fill",
+        "bool(self._own) and self._evaluates()",
+        "bool(self._own)",
+        "tests/learn/test_kept_buffers.py::test_only_the_worker_that_evaluates_sends_local_buffers",
+    ),
+    mutant(
+        "local-buffers-are-taken-again",
+        "A worker takes the evaluator's values of local buffers with every version.",
+        "tensors:BufferChanges._take",
+        "(place.tensor.sharing == FIRST and not self._evaluates())",
+        "not self._evaluates()",
+        "tests/learn/test_kept_buffers.py::test_a_queue_keeps_its_rows_under_every_policy",
+    ),
     # -- points --------------------------------------------------------------------------------
     mutant(
         "same-order-in-every-pass",

@@ -4,9 +4,11 @@ changes by the mean of the changes sent for it, and keeps its exact bits if no c
 import math
 from collections.abc import Sequence
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.primary import Primary
@@ -63,15 +65,15 @@ class Server:
     """The slice stores of two servers: the primary of all slices (`made`), and its replica
     (`copy`)."""
 
-    def __init__(self, sync: str) -> None:
+    def __init__(self, sync: str, spec: ModelSpec = SPEC) -> None:
         routes = (Route(0, (1,)),) * 2
         job = JobSpec(job="j", sync=sync, replicas=1, servers=1)
 
         def allocate(nbytes: int) -> Segment:
             return Segment(nbytes, shared=False)
 
-        self.copy = choose_slice_store(job)(1, SPEC, routes, 1, job, allocate)
-        self.made = choose_slice_store(job)(0, SPEC, routes, 1, job, allocate, tell=self._tell)
+        self.copy = choose_slice_store(job)(1, spec, routes, 1, job, allocate)
+        self.made = choose_slice_store(job)(0, spec, routes, 1, job, allocate, tell=self._tell)
         members = [MemberSpec(worker, 1, f"w{worker}") for worker in range(WORKERS)]
         for store in (self.made, self.copy):
             store.enlist(members)
@@ -154,4 +156,28 @@ def test_without_rounds_a_change_is_shared_with_the_workers_that_change_the_buff
                 idle.add((worker, part))
     for ours, copied, theirs in zip(server.buffers(), server.buffers(copy=True), twin, strict=True):
         assert torch.allclose(ours, theirs, equal_nan=True, atol=1e-4)
+        assert same(ours, copied)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_buffer_that_is_not_averaged_gets_the_value_that_was_sent(sync: str) -> None:
+    """Also if it was infinite or NaN before, and together with a buffer that is averaged. The replica
+    makes the same steps. A local buffer is not sent to workers that have read it before."""
+    weight, *buffers = SPEC.tensors
+    kept = [
+        structs.replace(tensor, sharing=sharing)
+        for tensor, sharing in zip(buffers, ("mean", "local", "first", "mean"), strict=True)
+    ]
+    server = Server(sync, ModelSpec((weight, *kept), SPEC.optimizer))
+    for number, changed in enumerate(({1: 5, 3: 2}, {0: 4, 1: 7}, {2: 1}), 1):
+        server.give(0, number, changed, 3.0)
+        if sync == "bsp":
+            server.made.fold(number, number % 2, 0)
+    assert server.made.news_for(0, 1) == {SLICE: (0, 2, 3)}
+    mean, local, first, other = server.buffers()
+    assert local.tolist() == [7.0] * LENGTHS[1] and first.tolist() == [1.0]
+    share = 1.0 if sync == "bsp" else 1 / WORKERS
+    assert torch.allclose(mean, torch.full((3,), 2.0 + 4.0 * share))
+    assert torch.allclose(other, torch.full((7,), 2.0 + 2.0 * share))
+    for ours, copied in zip(server.buffers(), server.buffers(copy=True), strict=True):
         assert same(ours, copied)

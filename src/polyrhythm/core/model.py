@@ -4,6 +4,7 @@ job's model."""
 import math
 
 from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
+from polyrhythm.core.sharing_of_buffers import SHARINGS
 from polyrhythm.wire.messages import ModelSpec, TensorSpec
 
 _MOST_NBYTES = 2**42
@@ -48,6 +49,9 @@ def _difference_of_tensors(mine: TensorSpec, other: TensorSpec) -> str | None:
     if mine.strides != other.strides:
         strides = f"has strides {list(other.strides)}, in the job it has {list(mine.strides)}"
         return f"{_named(other)} {strides}: give all workers the same memory_format"
+    if mine.sharing != other.sharing:
+        shared = f"is {other.sharing!r} here, in the job it is {mine.sharing!r}"
+        return f"{_named(other)} {shared}: call attach() with the same buffers= on all workers"
     return None if mine == other else f"{_named(other)} is {other}, in the job it is {mine}"
 
 
@@ -86,6 +90,8 @@ def nonsense(spec: ModelSpec) -> str | None:
         if any(size < 0 for size in tensor.shape) or len(tensor.shape) != len(tensor.strides):
             shape, strides = list(tensor.shape), list(tensor.strides)
             return f"{tensor.name!r} cannot have the shape {shape} and the strides {strides}"
+        if tensor.sharing not in SHARINGS:
+            return f"{tensor.name!r} is shared as {tensor.sharing!r}, which is not known"
         if not BUFFERS <= tensor.group < len(spec.optimizer.groups):
             return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
     if not spec.tensors:

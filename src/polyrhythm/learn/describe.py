@@ -1,14 +1,16 @@
 """Describes a torch model and its optimizer as a spec: names, shapes, dtypes, parameter groups and
 options of the optimizer. It uses no pickle."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from msgspec.structs import replace
 
 from polyrhythm.core.placement.slices import BUFFERS
+from polyrhythm.core.sharing_of_buffers import MEAN
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.buffers import sharing_of
 from polyrhythm.tensors.dtypes import NAMES
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import SPARSE_ADAM, describe_optimizer, takes_rows
@@ -23,10 +25,15 @@ from polyrhythm.wire.messages import (
 
 
 def describe(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str, *, rows: bool = True
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    kind: str,
+    *,
+    rows: bool = True,
+    buffers: Mapping[str, str] | None = None,
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
     """Return the spec, and the tensors in the same order. Tied weights occur once. `rows`: whether
-    servers accept gradients of single rows."""
+    servers accept gradients of single rows. `buffers`: see `Worker.attach`."""
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
@@ -70,8 +77,13 @@ def describe(
     else:
         spec = describe_optimizer(optimizer)
     tables = rows_of(model, optimizer, spec) if rows and KINDS[kind].steps_on_servers else set()
+    untrained = {name: tensor for name, tensor, group in named if group == BUFFERS}
+    shared = sharing_of(model, untrained, buffers)
     tensors = tuple(
-        _describe_tensor(name, tensor, group, rows=id(tensor) in tables)
+        replace(
+            _describe_tensor(name, tensor, group, rows=id(tensor) in tables),
+            sharing=shared.get(name, MEAN),
+        )
         for name, tensor, group in named
     )
     state = _state_names(model, [tensor for _, tensor, _ in named], tensors)

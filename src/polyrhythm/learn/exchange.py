@@ -3,17 +3,20 @@
 The user's code calls `step()` of the optimizer that `worker.attach` returned (`learn/attached.py`).
 """
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 
+from polyrhythm.core.sharing_of_buffers import LOCAL
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Due, Standing, choose_cadence, decide
 from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
 from polyrhythm.learn.batch_plan import BatchPlan
+from polyrhythm.learn.buffers import quoted
 from polyrhythm.learn.dropping import Dropping
 from polyrhythm.learn.left_out import SCALER_SKIPPED, LeftOut, not_made, reason_of
 from polyrhythm.learn.making import StepMaker
@@ -70,6 +73,8 @@ class Exchange:
         self._micro = MicroBatches(
             node, flat, visits, self._kind, self.cadence, several=self._several
         )
+        self._own_changed = 0
+        """How many buffers that are not averaged this worker has sent so far."""
         self._remember()
 
     def step(
@@ -323,6 +328,8 @@ class Exchange:
             self._models.forget_state()  # the optimizer's state may not be finite either
             self._abstain(named, progress, lease, stepped)
             return
+        if len(self._flat.own_changed) != self._own_changed:
+            self._say_own()
         if self._copies is not None:
             began_ns = self._copies.computed_ns(began_ns)
             self._node.timesheet.resumed_late(self._copies.take_late_ns())
@@ -352,6 +359,23 @@ class Exchange:
             self._remember()
         self.resume_pace()
         self.begin_round()
+
+    def _say_own(self) -> None:
+        """This worker evaluates, and has sent buffers that are not averaged for the first time. Say
+        which of them stay each worker's own, if one has floating-point numbers."""
+        found = list(self._flat.own_changed.values())[self._own_changed :]
+        self._own_changed += len(found)
+        local = [each.tensor for each in found if each.tensor.sharing == LOCAL]
+        if any("float" in each.dtype for each in local):
+            names = [each.name for each in local]
+            print(
+                f"polyrhythm: every worker keeps its own {quoted(names)}: only the running"
+                " statistics of normalisation layers are averaged. The saved model has the values of"
+                f" {self._node.name}. Choose with attach(..., buffers={{{names[0]!r}: 'mean'}}),"
+                " 'first' or 'local'.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _abstain(
         self,

@@ -6,7 +6,7 @@ worker then joins when training begins, that is, at the first step, batch, `keep
 then the models have the parameters that the user's code gave them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import check_several
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
+from polyrhythm.learn.buffers import asked_for, quoted
 from polyrhythm.learn.describe import check_device, describe, merge
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.keeping import KeptObjects
@@ -37,6 +38,7 @@ class _Model:
     module: torch.nn.Module
     optimizer: torch.optim.Optimizer
     attached: AttachedOptimizer
+    buffers: Mapping[str, str] | None
 
 
 class Models:
@@ -62,11 +64,15 @@ class Models:
         """The exchange of the worker; None until the worker has joined the job with its models."""
 
     def attach(
-        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str
+        self,
+        module: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        name: str,
+        buffers: Mapping[str, str] | None,
     ) -> AttachedOptimizer:
         self._check(module, optimizer, name)
         attached = AttachedOptimizer(optimizer, module, self, len(self._models))
-        self._models.append(_Model(name, module, optimizer, attached))
+        self._models.append(_Model(name, module, optimizer, attached, buffers))
         if not name:
             self.join("attach")
         return attached
@@ -106,6 +112,7 @@ class Models:
                 f"--push {job.push}: pushes to {listed(exact)} stay exact, because processes of one host"
                 " share memory; with --link tcp they are sent as int8 too"
             )
+        self._say_averaged([spec for spec, _ in described])
         if self._pacer is not None:
             self._pacer.begin()
         attached = [each.attached for each in models]
@@ -119,12 +126,19 @@ class Models:
     def _described(self, model: _Model) -> tuple[ModelSpec, list[torch.Tensor]]:
         try:
             rows = self._job.updater == "optimizer" and len(self._models) == 1
-            return describe(model.module, model.optimizer, self._job.kind, rows=rows)
+            kind, buffers = self._job.kind, model.buffers
+            return describe(model.module, model.optimizer, kind, rows=rows, buffers=buffers)
         except UsageError as error:
             # The error does not name this worker, because the command prints the error once, with
             # the names of all workers that have raised it.
             which = f"the model {model.name!r}: " if model.name else ""
             raise UsageError(f"{which}{error}") from None
+
+    def _say_averaged(self, specs: list[ModelSpec]) -> None:
+        pairs = zip(self._models, specs, strict=True)
+        averaged = [name for each, spec in pairs for name in asked_for(each.module, spec)]
+        if averaged:
+            self._say(f"averaged over the workers, as attach() says: {quoted(averaged)}")
 
     def _load(self, init: Path) -> None:
         """Load the parameters of `--init`, a model's file or the folder of a run."""

@@ -163,7 +163,12 @@ class Worker:
         return self._models.visits
 
     def attach(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str | None = None
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        name: str | None = None,
+        *,
+        buffers: Mapping[str, str] | None = None,
     ) -> AttachedOptimizer:
         """Join the job with this model, and return the optimizer that exchanges its parameters.
         Training begins with the parameters of the first worker and uses the options of its
@@ -172,8 +177,16 @@ class Worker:
         A worker with several models attaches each with a `name` and an optimizer of its own. It
         joins the job when training begins: at the first step, or at `batches`, `keep` or `probe`.
         All workers must make the steps of the models in one order, such as critic, critic,
-        generator; with kind local any order is allowed."""
-        attached = self._models.attach(model, optimizer, name or "")
+        generator; with kind local any order is allowed.
+
+        `buffers` says what workers get of each other's values of a buffer, by its name in the model
+        or in a module, or by a pattern: `{"queue": "local", "*.centre": "mean"}`. If several match,
+        the last one counts. "mean": the mean over the workers, weighted by points (integers: the
+        largest value); without `buffers`, running statistics of normalisation layers and frozen
+        parameters. "local": the worker's own values; without `buffers`, all other buffers. "first":
+        the values of the worker that evaluates, usually worker-0. The saved model has that worker's
+        values of local buffers, and workers that join or resume begin with them."""
+        attached = self._models.attach(model, optimizer, name or "", buffers)
         self._compare_device(model)
         return attached
 

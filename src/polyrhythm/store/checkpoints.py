@@ -268,9 +268,11 @@ def read_slices(
 
 def check_model(checkpoint: Checkpoint, model: ModelSpec) -> None:
     """Raise StoreError if the checkpoint is of another model or optimizer. The optimizer's options,
-    such as the learning rate, may differ."""
-    ours = checkpoint.manifest.model
-    found = difference(ours, msgspec.structs.replace(model, optimizer=ours.optimizer))
+    such as the learning rate, may differ, and so may the sharing of buffers."""
+    ours, replace = checkpoint.manifest.model, msgspec.structs.replace
+    shared = {each.name: each.sharing for each in ours.tensors}
+    tensors = tuple(replace(t, sharing=shared.get(t.name, t.sharing)) for t in model.tensors)
+    found = difference(ours, replace(model, tensors=tensors, optimizer=ours.optimizer))
     if found is None and model.optimizer.name != ours.optimizer.name:
         found = f"its optimizer is {model.optimizer.name}, the job's is {ours.optimizer.name}"
     if found is not None:

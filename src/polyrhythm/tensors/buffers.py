@@ -1,4 +1,5 @@
-"""How the model's buffers are folded: a buffer gets the mean over the workers that changed it.
+"""How the model's buffers are folded: a buffer gets the mean over the workers that changed it, or
+the value that the evaluator sends (`core/sharing_of_buffers.py`).
 
 A *part* of a slice is one buffer in it, or the piece of a buffer that is in this slice. A worker
 sends only the parts that it has changed. *A part that no worker has changed keeps its bits, so a mask of
@@ -47,7 +48,8 @@ def pieces_of(
 class Buffers:
     """The updater of buffers. Floating-point buffers change by the weighted mean of the workers'
     changes. Integer buffers, such as BatchNorm's count of batches, get the largest value that a
-    worker sent."""
+    worker sent. The buffers in `Slice.values` get the value that was sent last: only the evaluator
+    sends them."""
 
     takes_parts: ClassVar[bool] = True
     takes_rows: ClassVar[bool] = False
@@ -61,7 +63,9 @@ class Buffers:
         for part, piece in pieces_of(held.slice, incoming, parts):
             first, end = held.slice.parts[part]
             aggregate, begun = held.aggregate[first:end], part in held.part_weights
-            if not aggregate.is_floating_point():
+            if part in held.slice.values:
+                aggregate.copy_(piece)
+            elif not aggregate.is_floating_point():
                 aggregate.copy_(torch.maximum(aggregate, piece) if begun else piece)
             elif begun:
                 aggregate.add_(piece, alpha=weight)
@@ -80,8 +84,9 @@ class Buffers:
         fraction of a full step for each part."""
         if not held.part_weights:
             return
-        averaged = held.aggregate.is_floating_point()
+        floating = held.aggregate.is_floating_point()
         for part, (first, end) in enumerate(held.slice.parts):
+            averaged = floating and part not in held.slice.values
             weight = held.part_weights.get(part)
             aggregate = held.aggregate[first:end]
             if weight is None and averaged:
@@ -106,6 +111,9 @@ class Buffers:
                     place.copy_(held.parameters)
             elif place.is_floating_point():
                 torch.add(held.parameters, held.aggregate, out=place)
+                for part in held.slice.values:
+                    first, end = held.slice.parts[part]
+                    place[first:end].copy_(held.aggregate[first:end])
             else:
                 place.copy_(held.aggregate)
 

@@ -40,13 +40,16 @@ def flatten(
     *,
     aside: bool = False,
     models: Sequence[int] = (),
+    evaluates: Callable[[], bool] = lambda: False,
 ) -> FlatModel:
     """Make the flat model of these tensors, which are on one device or in host memory."""
     device = tensors[0].device if tensors else torch.device("cpu")
     copies = copies_for(device)
     if copies is None:
-        return FlatModel(layout, tensors, wire, aside=aside, models=models)
-    return DeviceModel(layout, tensors, wire, copies, aside=aside, models=models)
+        return FlatModel(layout, tensors, wire, aside=aside, models=models, evaluates=evaluates)
+    return DeviceModel(
+        layout, tensors, wire, copies, aside=aside, models=models, evaluates=evaluates
+    )
 
 
 class DeviceModel(FlatModel):
@@ -61,6 +64,7 @@ class DeviceModel(FlatModel):
         *,
         aside: bool = False,
         models: Sequence[int] = (),
+        evaluates: Callable[[], bool] = lambda: False,
     ) -> None:
         self.copies = copies
         self._uploading = False
@@ -74,7 +78,7 @@ class DeviceModel(FlatModel):
         self._outgoing: dict[int, torch.Tensor] = {}
         self._outgoing_views: dict[int, torch.Tensor] = {}
         self._bounce: list[torch.Tensor] | None = None
-        super().__init__(layout, tensors, wire, aside=aside, models=models)
+        super().__init__(layout, tensors, wire, aside=aside, models=models, evaluates=evaluates)
         # versions arrive in host memory, and never in the memory of the parameters
         self.aside = True
         self._dense = list(self._dense_ranges())
@@ -105,7 +109,7 @@ class DeviceModel(FlatModel):
         for index in self._buffer_spaces if self._through else ():
             space = self.layout.spaces[index]
             self._mirrors[index] = self._host_tensor(space.length, self._wires[index])
-        return BufferChanges(self.layout, self._mirrors, self._here, aside=self._through)
+        return self._changes(self._mirrors, aside=self._through)
 
     def _dense_ranges(self) -> Iterator[Range]:
         """The parts of the parameters whose gradients are not contributed row by row: whole spaces,
@@ -167,7 +171,7 @@ class DeviceModel(FlatModel):
         self._early.clear()
         for index, base in self._base.items():
             base.copy_(self._flat[index])
-        self._buffers.remember()
+        self._buffers.adopt()
 
     def _begin_upload(self, work: Work) -> None:
         self._uploading = True

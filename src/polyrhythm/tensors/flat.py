@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
+from polyrhythm.core.sharing_of_buffers import MEAN
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.changed import left_home
@@ -31,7 +32,8 @@ class FlatModel:
     """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: a version
     that arrives is stored in separate memory until `adopt` or `rebase`, because the user's code
     uses the parameters meanwhile. `models`: the number of the model of each parameter group, if a
-    worker has several models."""
+    worker has several models. `evaluates`: whether this worker evaluates the model for all. Buffers
+    that are not averaged keep their own memory (`tensors/changes.py`)."""
 
     copies: Copies | None = None
     """The copies between host and device; None for a model in the memory of the host."""
@@ -44,10 +46,17 @@ class FlatModel:
         *,
         aside: bool = False,
         models: Sequence[int] = (),
+        evaluates: Callable[[], bool] = lambda: False,
     ) -> None:
         self.layout = layout
         self._tensors = list(tensors)
         self._places = in_order(layout, len(self._tensors))
+        self._own = {
+            index: tensor
+            for index, (tensor, place) in enumerate(zip(self._tensors, self._places, strict=True))
+            if layout.spaces[place.space].buffers and place.tensor.sharing != MEAN
+        }
+        self._evaluates = evaluates
         self._wires = [wire_dtype(space, wire) for space in layout.spaces]
         self.aside = aside
         self._memory, self._flat, self._here = self._allocate()
@@ -59,7 +68,8 @@ class FlatModel:
         for tensor, place in zip(self._tensors, self._places, strict=True):
             view = view_of(self._flat[place.space], place)
             view.copy_(tensor.detach())
-            tensor.data = view
+            if place.index not in self._own:
+                tensor.data = view
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
         self._parts = [self._here[s.space][s.offset : s.offset + s.length] for s in layout.slices]
         self._bytes = [self.memory_of(slice_) for slice_ in layout.slices]
@@ -95,7 +105,17 @@ class FlatModel:
         return memory, flat, here
 
     def _track_buffers(self) -> BufferChanges:
-        return BufferChanges(self.layout, self._flat, self._here, aside=self.aside)
+        return self._changes(self._flat, aside=self.aside)
+
+    def _changes(self, flat: Sequence[torch.Tensor], *, aside: bool) -> BufferChanges:
+        return BufferChanges(
+            self.layout, flat, self._here, aside=aside, own=self._own, evaluates=self._evaluates
+        )
+
+    @property
+    def own_changed(self) -> Mapping[str, TensorPlace]:
+        """The buffers that are not averaged and that this worker has sent, by name."""
+        return self._buffers.own_changed
 
     # -- versions that arrive ------------------------------------------------------------------
 
@@ -141,7 +161,8 @@ class FlatModel:
             else:
                 self._flat[index] = there
         for tensor, place in zip(self._tensors, self._places, strict=True):
-            tensor.data = view_of(self._flat[place.space], place)
+            if place.index not in self._own:
+                tensor.data = view_of(self._flat[place.space], place)
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
 
     def adopt(self) -> None:
@@ -151,7 +172,7 @@ class FlatModel:
             flat.copy_(here)
             if index in self._base:
                 self._base[index].copy_(here)
-        self._buffers.remember()
+        self._buffers.adopt()
 
     def rebase(self, sent: Sequence[torch.Tensor]) -> None:
         """Replace the base by the version that arrived aside (`new`), and keep the local changes
@@ -190,7 +211,7 @@ class FlatModel:
 
     def check_homes(self) -> None:
         for tensor, home, place in zip(self._tensors, self._homes, self._places, strict=True):
-            if tensor.data_ptr() != home:
+            if tensor.data_ptr() != home and place.index not in self._own:
                 raise left_home(tensor, place, self._flat[place.space])
 
     def seed(self, slice_: Slice) -> torch.Tensor:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyrhythm.core.sharing_of_buffers import LOCAL, MEAN
 from polyrhythm.wire.messages import ModelSpec, TensorSpec
 
 ALIGN = 64
@@ -59,6 +60,11 @@ class Slice:
     width: int = 0
     """If positive, the slice consists of whole rows of one tensor, and a row has this many elements.
     Contributions may contain only some of these rows."""
+    values: frozenset[int] = frozenset()
+    """The numbers of the parts that get the value of the evaluator's buffer, and not the mean over
+    workers."""
+    local: frozenset[int] = frozenset()
+    """Those of `values` that a worker reads only once, when it joins."""
 
     @property
     def rows(self) -> int:
@@ -171,25 +177,42 @@ def _cut_at(runs: list[_Run], places: list[TensorPlace], limit_nbytes: int) -> t
         step = -(-(end - first) // count // run.unit) * run.unit
         for offset in range(first, end, step):
             length = min(step, end - offset)
-            parts = _parts(places, ends, run.space, offset, offset + length)
-            cut = Slice(len(slices), run.space, run.group, offset, length, parts, run.width)
+            inside = _places(places, ends, run.space, offset, offset + length)
+            shared = [place.tensor.sharing for place in inside if run.group == BUFFERS]
+            cut = Slice(
+                len(slices),
+                run.space,
+                run.group,
+                offset,
+                length,
+                _parts(inside, offset, offset + length),
+                run.width,
+                frozenset(part for part, sharing in enumerate(shared) if sharing != MEAN),
+                frozenset(part for part, sharing in enumerate(shared) if sharing == LOCAL),
+            )
             slices.append(cut)
     return tuple(slices)
 
 
-def _parts(
+def _places(
     places: list[TensorPlace], ends: list[tuple[int, int]], space: int, first: int, end: int
-) -> tuple[tuple[int, int], ...]:
-    """The ranges of the tensors that overlap [first, end) of a space. `places` must be in ascending
-    order."""
-    parts = []
+) -> list[TensorPlace]:
+    """The tensors that overlap [first, end) of a space. `places` must be in ascending order."""
+    found = []
     for place in places[bisect_right(ends, (space, first)) :]:
         if place.space != space or place.offset >= end:
             break
         if place.length:
-            inside = max(place.offset, first), min(place.offset + place.length, end)
-            parts.append((inside[0] - first, inside[1] - first))
-    return tuple(parts)
+            found.append(place)
+    return found
+
+
+def _parts(inside: list[TensorPlace], first: int, end: int) -> tuple[tuple[int, int], ...]:
+    """The ranges of these tensors in [first, end) of their space, relative to `first`."""
+    return tuple(
+        (max(place.offset, first) - first, min(place.offset + place.length, end) - first)
+        for place in inside
+    )
 
 
 def pack(slices: Sequence[Slice], item_nbytes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:

@@ -32,6 +32,7 @@ from polyrhythm.runtime.server.replica_apply import Put, ReplicaApply
 from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
 from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
 from polyrhythm.runtime.server.slots import Allocate
+from polyrhythm.tensors.buffers import pieces_of
 from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.tensors.finite import all_finite
 from polyrhythm.tensors.rows import Incoming, numbers_in
@@ -212,7 +213,7 @@ class SliceStore:
                     return self._said(Repeated(worker, incarnation, sequence))
             if verdict is STRANGER:
                 return None  # the worker was evicted, or is not admitted yet; the lead tells it so
-            if verify and not all_finite(numbers_in(incoming)):
+            if verify and not _finite(part.held.slice, incoming, message):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
             try:
                 return self._enter(part, incoming, message, data)
@@ -252,12 +253,13 @@ class SliceStore:
 
     def news_for(self, worker: int, incarnation: int) -> dict[int, tuple[int, ...]]:
         """For each slice of buffers that this worker has read before, the parts that may have
-        changed since the seed. A worker that has contributed to a slice has read it."""
+        changed since the seed, without those that the worker keeps to itself. A worker that has
+        contributed to a slice has read it."""
         if not self.primary.changed:
             return {}
         with self._ledger_lock:
             return {
-                slice_: tuple(sorted(parts))
+                slice_: tuple(sorted(parts - self._layout.slices[slice_].local))
                 for slice_, parts in self.primary.changed.items()
                 if self.ledger.has_contributed(worker, incarnation, slice_)
             }
@@ -319,3 +321,13 @@ class SliceStore:
 
     def close(self) -> None:
         self.primary.close()
+
+
+def _finite(slice_: Slice, incoming: Incoming, message: Contribution) -> bool:
+    """Whether the numbers that are added up are finite. A buffer of which servers only hold the
+    evaluator's value may contain infinity, such as the bounds of a range."""
+    if not slice_.values:
+        return all_finite(numbers_in(incoming))
+    assert isinstance(incoming, torch.Tensor)
+    pieces = pieces_of(slice_, incoming, message.parts)
+    return all(all_finite(piece) for part, piece in pieces if part not in slice_.values)

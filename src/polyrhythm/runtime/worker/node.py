@@ -27,7 +27,14 @@ class WorkerNode(MachineHost):
         assert job is not None
         layout = lay_out(spec, job.servers, job.slice_nbytes)
         aside = traits_of(job.sync).trains_through
-        self._model = flatten(layout, tensors, job.wire_dtype, aside=aside, models=spec.models)
+        self._model = flatten(
+            layout,
+            tensors,
+            job.wire_dtype,
+            aside=aside,
+            models=spec.models,
+            evaluates=lambda: self._machine.evaluates,
+        )
         self._pushing.attach(self._model, layout, job)
         self._landing.attach(self._model, layout, in_place=job.in_place)
         self.loop.resumed = False

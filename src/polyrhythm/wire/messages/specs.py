@@ -17,7 +17,8 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of the model. `group` is its parameter group, or -1 for a buffer. `rows`: its
-    gradients contain only some of its rows, as with `nn.Embedding(sparse=True)`."""
+    gradients contain only some of its rows, as with `nn.Embedding(sparse=True)`. `sharing`: what
+    workers get of each other's values of a buffer (`core/sharing_of_buffers.py`)."""
 
     name: Label
     shape: tuple[Amount, ...]
@@ -25,6 +26,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     group: Count
     strides: tuple[Amount, ...]
     rows: bool = False
+    sharing: Label = "mean"
 
 
 class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
