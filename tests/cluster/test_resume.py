@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from polyrhythm.core.record import Record
 from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.journal import read_journal
 from polyrhythm.store.checkpoints import Checkpoint, load, read_record, verify
 from polyrhythm.store.listing import listing
 from polyrhythm.store.objects import open_store
@@ -222,3 +223,23 @@ def book(folder: Path, name: str) -> Book:
     found = Book(folder / f"{name}.book")
     found.look()
     return found
+
+
+def test_a_resumed_job_keeps_its_links_and_may_leave_out_delays(
+    tmp_path: Path, long_job: Path
+) -> None:
+    flags = ("--workers", 2, "--servers", 1, "--link", "tcp", "--slow", "1=2x")
+    with Command(
+        long_job, *flags, "--rounds", 6, "--checkpoint-every", "3rounds", cwd=tmp_path
+    ) as command:
+        assert command.wait(60) == 0, command.stderr()
+    fewer = ("--workers", 1, "--rounds", 8)
+    refused = call_resume(*fewer, cwd=tmp_path)
+    assert refused.returncode, refused.stderr
+    assert refused.stderr == (
+        "polyrhythm: --slow '1=2x': there is no worker 1; with --workers 1 the only worker is 0;"
+        " give --no-staging to leave out the delays of the old run\n"
+    )
+    resume(tmp_path, *fewer, "--no-staging")
+    journal = read_journal(tmp_path / "runs" / "resumed" / "journal.jsonl")
+    assert {line["link"] for line in journal if line["what"] == "linked"} == {"tcp"}

@@ -360,6 +360,7 @@ def train(
         path=code.path,
         code_digest=code.digest,
         served=code.served,
+        link=link,
         staging=staging.staged(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
         ),

@@ -25,6 +25,7 @@ from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import check_job
+from polyrhythm.learn.staging import Staging
 from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_record, verify
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire.messages import JobSpec
@@ -83,8 +84,22 @@ def resume(
             help="How many of the newest checkpoints are kept; default: as in the old run."
         ),
     ] = None,
-    link: flags.Links = "auto",
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="How processes are linked: auto, tcp, or local (shared memory); default: as in the"
+            " old run."
+        ),
+    ] = None,
     digest: flags.Digest = "auto",
+    no_staging: Annotated[
+        bool,
+        typer.Option(
+            "--no-staging",
+            help="Leave out the delays of the old run: --slow, --min-step and the other options of"
+            " staging.",
+        ),
+    ] = False,
     name: flags.NewRunName = None,
     runs_dir: flags.RunsDir = flags.RUNS,
     host: flags.Host = "127.0.0.1",
@@ -105,8 +120,8 @@ def resume(
     one gets its chunks again, and every point of the pass is visited once.
 
     A checkpoint has the settings of the job, and not those of the machine on which it ran, because
-    the job may continue on another one. Give --link, --digest, --host, --port, --insecure, --threads
-    and --devices again if they should not have their defaults.
+    the job may continue on another one. Give --digest, --host, --port, --insecure, --threads and
+    --devices again if they should not have their defaults.
 
     Examples:
 
@@ -130,6 +145,8 @@ def resume(
         "max_seconds": max_seconds,
         "checkpoint_every": checkpoint_every,
         "keep": keep,
+        "link": link,
+        "staging": {} if no_staging else None,
     }
     spec = msgspec.structs.replace(
         continued(found.manifest.job, opened.url, found),
@@ -156,7 +173,8 @@ def resume(
         defaults = defaults_of(job)
     code_digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
     spec = msgspec.structs.replace(spec, name=job, code_digest=code_digest)
-    check_spec(spec, link, digest)
+    _check_staging(spec)
+    check_spec(spec, spec.link, digest)
     check_host(host, insecure)
     check_port(port)
     check_threads(threads)
@@ -178,7 +196,7 @@ def resume(
         here,
         run_dir,
         quiet=quiet or json_,
-        link=link,
+        link=spec.link,
         digest=digest,
         host=host,
         port=port,
@@ -208,6 +226,16 @@ def _find(store: Store, number: int | None) -> Checkpoint:
     checkpoint = load(store, number)
     verify(store, checkpoint)
     return checkpoint
+
+
+def _check_staging(spec: JobSpec) -> None:
+    """Raise UsageError if the old run delayed a worker or a server that the new one has not."""
+    try:
+        Staging.parse(spec.staging, spec.workers, spec.servers)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}; give --no-staging to leave out the delays of the old run"
+        ) from None
 
 
 def _check_goal(spec: JobSpec, record: Record) -> None:

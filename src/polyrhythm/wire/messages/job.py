@@ -76,6 +76,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_nan: str = "refuse"
     """What happens when a contribution is not finite: `refuse`, the worker fails; `skip`, the
     worker abstains from the round; `end`, the job ends."""
+    link: str = "auto"
+    """How the processes that the job's own command starts are linked (`--link`); a resumed job keeps
+    it. Processes that join the job decide that by themselves."""
     staging: dict[str, str] = {}
     """Artificial delays of some workers or servers, by the flag that sets them
     (`learn/staging.py`)."""
