@@ -40,6 +40,6 @@ def test_the_help_of_resume_names_the_settings_that_no_checkpoint_has() -> None:
     )
     settings = {field.name for field in msgspec.structs.fields(JobSpec)} | {"target"}
     others = {name for name in shared - settings - OF_ONE_RUN if not name.startswith("local_")}
-    assert {"link", "digest", "devices"} <= others
+    assert {"digest", "host", "devices"} <= others
     text = inspect.getdoc(resume) or ""
     assert {name for name in others if f"--{name}" not in text} == set()

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from polyrhythm.core.record import Record
 from polyrhythm.observe.journal import read_journal
-from polyrhythm.observe.journal import read_journal
 from polyrhythm.store.checkpoints import Checkpoint, load, read_record, verify
 from polyrhythm.store.listing import listing
 from polyrhythm.store.objects import open_store
