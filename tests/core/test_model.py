@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.model import difference
+from polyrhythm.core.model import difference, nonsense
 from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
 
 SGD = OptimizerSpec("SGD", ({"lr": 0.1},))
@@ -64,3 +64,8 @@ def test_optimizers_are_compared_with_their_numbers() -> None:
     theirs = model(tensor(), optimizer=OptimizerSpec("SGD", ({"lr": 0.2},)))
     told = difference(model(tensor()), theirs)
     assert told is not None and "its optimizer is" in told and "0.2" in told and "0.1" in told
+
+
+def test_servers_cannot_hold_a_model_without_elements() -> None:
+    assert nonsense(model(tensor(shape=(0, 3)))) == "all of its tensors are empty"
+    assert nonsense(model(tensor(shape=(0, 3)), tensor("v"))) is None

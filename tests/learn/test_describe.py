@@ -106,6 +106,16 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
         describe(model, sgd(model), "gradient")
 
 
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_a_model_whose_trained_parameters_are_empty_is_refused(kind: str) -> None:
+    model = nn.ParameterList([nn.Parameter(torch.zeros(0, 4)), nn.Parameter(torch.zeros(0))])
+    model.register_buffer("offset", torch.ones(3))
+    with pytest.raises(UsageError, match=r"empty \(0 elements\)"):
+        describe(model, sgd(model), kind)
+    model.append(nn.Parameter(torch.zeros(1)))
+    describe(model, sgd(model), kind)
+
+
 def test_a_dtype_that_cannot_be_sent_is_refused() -> None:
     model = nn.ParameterList([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
     with pytest.raises(UsageError, match="complex64"):

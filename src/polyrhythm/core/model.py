@@ -96,6 +96,8 @@ def nonsense(spec: ModelSpec) -> str | None:
             return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
     if not spec.tensors:
         return "it has no tensors"
+    if not nbytes_of(spec):
+        return "all of its tensors are empty"
     if spec.parts and (fault := _parts_fault(spec)) is not None:
         return fault
     if any(entry.tensor >= len(spec.tensors) for entry in spec.state):

@@ -27,7 +27,7 @@ from polyrhythm.engines.joining import listening_fields
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import presence, settle_in, train
-from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
+from polyrhythm.errors import JobFailed, LeadLost, LinkEnded, PolyrhythmError, Refused
 from polyrhythm.io.forked import close_when_forked
 from polyrhythm.io.jobindex import JobIndex, ListedJob
 from polyrhythm.learn.load import load_main
@@ -113,7 +113,8 @@ def _run(request: ChildRequest, control: _Control) -> int:
             traceback.print_exc()
         lost = isinstance(error, LeadLost)
         ended = isinstance(error, JobFailed) and not lost
-        control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost))
+        orphaned = request.role == "worker" and _lost_link(error)
+        control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost, orphaned=orphaned))
     except SystemExit as error:
         control.tell(Told(failed=exit_words(error)))
     # the error comes from the user's code, so the report has its traceback
@@ -121,6 +122,13 @@ def _run(request: ChildRequest, control: _Control) -> int:
         frames = traceback.format_exc()
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1
+
+
+def _lost_link(error: PolyrhythmError) -> bool:
+    """Whether a worker failed because it has lost a link and cannot make it again."""
+    if isinstance(error, Refused):
+        return error.code in ("link-lost", "rejoin-failed")
+    return isinstance(error, LinkEnded)
 
 
 def _options(request: ChildRequest, control: _Control) -> NodeOptions:

@@ -2,6 +2,7 @@
 them, and ends those that are left over."""
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -22,7 +23,7 @@ from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Told
 from polyrhythm.engines.respawning import Respawning
 from polyrhythm.engines.stopping import ProcessStop
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.observe.members import Members
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import FolderWatch
@@ -34,6 +35,8 @@ _LAST_WORD_S = 2.0
 _FAILED_S = 0.4
 """Replaces `_LAST_WORD_S` if workers failed. It is short, so that one line reports the reasons and
 the end of the job."""
+_SERVER_END_S = 1.0
+"""How long the engine waits for the report that a server has died, when a worker has lost a link."""
 _LEAD_LOST_S = 1.0
 """When the first process gives up a silent lead, the other processes have this long to do so
 too."""
@@ -80,6 +83,8 @@ class LocalJob:
         self._stopping = ProcessStop(self._processes, self._run)
         self._logs = Logs(self._run_dir, self._processes)
         self._said_stopping = False
+        self._orphans: list[tuple[float, Child]] = []
+        """Workers that ended because they had lost a link, and when they count as failed."""
         self._starting = True
         self._cleaning = False
 
@@ -99,6 +104,10 @@ class LocalJob:
                 self._supervise()
             except _EndAtOnce:
                 pass  # the `finally` clause ends all processes that were started
+            except JobFailed as error:  # the fork server died while it started a process again
+                if self._lead is None:
+                    raise
+                self._run.failed = self._run.failed or str(error)
             finally:
                 self._starting = False
                 self._cleaning = True
@@ -151,6 +160,7 @@ class LocalJob:
     def _supervise(self) -> None:
         while self._respawning or any(child.alive for child in self._processes.all):
             self._turn()
+        self._judge_orphans(now=True)
         if self._run.failed is not None and not self._run.interrupted:
             failed = self._run.failed
             self._run.failed = ": ".join(
@@ -245,6 +255,14 @@ class LocalJob:
         if child.request.role == "server":
             self._server_exited(child, over=over)
             return
+        if child.orphaned:
+            # the server at the other end of the link may have died, which is reported in a moment
+            self._orphans.append((time.monotonic() + _SERVER_END_S, child))
+        else:
+            self._worker_failed(child)
+
+    def _worker_failed(self, child: Child) -> None:
+        name, over = child.request.name, self._stopping.is_ending
         self._run.worker_failures[name] = child.how
         if self._job.respawn and not over:
             self._respawn(child)
@@ -252,6 +270,17 @@ class LocalJob:
             self._fail(f"{name} failed, so the job has failed: {child.how}")
         else:
             self._failures.note(name, child.how)
+
+    def _judge_orphans(self, *, now: bool = False) -> None:
+        """Decide whether workers that have lost a link have failed. If the job ends because of a dead
+        server, they have not."""
+        if self._run.lead_lost or self._run.slices_lost:
+            self._orphans.clear()
+        at_s = math.inf if now else time.monotonic()
+        due = [child for until_s, child in self._orphans if until_s <= at_s]
+        self._orphans = [(until_s, child) for until_s, child in self._orphans if until_s > at_s]
+        for child in due:
+            self._worker_failed(child)
 
     def _server_exited(self, child: Child, *, over: bool) -> None:
         """Act on the death of a server. If the job has replicas, the lead decides whether the job
@@ -313,7 +342,9 @@ class LocalJob:
         self._reports.show()
         self._logs.limit()
         self._end_without_lead()
+        self._end_without_fork_server()
         self._watch_folder()
+        self._judge_orphans()
         self._end_without_workers()
         if self._run.failed is None:
             self._failures.say()
@@ -338,6 +369,12 @@ class LocalJob:
             self._run.lead_lost = True
             self._fail(self._run.failed or f"{self._lead_lost}: the job ends")
 
+    def _end_without_fork_server(self) -> None:
+        """End the job if the fork server has died: no process can be started any more, and exits are
+        not reported. The other processes are well, so the lead ends the job and saves the model."""
+        if self._processes.lost is not None and self._run.failed is None:
+            self._fail(self._processes.lost)
+
     def _watch_folder(self) -> None:
         if self._folder is not None and self._folder.gone():
             self._folder = None  # do not report the missing folder again
@@ -356,7 +393,7 @@ class LocalJob:
             self._over_since = time.monotonic()
         failures = {child.request.name: child.how for child in workers if child.status}
         patience_s = _FAILED_S if failures else _LAST_WORD_S
-        waited = time.monotonic() > self._over_since + patience_s
+        waited = time.monotonic() > self._over_since + patience_s and not self._orphans
         if not (over and waited) or self._run.ended is not None or self._stopping.begun:
             return
         if self._stopping.waits_for_model:

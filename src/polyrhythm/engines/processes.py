@@ -18,6 +18,7 @@ from polyrhythm.core.devices import CudaFound
 from polyrhythm.engines.environment import environment
 from polyrhythm.engines.exits import Exits, ending
 from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
+from polyrhythm.errors import JobFailed
 
 _CLOSE_S = 5.0
 _STATUS_S = 1.0
@@ -108,6 +109,8 @@ class Processes:
         self._selector = selectors.DefaultSelector()
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._exits: Exits | None = None
+        self.lost: str | None = None
+        """How the fork server died; None while it is alive."""
 
     # -- the processes -------------------------------------------------------------------------
 
@@ -209,14 +212,32 @@ class Processes:
         assert self._exits is not None
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
-                for line in self._exits.read():
-                    self._note_exit(line)
+                self._read_reports()
             # skip a child that was removed meanwhile
             elif key.data.control in self._selector.get_map():
                 self._hear(key.data)
         # handle lines that were read while a process was being started
         for line in self._exits.at_hand():
             self._note_exit(line)
+        if self.lost is not None:
+            self._find_ended()
+
+    def _read_reports(self) -> None:
+        assert self._exits is not None
+        try:
+            for line in self._exits.read():
+                self._note_exit(line)
+        except JobFailed as error:
+            self._selector.unregister(self._exits.fork_server)
+            self.lost = str(error)
+
+    def _find_ended(self) -> None:
+        """The fork server is dead, so no exit is reported any more: a child has ended when its control
+        socket is closed. Its exit status is not known."""
+        for child in self.all:
+            if child.alive and child.control not in self._selector.get_map():
+                child.status = 0 if child.failure is None else 1
+                self._exited(child)
 
     def _hear(self, child: Child) -> None:
         for told in self._read(child):

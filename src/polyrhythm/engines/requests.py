@@ -85,7 +85,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether `failed` says how the whole job ended. If so, this process itself did not fail."""
     orphaned: bool = False
     """Whether this server ends because the lead is gone, or because the lead has removed this
-    server from the job."""
+    server from the job. Of a worker: whether it failed because it has lost a link."""
     lead_lost: bool = False
     """Whether the process failed because the lead was silent for longer than --lead-timeout."""
     stop: bool = False

@@ -62,6 +62,11 @@ def describe(
             "the optimizer has no parameter of this model to train: all are frozen"
             " (requires_grad=False), or the optimizer has parameters of another model"
         )
+    if not any(tensor.numel() for _, tensor, group in named if group != BUFFERS):
+        raise UsageError(
+            "every parameter that the optimizer has of this model is empty (0 elements), so there is"
+            " nothing to train: check the sizes of the layers"
+        )
     if KINDS[kind].steps_on_servers and any(
         _has_stepped(state) for state in optimizer.state.values()
     ):
