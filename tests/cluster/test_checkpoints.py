@@ -58,13 +58,16 @@ def counts(folder: Path) -> list[tuple[Record, list[torch.Tensor]]]:
 def test_all_slices_of_a_checkpoint_count_the_same_visits(tmp_path: Path, sync: str) -> None:
     """One worker is slow, so that others contribute while a checkpoint is made."""
     local = ("--set", "local=1", "--kind", "local") if sync == "psp" else ()
-    done = call(
-        *("train", *VISITS, "--sync", sync, *local, "--slow", "1=4x", "--check", "--quiet"),
-        *("--workers", 3, "--servers", 2, "--epochs", EPOCHS, "--name", "run"),
+    with Command(
+        *(*VISITS, "--sync", sync, *local, "--slow", "1=4x", "--check", "--quiet"),
+        *("--workers", 3, "--servers", 2, "--epochs", 100),
         *("--checkpoint-every", "2rounds", "--keep", 100),
         cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+        trace=False,
+    ) as command:
+        wait_until(lambda: len(command.journal("checkpoint")) >= 5, "five checkpoints", pause_s=0.1)
+        os.kill(command.process.pid, signal.SIGINT)
+        assert command.wait() == 130, command.stderr()
     found = counts(tmp_path / "runs" / "run")
     assert len(found) >= 5
     for record, blocks in found:

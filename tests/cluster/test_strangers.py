@@ -6,7 +6,8 @@ import random
 import socket
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -232,20 +233,22 @@ def test_a_second_link_of_a_linked_worker_is_refused(job: Command) -> None:
     assert "w0 is linked to s1 already" in answer_to_member(job, port, greeting)
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-@pytest.mark.parametrize("incarnation", [3, 99])
-def test_an_incarnation_that_the_lead_has_not_given_is_refused(
-    job: Command, worker: int, incarnation: int
-) -> None:
-    """A peer that knows the secret claims an incarnation that the lead has given to no worker. The
-    server refuses it and keeps the worker's own link: the fixture asserts that the worker trains to
-    the end."""
+def test_incarnations_that_the_lead_has_not_given_are_refused(job: Command) -> None:
+    """Peers that know the secret claim incarnations that the lead has given to no worker. The server
+    waits for some seconds, because the lead may still announce them, and refuses them all then. It
+    keeps the workers' own links: the fixture asserts that the workers train to the end."""
     port = job.ports(job.servers()[1])[0]
-    greeting = hello(
-        name=f"worker-{worker}", job_id=job_id_of(job), worker=worker, incarnation=incarnation
-    )
-    reason = answer_to_member(job, port, greeting)
-    assert f"the lead has not named w{worker}, incarnation {incarnation}" in reason
+    with ExitStack() as opened:
+        peers = {}
+        for claim in product((0, 1), (3, 99)):
+            worker, incarnation = claim
+            peers[claim] = opened.enter_context(Peer(port))
+            who = {"worker": worker, "incarnation": incarnation}
+            greeting = hello(name=f"worker-{worker}", job_id=job_id_of(job), **who)
+            peers[claim].prove(greeting, secret_of(job.run_dir))
+        for (worker, incarnation), peer in peers.items():
+            refusal = f"the lead has not named w{worker}, incarnation {incarnation}"
+            assert refusal in reason_in(peer.rest())
 
 
 def test_a_worker_that_the_lead_has_not_admitted_is_refused(job: Command) -> None:

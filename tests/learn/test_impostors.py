@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from polyrhythm import Worker
+from polyrhythm.core.server import admission
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Link
@@ -18,6 +19,12 @@ from polyrhythm.wire.frames import MEMBER
 from polyrhythm.wire.messages.reasons import refused
 
 ROUNDS = 20
+
+
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server refuses a peer that the lead has not announced after a short time."""
+    monkeypatch.setattr(admission, "WAIT_NS", 300_000_000)
 
 
 def attack_in_the_middle(
