@@ -16,6 +16,7 @@ import pytest
 from tests.commands.start import Process, start
 
 _PREFIX = "10.77.0"
+_NO_HOST = "02:00:00:00:00:99"
 
 
 def _ip(*args: object, of: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -34,9 +35,10 @@ class Host:
         """Start a `polyrhythm` command on this host."""
         return start(*args, cwd=cwd, stdout=stdout, stderr=stderr, network=self.namespace)
 
-    def shape(self, rate: str) -> None:
-        """Limit the host's data rate in both directions."""
-        for namespace, device in ((self.namespace, "eth0"), (self._switch, self._port)):
+    def shape(self, rate: str, *, incoming: bool = False) -> None:
+        """Limit the host's data rate in both directions, or only for what it receives."""
+        sends, receives = (self.namespace, "eth0"), (self._switch, self._port)
+        for namespace, device in (receives,) if incoming else (sends, receives):
             tbf = ["root", "tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
             command = ["tc", "-n", namespace, "qdisc", "add", "dev", device, *tbf]
             subprocess.run(command, capture_output=True, timeout=20, check=True)
@@ -44,6 +46,18 @@ class Host:
     def cut(self) -> None:
         """Drop all packets of this host from now on, without closing any connection."""
         _ip("link", "set", self._port, "down", of=self._switch)
+
+    def part_from(self, other: "Host") -> None:
+        """Let no packet pass between this host and the other one from now on, without closing any
+        connection: each sends to a hardware address that no host has."""
+        for here, there in ((self, other), (other, self)):
+            entry = (there.address, "lladdr", _NO_HOST, "nud", "permanent", "dev", "eth0")
+            _ip("neigh", "replace", *entry, of=here.namespace)
+
+    def rejoin(self, other: "Host") -> None:
+        """Let packets pass again."""
+        for here, there in ((self, other), (other, self)):
+            _ip("neigh", "del", there.address, "dev", "eth0", of=here.namespace)
 
     def sent_nbytes(self) -> int:
         """Return the number of bytes that this host has sent."""

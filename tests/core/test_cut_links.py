@@ -20,9 +20,9 @@ def lost(effects: list[fx.Effect]) -> list[int]:
 def test_one_of_two_servers_that_lost_their_link_stays() -> None:
     stage = Stage(workers=2, servers=3, replicas=1).begin()
     stage.folded(0)
-    told = {"routing": stage.routing, "incarnation": 1, "detail": "the link broke"}
-    assert lost(stage.tell(m.Unreachable(server=1, peer=2, **told))) == [2]
-    effects = stage.tell(m.Unreachable(server=2, peer=1, **told))
+    told = {"routing": stage.routing, "peer_incarnation": 1, "detail": "the link broke"}
+    assert lost(stage.tell(m.Unreachable(server=1, peer="s2", **told))) == [2]
+    effects = stage.tell(m.Unreachable(server=2, peer="s1", **told))
     assert effects == [], "it is not in the job any more, so its report is ignored"
 
 

@@ -78,7 +78,7 @@ def test_a_server_that_sends_in_the_name_of_another_is_refused(peer: str) -> Non
         with pytest.raises(FrameError, match="in the name of another"):
             for_the_lead(link, m.Folded(server=1, round=1))
         with pytest.raises(FrameError, match="in the name of another"):
-            for_the_lead(link, m.Unreachable(server=0, incarnation=1, peer=1, detail=""))
+            for_the_lead(link, m.Unreachable(server=0, peer="s1", peer_incarnation=1))
     finally:
         ours.close()
         link.close()

@@ -34,6 +34,41 @@ CORE: tuple[Mutant, ...] = (
         "::test_the_only_worker_rejoins_after_its_link_to_a_server_was_cut[bsp-100]",
     ),
     mutant(
+        "every-silence-is-the-links-fault",
+        "A worker that hangs is excluded because of its links, before its own silence is too long.",
+        "core:BrokenLinks.silent",
+        "heard_ns < (since_ns + now_ns) // 2",
+        "False",
+        "tests/core/lead/test_broken_links.py"
+        "::test_a_worker_that_hangs_while_it_begins_is_not_cut_off",
+    ),
+    mutant(
+        "half-of-the-workers-are-most",
+        "A server is lost because half of the workers cannot talk to it.",
+        "core:judge",
+        "2 * len(cut) > workers",
+        "2 * len(cut) >= workers",
+        "tests/core/lead/test_broken_links.py::test_which_process_must_go",
+    ),
+    mutant(
+        "a-pause-is-silence",
+        "A server that was paused reports links over which nothing came meanwhile.",
+        "core:QuietLinks.look",
+        "now_ns - self._looked_ns > self._pause_ns",
+        "False",
+        "tests/core/server/test_quiet_links.py"
+        "::test_time_in_which_the_server_was_paused_is_not_silence",
+    ),
+    mutant(
+        "cut-off-at-the-end",
+        "A worker whose link falls silent when the goal is reached holds up the end of the job.",
+        "core:LeadMachine._on_silent_link",
+        "self._ending.decided",
+        "self._ending.begun",
+        "tests/core/lead/test_broken_links.py"
+        "::test_a_worker_that_is_cut_off_from_its_final_version_is_excluded_too",
+    ),
+    mutant(
         "replicas-accept-any-sender",
         "A replica makes the steps of a server that is not its primary any more.",
         "core:Ledger.accepts",

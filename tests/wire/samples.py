@@ -143,7 +143,7 @@ def messages() -> list[m.Message]:
         m.Seeded(**IDENTITY),
         m.Alive(**IDENTITY),
         m.CaughtUp(**IDENTITY, peer=2),
-        m.Unreachable(**IDENTITY, peer=2, detail="it broke"),
+        m.Unreachable(**IDENTITY, peer="w2", peer_incarnation=3, detail="it broke", silent_s=3.5),
         m.Copy(**IDENTITY, stamp=STAMP, step=m.SliceStep(2.0, 0.5, 7, 0.25), rows=ROWS),
         m.Copied(**IDENTITY, rows=ROWS),
         m.Fetch(**IDENTITY, held=(STAMP,)),

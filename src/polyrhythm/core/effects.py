@@ -57,7 +57,7 @@ class Note(Effect, frozen=True):
 
 
 class Beat(Effect, frozen=True):
-    """Send this heartbeat to the lead."""
+    """Send this heartbeat to the lead, and over the TCP links to other servers."""
 
     message: Alive
 

@@ -58,6 +58,14 @@ class LinkClosed(Event, frozen=True):
     incarnation: int = 0
 
 
+class LinksQuiet(Event, frozen=True):
+    """Nothing has come over the links to these peers since the last look at all links. Each peer is
+    given with the incarnation to which the link belongs. The runtime looks before a `Tick`; links
+    within the host are never quiet."""
+
+    peers: tuple[tuple[str, int], ...]
+
+
 class LeadLinked(Event, frozen=True):
     """The link to the lead is up. The lead sends a heartbeat every `heartbeat_s` seconds. After
     `timeout_s` seconds of silence the lead counts as lost."""

@@ -4,6 +4,11 @@ A peer whose link ends counts as dead at once; suspicion is needed only for a pe
 *A peer may be silent for the mean gap between its heartbeats, plus twice that gap or four standard
 deviations, whichever is more, plus half a second for the network.* Mean and deviation are those of
 the last 20 gaps, so a slow or irregular peer gets more time than a regular one.
+
+*A link is silent if nothing has come over it for three seconds, or for six heartbeat intervals if that
+is longer. It is judged one second later (or two intervals), when silence that began at the same time
+on other links is known too.* Unlike a process, a link needs no measured limit, because its silence
+counts only if the lead has heard from the process at the other end meanwhile.
 """
 
 from collections import deque
@@ -19,6 +24,20 @@ _FEW = 3
 _PAUSE_SLACK_NS = 250_000_000
 """A late wake-up means a pause only if it is late by more than one heartbeat interval plus this
 time. The sum of the two is shorter than any limit of silence."""
+
+
+_SILENT_LINK_S, _SILENT_LINK_BEATS = 3.0, 6
+_JUDGED_AFTER_S, _JUDGED_AFTER_BEATS = 1.0, 2
+
+
+def silent_link_s(heartbeat_s: float) -> float:
+    """How long nothing may come over a link before it is silent."""
+    return max(_SILENT_LINK_S, _SILENT_LINK_BEATS * heartbeat_s)
+
+
+def judged_link_s(heartbeat_s: float) -> float:
+    """The duration of a link's silence at which the lead decides what follows."""
+    return silent_link_s(heartbeat_s) + max(_JUDGED_AFTER_S, _JUDGED_AFTER_BEATS * heartbeat_s)
 
 
 class Pulse:

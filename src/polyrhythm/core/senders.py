@@ -56,12 +56,14 @@ TO_SERVER: frozenset[type[m.Message]] = frozenset(
 )
 _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
 _BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)
+_BY_EITHER = (m.Alive, m.Unreachable)
+"""Messages that workers and servers send. If the sender is a worker, they have its number."""
 
 
 def sender(message: m.Message) -> str:
     """The process that the message names as its sender."""
     kind = type(message)
-    if kind in _BY_WORKERS or (kind is m.Alive and message.worker >= 0):
+    if kind in _BY_WORKERS or (kind in _BY_EITHER and message.worker >= 0):
         return worker_name(message.worker)
     if kind in _BY_SERVERS or (kind is m.Alive and message.server >= 0):
         return server_name(message.server)

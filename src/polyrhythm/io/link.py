@@ -37,6 +37,12 @@ class Link(Protocol):
     """Whether the peer reads payloads in the sender's memory, without a copy. If so, the sender
     must not reuse the memory as soon as `done` is called: it must wait until the peer's messages
     allow it."""
+    arrivals: int
+    """How often bytes have arrived over this link. The number stays 0 if the link is not a stream."""
+
+    @property
+    def unsent(self) -> bool:
+        """Whether queued messages have not been written yet."""
 
     @property
     def host_here(self) -> str:

@@ -20,6 +20,8 @@ class MemoryLink:
     by_reference = True
     host_here = ""
     pollable = None
+    arrivals = 0
+    unsent = False
 
     def __init__(
         self, peer: str, inbox: "SimpleQueue[_Item]", outbox: "SimpleQueue[_Item]"

@@ -71,6 +71,11 @@ class StreamLink:
         self._closed = False
         self.unfinished = False
         """Whether the last `receive_ready` stopped at its limit `most`."""
+        self.arrivals = 0
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._outbox)
 
     @property
     def pollable(self) -> PollableLink:
@@ -119,7 +124,11 @@ class StreamLink:
             if received is not None:
                 return received
             target = self._decoder.target()
-            self._landed(self._read(target, ALL if self._decoder.in_payload else SOME))
+            try:
+                nbytes = self._read(target, ALL if self._decoder.in_payload else SOME)
+            except BlockingIOError:
+                continue  # nothing has arrived for as long as one call waits
+            self._landed(nbytes)
 
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None
@@ -179,6 +188,7 @@ class StreamLink:
         if not nbytes:
             where = "" if self._decoder.idle else " in the middle of a frame"
             raise LinkEnded(f"{self.peer} closed the link{where}")
+        self.arrivals += 1
         self._decoder.landed(nbytes)
 
     # -- sending -------------------------------------------------------------------------------

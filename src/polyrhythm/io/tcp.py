@@ -28,6 +28,9 @@ STUCK_S = 60
 _KEEP_ALIVE_S = 30
 """After this long without traffic the kernel probes whether the peer's machine still answers."""
 _PROBE_EVERY_S = 10
+_READ_S = 1
+"""A call that waits for the rest of a payload returns after this time with the bytes that have
+arrived. So `Link.arrivals` also rises while a large payload arrives slowly."""
 
 
 class ByteCarrier:
@@ -67,6 +70,7 @@ def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
     sock.setblocking(True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     bound_buffers(sock)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _READ_S, 0))
     _keep_alive(sock)
     _end_after(sock, STUCK_S)
     return StreamLink(ByteCarrier(sock), peer)

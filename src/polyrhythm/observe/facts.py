@@ -43,6 +43,9 @@ class RunFacts:
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
     """Per server that the lead reported as silent, the time of the report."""
+    cut_off: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Per worker and server that cannot talk to each other, since when. The worker is excluded from the
+    rounds until their link works."""
     failovers: list[ServerLoss] = field(default_factory=list)
     learning: int = 0
     """The number of replicas that servers are still fetching."""
@@ -153,6 +156,10 @@ class RunFacts:
             if worker.left is not None
             and worker.left.code in (FAILED, HUNG, UNATTACHED, NOT_FINITE)
         }
+
+    def cut_off_from(self, worker: int) -> list[str]:
+        """The servers that this worker cannot talk to."""
+        return [f"s{server}" for other, server in sorted(self.cut_off) if other == worker]
 
     def name_of(self, worker: Any) -> str:
         """The name of the worker with this number. A value that is not the number of a worker is

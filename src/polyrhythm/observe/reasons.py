@@ -14,6 +14,8 @@ _MOST_NAMES = 8
 others."""
 
 LINK_ENDED = "link-ended"
+CUT_OFF = "cut-off"
+"""The code of a reason why a worker is excluded: its link to a server does not work."""
 _WORKERS = ("workers", "held", "missing", "targets")
 _SERVERS = ("servers",)
 

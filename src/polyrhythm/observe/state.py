@@ -17,6 +17,7 @@ from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.facts import RunFacts
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState
+from polyrhythm.observe.reasons import CUT_OFF
 from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -59,8 +60,17 @@ class RunState(RunFacts):
     def _silent(self, line: dict[str, Any]) -> None:
         self.silent[line["server"]] = self.at_s
 
+    def _cut_off(self, line: dict[str, Any]) -> None:
+        pair = line["worker"], line["server"]
+        self.cut_off.setdefault(pair, self.at_s - line.get("silent_s", 0.0))
+
+    def _link_works(self, line: dict[str, Any]) -> None:
+        self.cut_off.pop((line["worker"], line["server"]), None)
+
     def _server_lost(self, line: dict[str, Any]) -> None:
         self._server_left(line)
+        for pair in [pair for pair in self.cut_off if pair[1] == line["server"]]:
+            del self.cut_off[pair]
         self.silent.pop(line["server"], None)
         self.failovers.append(ServerLoss(line["server"], self.at_s, reason_of(line)))
 
@@ -118,6 +128,9 @@ class RunState(RunFacts):
         self.batch = line.get("batch", 0)
 
     def _left(self, line: dict[str, Any]) -> None:
+        if line["reason"] != CUT_OFF:
+            for pair in [pair for pair in self.cut_off if pair[0] == line["worker"]]:
+                del self.cut_off[pair]
         self._part(line["worker"], reason_of(line))
 
     def _evicted(self, line: dict[str, Any]) -> None:
@@ -274,6 +287,9 @@ class RunState(RunFacts):
         "server-left": _server_left,
         "silent": _silent,
         "server-silent": _silent,
+        "cut-off": _cut_off,
+        "unopened": _cut_off,
+        "link-works": _link_works,
         "server-lost": _server_lost,
         "rerouting": _rerouting,
         "rerouted": _rerouted,

@@ -12,6 +12,7 @@ from polyrhythm.observe import moves
 from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.reasons import (
+    CUT_OFF,
     LINK_ENDED,
     in_words,
     limit_derivation,
@@ -36,6 +37,8 @@ from polyrhythm.wire.messages.reasons import DONE, Reason
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
+_VERBS = {LINK_ENDED: "died", CUT_OFF: "is excluded"}
+"""For some codes of a reason, what happened to the worker; it has left for all others."""
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
 """The codes of reasons whose sentences already begin with "the job", for the end of a job."""
 
@@ -59,6 +62,7 @@ class Teller:
         self._told_wait: tuple[str, tuple[int, ...]] | None = None
         self._told_settled = False
         self._told_in: dict[int, int | None] = {}
+        self._told_unopened: set[tuple[int, int]] = set()
         self._missing: tuple[int, ...] = ()
         """The workers that the job waited for before the current line."""
 
@@ -185,6 +189,9 @@ class Teller:
         if back and self._told_in[worker.worker] == worker.incarnation:
             return []  # one sentence for the `joined` and the `rejoined` line of an incarnation
         self._told_in[worker.worker] = worker.incarnation
+        if servers := self.state.cut_off_from(worker.worker):
+            text = f"{worker.name} comes back when its link to {listed(servers)} works"
+            return [self._say(text, {worker.worker})]
         how = f"is back, as incarnation {worker.incarnation}" if back else "joined"
         return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]
 
@@ -197,8 +204,23 @@ class Teller:
         if reason.code == DONE.code:
             text = f"{name} is done"
         else:
-            verb = "died" if reason.code == LINK_ENDED else "left"
+            verb = _VERBS.get(reason.code, "left")
             text = f"{name} {verb}: {parting(reason, self.state.name_of)}{self._go_on()}"
+        return [self._say(text, {line["worker"]})]
+
+    def _unopened(self, line: dict[str, Any]) -> list[Sentence]:
+        pair = line["worker"], line["server"]
+        if pair in self._told_unopened:
+            return []
+        self._told_unopened.add(pair)
+        text = f"{line['name']} cannot connect to s{line['server']}, and tries again"
+        return [self._say(f"{text}: {line['detail']}", {line["worker"]})]
+
+    def _link_works(self, line: dict[str, Any]) -> list[Sentence]:
+        self._told_unopened.discard((line["worker"], line["server"]))
+        name, server = line["name"], f"s{line['server']}"
+        long = duration(line["seconds"])
+        text = f"{name} and {server} can talk to each other again, after {long}: {name} is back"
         return [self._say(text, {line["worker"]})]
 
     def _evicted(self, line: dict[str, Any]) -> list[Sentence]:
@@ -383,6 +405,8 @@ class Teller:
         "rejoined": _came,
         "left": _left,
         "evicted": _evicted,
+        "unopened": _unopened,
+        "link-works": _link_works,
         "lead-paused": _away,
         "stopping": _stopping,
         "overtime": lambda teller, line: [replace(teller._policy(line)[0], urgent=True)],

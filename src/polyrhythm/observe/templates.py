@@ -41,6 +41,12 @@ SENTENCES = {
     "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
     " contributions",
     "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
+    "link-silent": "{workers} and {servers} cannot talk to each other: nothing comes over their link,"
+    " although both reach the lead",
+    "links-cut": "no worker can go on: {workers} and {servers} cannot talk to each other, although"
+    " they reach the lead",
+    "servers-apart": "{servers} cannot talk to each other, although both reach the lead, and each has"
+    " the only copy of a slice",
     "ending": "the goal is reached; waiting for {workers} to finish",
     "collecting": "the job is over; the model is being saved, and {servers} still"
     " {servers:sends|send} parameters",
@@ -140,6 +146,11 @@ SENTENCES = {
     "evicted": "it was silent for too long",
     "not-woken": "it was evicted, and was not heard from after that",
     "silent-for": "it was silent for {silent_s:.1f} s",
+    "cut-off": "nothing has come over the link between {name} and s{server} for {silent_s:.1f} s,"
+    " although both reach the lead",
+    "servers-changed": "the servers of the job have changed",
+    "server-cut-off": "{workers} cannot talk to it, although it reaches the lead",
+    "servers-cut-off": "s{by} cannot talk to it, although it reaches the lead",
     "came-back": "it came back over another link",
     "link-ended": "{detail}",
     "link-lost": "{name} lost its link to {peer}: {detail}",
@@ -302,5 +313,7 @@ NOTICED = {
     "link-ended": "the end of its link",
     "unreachable": "s{by}, whose link to it ended",
     "server-silent": "its silence",
+    "server-cut-off": "the silence of its links to most workers",
+    "servers-cut-off": "the silence of its link to s{by}",
 }
 """For each code of a reason, the words for how the loss of a server was noticed."""

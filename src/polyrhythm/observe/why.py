@@ -37,6 +37,12 @@ RULES = {
     "window": "a worker has at most two contributions that are not acknowledged",
     "ending": "a job ends when every worker has left; a worker leaves when its `main` returns",
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
+    "link-silent": "a worker whose link to a server is silent is excluded after 4 s; a server that most"
+    " workers cannot talk to is lost instead, if its slices have copies",
+    "links-cut": "workers that are excluded connect again every few seconds, and go on when their links"
+    " work",
+    "servers-apart": "a server that has the only copy of a slice is not given up: the job waits for the"
+    " link",
     "failover": "replicas of a dead server's slices become primaries;"
     " workers continue when every server follows the new routes",
     "resending": "workers send again what a dead server had added but not folded; then the round is"
@@ -84,6 +90,11 @@ _REMEDIES = {
     "resending": ("look at those workers: a worker that is stopped will be evicted",),
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
 }
+_CHECK_LINK = (
+    "check the network between these two hosts (ping, firewall, routes): both reach the host of the"
+    " lead",
+)
+_REMEDIES |= dict.fromkeys(("link-silent", "links-cut", "servers-apart"), _CHECK_LINK)
 _SILENCE_S = 3.0
 _NO_WAIT = "nothing is being waited for"
 
@@ -103,6 +114,8 @@ class Explanation:
     left_s: float | None = None
     rule: str | None = None
     remedies: tuple[str, ...] = ()
+    cut_off: tuple[str, ...] = ()
+    """Workers that are excluded because their links to servers do not work, and since when."""
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
     lately: str | None = None
@@ -121,7 +134,24 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
     """What a run that has not ended waits for. `now_s`: the present time on the clock of the
     journal."""
     explanation = _with_straggler(_explain(state, now_s, job), state, job)
+    explanation = _with_cut_off(explanation, state, now_s)
     return with_learning(with_given_up(explanation, state), state, job)
+
+
+def _with_cut_off(explanation: Explanation, state: RunState, now_s: float | None) -> Explanation:
+    """The same explanation with the pairs of processes that cannot talk to each other."""
+    now_s = max(state.at_s, state.at_s if now_s is None else now_s)
+    cut_off = tuple(
+        f"{state.name_of(worker)} and {server_name(server)} cannot talk to each other, for"
+        f" {duration(now_s - since_s)}: {state.name_of(worker)} is excluded until their link works"
+        for (worker, server), since_s in sorted(state.cut_off.items())
+    )
+    if not cut_off or state.ended is not None:
+        return explanation
+    remedies = explanation.remedies
+    if not set(_CHECK_LINK) & set(remedies):
+        remedies += _CHECK_LINK
+    return replace(explanation, cut_off=cut_off, remedies=remedies)
 
 
 def _with_straggler(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
@@ -291,7 +321,8 @@ def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:
 
 
 def _at_work(state: RunState, now_s: float) -> str:
-    workers = counted(state.members, "worker")
+    cut_off = {worker for worker, _ in state.cut_off} & {each.worker for each in state.present}
+    workers = counted(state.members - len(cut_off), "worker")
     if state.opened_s is None:
         return f"round 1 has not opened yet; {workers} joined so far"
     if now_s > state.at_s + _SILENCE_S:
@@ -301,10 +332,11 @@ def _at_work(state: RunState, now_s: float) -> str:
             f" {workers} in the job"
         )
     at_work = f"{_NO_WAIT}: round {state.round}, "
-    resting = [worker.name for worker in state.present if worker.no_points]
+    present = [worker for worker in state.present if worker.worker not in cut_off]
+    resting = [worker.name for worker in present if worker.no_points]
     if not resting:
         return f"{at_work}{workers} at work"
-    busy = counted(state.members - len(resting), "worker")
+    busy = counted(len(present) - len(resting), "worker")
     rest = "rests" if len(resting) == 1 else "rest"
     return f"{at_work}{busy} at work; {listed(resting)} {rest}: there are too few points for all workers"
 
@@ -329,6 +361,7 @@ def in_sentences(explanation: Explanation) -> list[str]:
         said.append(f"rule: {explanation.rule}")
     if explanation.lately is not None:
         said.append(f"lately: {explanation.lately}")
+    said += [f"cut off: {text}" for text in explanation.cut_off]
     if explanation.given_up:
         said += [f"given up: {text}" for text in explanation.given_up]
         said.append(f"rule: {RULES['given-up']}")

@@ -7,14 +7,20 @@ import msgspec
 from polyrhythm.core.peers import SEAT
 from polyrhythm.sim.quantities import Duration, check_factor
 
+LINKS = ("cut", "silence", "heal")
+"""The events that happen to a link."""
+
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fault of a worker or server, or another event at a given time. `cut` breaks the link
-    between a server and another process. `end` stops the job in an orderly way, as Ctrl-C or
+    between a server and another process. `silence` lets nothing pass between the two, without ending
+    their link, until `heal`. `end` stops the job in an orderly way, as Ctrl-C or
     `polyrhythm stop` does."""
 
     at: Duration
-    what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
+    what: Literal[
+        "crash", "stop", "continue", "leave", "slow", "join", "cut", "silence", "heal", "end"
+    ]
     worker: str | None = None
     server: int | None = None
     factor: float | None = None
@@ -25,16 +31,16 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     share_data: bool | None = None
     """For join: whether the worker sends its points to others from then on. None: as before."""
     peer: int | None = None
-    """For cut: the server at the other end of the link."""
+    """For cut, silence and heal: the server at the other end of the link."""
     operator: str | None = None
     """For end: the name of the operator that asks for the stop. None: the job gets a signal, as
     from Ctrl-C."""
 
     def __post_init__(self) -> None:
-        if self.what == "cut":
+        if self.what in LINKS:
             if self.server is None or (self.worker is None) == (self.peer is None):
                 raise ValueError(
-                    "cut needs both ends of a link: a server, and either a worker or a peer"
+                    f"{self.what} needs both ends of a link: a server, and either a worker or a peer"
                 )
         elif self.what == "end":
             if self.worker is not None or self.server is not None:

@@ -21,7 +21,7 @@ from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.happening import Happening
+from polyrhythm.sim.happening import LINKS, Happening
 from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import SimulatedPace
@@ -70,6 +70,8 @@ class Simulation:
         if self._checker is not None:
             self._checker.is_member = self._is_member
         self._cast = {spec.name: spec for spec in scenario.cast()}
+        self._silent: set[frozenset[str]] = set()
+        """The pairs of processes between which nothing passes."""
         self._began_ns = clock.now_ns
         self._resumed = resumed
 
@@ -166,14 +168,14 @@ class Simulation:
 
     def _dial_server(self, near: ServerProcess, spec: m.ServerSpec) -> Channel | None:
         far = self.servers[spec.server]
-        if not far.alive or far.address != spec.address:
+        if not self._reachable(near, far) or far.address != spec.address:
             return None
         names = (near.name, far.name)
         return link(self._clock, self._rng, self.scenario.link, near, far, names)
 
     def _dial(self, worker: WorkerProcess, server: int, at: m.Address | None) -> Channel | None:
         far = self.servers[server]
-        if not far.alive or at not in (None, far.address):
+        if not self._reachable(worker, far) or at not in (None, far.address):
             return None
         table = self._cast[worker.name].link
         name = SEAT.link_to(server_name(server))
@@ -191,6 +193,8 @@ class Simulation:
     def _happen(self, event: Happening) -> None:
         if event.what == "cut":
             self._cut(event)
+        elif event.what in LINKS:
+            self._silence(event, silent=event.what == "silence")
         elif event.what == "end" and event.operator is not None:
             self._operate(event.operator)
         elif event.what == "end":
@@ -228,6 +232,23 @@ class Simulation:
             self.servers[event.peer].cut(names)
         elif event.worker in self.workers:
             self.workers[event.worker].cut(event.server)
+
+    def _silence(self, event: Happening, *, silent: bool) -> None:
+        """Let nothing pass between two processes from now on, or everything again."""
+        assert event.server is not None
+        server, peer = self.servers[event.server], event.peer
+        other = self.workers.get(event.worker or "") if peer is None else self.servers[peer]
+        if other is None:
+            return
+        pair = frozenset((other.name, server.name))
+        (self._silent.add if silent else self._silent.discard)(pair)
+        server.silence(other, silent=silent)
+        if isinstance(other, ServerProcess):
+            other.looks = server.looks
+
+    def _reachable(self, near: WorkerProcess | ServerProcess, far: ServerProcess) -> bool:
+        """Whether a new link between the two processes can be opened."""
+        return far.alive and frozenset((near.name, far.name)) not in self._silent
 
     def _change_worker(self, event: Happening, name: str) -> None:
         if event.what == "join":

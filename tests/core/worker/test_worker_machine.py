@@ -398,13 +398,29 @@ def test_a_worker_that_cannot_reach_the_same_server_twice_fails() -> None:
     assert isinstance(fail, fx.Fail) and "no answer" in in_words(fail.reason)
 
 
-def test_after_it_has_joined_a_worker_may_fail_to_reach_the_same_server_again() -> None:
+def test_a_worker_that_comes_back_connects_again_until_the_server_answers() -> None:
+    """It does not fail, however often it was unable to reach the server, and tells the lead why it does
+    not take part."""
     hand = Hand()
     not_reached(hand, incarnation=1)
     hand.begin()
     hand.tell(m.Evicted(**WHO, reason=SILENT))
     hand.compute()
-    assert of(not_reached(hand, incarnation=1), fx.Rejoin)
+    hand.tell(m.Admitted(**WHO, job=m.JobSpec(job="j", servers=2), servers=SERVERS), 10**9)
+    hand.tell(ev.Linked(0, 1), 10**9)
+    at_ns = 10**9
+    for _ in range(3):
+        (told,) = sent(hand.tell(ev.LinkClosed("s1", "no answer", 1), at_ns), m.Unreachable, "lead")
+        assert (told.worker, told.peer, told.peer_incarnation) == (3, "s1", 1)
+        assert told.detail == "no answer"
+        dialled: list[fx.Dial] = []
+        began_ns = at_ns
+        while not dialled:
+            at_ns = hand.worker.wake_at() or 0
+            dialled = of(hand.tell(ev.Tick(), at_ns), fx.Dial)
+        assert at_ns == began_ns + 2 * 10**9
+        assert dialled == [fx.Dial(SERVERS[1:])], "the link to the other server is up"
+    assert sent(hand.tell(ev.Linked(1, 1), at_ns), m.Attach, "lead")
 
 
 # -- the state of the user's code ------------------------------------------------------------------

@@ -38,6 +38,7 @@ class Lifecycle:
         self._sharing = parts.sharing
         self._outbox = parts.outbox
         self._servers = parts.servers
+        self._broken = parts.broken
         self._progress = parts.progress
         self._ending = parts.ending
         self._stopping = parts.stopping
@@ -104,12 +105,21 @@ class Lifecycle:
             self.refuse(member, _refused("model-differs", member, fault), now_ns)
             return
         self._view.attach(member)
+        self._note_working_links(member, now_ns)
         if self._routing.all_placed and self._routing.change is None:
             self._outbox.route(member)
             if not self._rounds.open:
                 self.open_if_ready(now_ns)
             elif not self._rounds.opening:
                 self._enter(member, now_ns)
+
+    def _note_working_links(self, member: Member, now_ns: int) -> None:
+        """A worker attaches its model only when it is linked to every server."""
+        if self._broken.any:
+            for server, since_ns in self._broken.works(member.worker):
+                seconds = (now_ns - since_ns) / 1e9
+                fields = {"worker": member.worker, "name": member.name, "server": server}
+                self._outbox.note("link-works", **fields, seconds=seconds)
 
     def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
         """A member announces a data set: give it a lease of chunks."""
@@ -201,6 +211,26 @@ class Lifecycle:
         self._removals.may_rejoin(*member.key, now_ns)
         self.remove(member, Reason("evicted"), now_ns)
 
+    def exclude(self, member: Member, server: int, now_ns: int) -> None:
+        """The link between this member and a server is broken, and the member must go: tell it to
+        rejoin, which it can do when the link works."""
+        since_ns = self._broken.since_ns(member.worker, server)
+        silent_s = (now_ns - since_ns) / 1e9
+        fields: dict[str, Field] = {"name": member.name, "server": server, "silent_s": silent_s}
+        self._outbox.note("cut-off", worker=member.worker, **fields)
+        self._call_anew(member, Reason("cut-off", fields), now_ns)
+        self._broken.exclude(member.worker, server, since_ns, now_ns)
+
+    def _call_anew(self, member: Member, reason: Reason, now_ns: int) -> None:
+        """Remove a member, and tell it to rejoin."""
+        self._outbox.tell(member, m.Evicted(**self._outbox.identity(member), reason=reason))
+        self._removals.may_rejoin(*member.key, now_ns)
+        self.remove(member, reason, now_ns)
+
+    def call_for_servers(self, member: Member, now_ns: int) -> None:
+        """Tell a member that knows outdated servers to rejoin."""
+        self._call_anew(member, Reason("servers-changed"), now_ns)
+
     def close_links(self, now_ns: int) -> None:
         """Close the links of members that were evicted long ago. These members were ordered to rejoin. A
         member reads this order before it notices that its link has ended."""
@@ -245,6 +275,7 @@ class Lifecycle:
         """`fatal`: why this removal ends the job; None if the job goes on."""
         self._view.remove(member.worker)
         self.suspicion.forget(member.worker)
+        self._broken.forget(member.worker)
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
         self._steps.forget(*member.key)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead.broken_links import Verdict
 from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
@@ -22,7 +23,7 @@ from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.text import plain, plain_reason
 from polyrhythm.wire import messages as m
 
 
@@ -44,6 +45,7 @@ class LeadMachine:
         self._progress = parts.progress
         self._saving = parts.saving
         self._best = parts.best
+        self._broken = parts.broken
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
@@ -258,7 +260,56 @@ class LeadMachine:
             self._ending.finish(fatal, self._mode.done, now_ns, failed=True, lost=True)
 
     def _on_unreachable(self, message: m.Unreachable, now_ns: int) -> None:
-        self._end_if_fatal(self._servers.unreachable(message, now_ns), now_ns)
+        server = server_number(message.peer)
+        if message.worker >= 0:
+            self._on_unopened(message, now_ns)
+        elif message.silent_s:
+            self._on_silent_link(message, now_ns)
+        elif server is not None:
+            incarnation, detail = message.peer_incarnation, message.detail
+            fatal = self._servers.unreachable(message.server, server, incarnation, detail, now_ns)
+            self._end_if_fatal(fatal, now_ns)
+
+    def _on_silent_link(self, message: m.Unreachable, now_ns: int) -> None:
+        """A server hears nothing of a worker or of another server, but the link has not ended."""
+        worker, server = worker_number(message.peer), server_number(message.peer)
+        member = None if worker is None else self.view.get(worker, message.peer_incarnation)
+        if member is not None and member.attached:
+            heard_ns = self._lifecycle.suspicion.pulse(member.worker).heard_ns
+        elif server is not None and self._servers.present(server, message.peer_incarnation):
+            heard_ns = self._servers.heard_ns(server)
+        else:
+            return  # the report is about an earlier incarnation of the peer
+        if self._ending.decided or not self._servers.present(message.server):
+            return
+        verdict = self._broken.silent(message, heard_ns, now_ns)
+        if verdict is None or verdict.leaves is None:
+            return
+        if member is not None and verdict.leaves == message.peer:
+            self._lifecycle.exclude(member, message.server, now_ns)
+        else:
+            self._lose_cut_off(verdict, now_ns)
+
+    def _on_unopened(self, message: m.Unreachable, now_ns: int) -> None:
+        """A worker that rejoins cannot connect to a server."""
+        member = self.view.get(message.worker, message.incarnation)
+        server = server_number(message.peer)
+        if member is None or server is None or member.attached or self._ending.begun:
+            return
+        if not self._servers.present(server, message.peer_incarnation):
+            self._lifecycle.call_for_servers(member, now_ns)
+            return
+        detail = plain(message.detail)
+        fields = {"worker": member.worker, "name": member.name, "server": server}
+        self._outbox.note("unopened", **fields, detail=detail)
+        verdict = self._broken.unopened(member.worker, server, now_ns)
+        if verdict is not None:
+            self._lose_cut_off(verdict, now_ns)
+
+    def _lose_cut_off(self, verdict: Verdict, now_ns: int) -> None:
+        server = None if verdict.leaves is None else server_number(verdict.leaves)
+        if server is not None:
+            self._end_if_fatal(self._servers.lose(server, verdict.reason, now_ns), now_ns)
 
     def _on_caught_up(self, message: m.CaughtUp, now_ns: int) -> None:
         if self._servers.caught_up(message, now_ns):
@@ -343,6 +394,7 @@ class LeadMachine:
         self._pauses.exclude(now_ns)
         if not self._lifecycle.beat(message, now_ns):
             self._servers.beat(message.server, now_ns)
+        self._broken.expire(now_ns)
         if (line := self._waiting.line(now_ns)) is not None:
             self._outbox.note("waiting", **line)
 
@@ -350,6 +402,7 @@ class LeadMachine:
         self._pauses.exclude(now_ns)
         self._lifecycle.evict_silent(now_ns)
         self._lifecycle.close_links(now_ns)
+        self._broken.expire(now_ns)
         self._ending.tick(self._mode.done, now_ns)
         if not self._ending.over:
             self._servers.suspect(now_ns)

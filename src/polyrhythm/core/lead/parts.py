@@ -6,6 +6,7 @@ from functools import partial
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.admission import Admission, Opening
 from polyrhythm.core.lead.best import KeepBest
+from polyrhythm.core.lead.broken_links import BrokenLinks
 from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.evaluator import Evaluator
@@ -48,6 +49,7 @@ class Parts:
     outbox: LeadOutbox
     operators: Operators
     servers: Servers
+    broken: BrokenLinks
     progress: JobProgress
     saving: Saving
     best: KeepBest
@@ -104,6 +106,7 @@ def connect(job: JobSpec) -> Parts:
         outbox=outbox,
         operators=operators,
         servers=Servers(job, routing, rounds, outbox),
+        broken=BrokenLinks(job, view, routing),
         progress=progress,
         saving=saving,
         best=best,

@@ -21,6 +21,7 @@ class LeadPauses:
             parts.best,
             parts.opening,
             parts.sharing,
+            parts.broken,
             cuts,
         )
         self._limit = parts.progress.goals.limit

@@ -179,18 +179,25 @@ class Servers:
             return self.lose(server, _link_ended(detail), now_ns)
         return None
 
-    def unreachable(self, message: m.Unreachable, now_ns: int) -> Reason | None:
-        """A server reports that it has lost its link to another server, so one of the two must
+    def unreachable(
+        self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
+    ) -> Reason | None:
+        """A server reports that its link to the server `peer` has ended, so one of the two must
         leave: the lead's own server stays, otherwise the server that reports first. Returns why the
         job cannot continue; None if it can."""
-        if message.server not in self._routing.addresses:
+        if server not in self._routing.addresses:
             return None
-        if message.incarnation != self._routing.incarnations.get(message.peer):
+        if incarnation != self._routing.incarnations.get(peer):
             return None  # the report is about an earlier server with this number
-        lost = message.server if message.peer == SEAT.server else message.peer
-        told = message.server if lost == message.peer else message.peer
-        fields: dict[str, Field] = {"by": told, "detail": plain(message.detail)}
+        lost = server if peer == SEAT.server else peer
+        told = server if lost == peer else peer
+        fields: dict[str, Field] = {"by": told, "detail": plain(detail)}
         return self.lose(lost, Reason("unreachable", fields), now_ns)
+
+    def present(self, server: int, incarnation: int | None = None) -> bool:
+        """Whether this server, with this incarnation if one is given, is part of the job."""
+        known = self._routing.incarnations.get(server)
+        return server in self._routing.addresses and incarnation in (None, known)
 
     # -- signs of life -------------------------------------------------------------------------
 
@@ -201,6 +208,10 @@ class Servers:
             self._silent.remove(server)
             self.suspicion.expect(server, now_ns)
         self.suspicion.beat(server, now_ns)
+
+    def heard_ns(self, server: int) -> int:
+        """When the lead last heard from this server; 0 if it does not listen for its heartbeats."""
+        return self.suspicion.pulse(server).heard_ns if server in self.suspicion else 0
 
     def suspect(self, now_ns: int) -> None:
         for server in self.suspicion.silent(now_ns):

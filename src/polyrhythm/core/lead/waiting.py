@@ -1,7 +1,8 @@
 """What the lead waits for, and when a wait is written to the journal.
 
-*If the round waits for a server, the reason names the server, and not the workers whose
-contributions the server has not reported or folded.*
+*If the round waits for a link, the reason names both of its ends. If it waits for a server, the
+reason names the server, and not the workers whose contributions the server has not reported or
+folded.*
 """
 
 from typing import Any
@@ -27,6 +28,7 @@ class WaitReport:
         self._routing = parts.routing
         self._opening = parts.opening
         self._contributions = parts.contributions
+        self._broken = parts.broken
         self._rounds = parts.rounds
         self._saving = parts.saving
         self._ending = parts.ending
@@ -46,7 +48,8 @@ class WaitReport:
         if self._rounds.open and self._served and not len(self._view):
             return Waiting(Reason("no-workers"), self._rounds.moved_ns)
         if self._rounds.open:
-            return self._for_failover() or self._for_servers() or self._policy.why()
+            waiting = self._for_failover() or self._for_links() or self._for_servers()
+            return waiting or self._policy.why()
         if routing.spec is not None and not routing.all_placed:
             return Waiting(Reason("placing"), opening.since_ns)
         if routing.seeder is not None and not routing.all_seeded:
@@ -89,6 +92,13 @@ class WaitReport:
             fields = {"workers": sorted(workers), "servers": sorted(servers)}
             return Waiting(Reason("resending", fields), self._rounds.moved_ns)
         return None
+
+    def _for_links(self) -> Waiting | None:
+        """The wait for a link between two processes that both reach the lead."""
+        if not self._broken.any:
+            return None
+        alone = not any(member.entered for member in self._view.members())
+        return self._broken.waiting(alone=alone)
 
     def _for_servers(self) -> Waiting | None:
         """The wait for servers that have not folded, or that have not reported contributions whose

@@ -239,8 +239,8 @@ class Failover:
         if self.partners.wants(server, event.incarnation):
             gone = m.Unreachable(
                 **self._state.identity(),
-                incarnation=self.partners.incarnation(server),
-                peer=server,
+                peer=server_name(server),
+                peer_incarnation=self.partners.incarnation(server),
                 detail=event.detail,
             )
             self._state.tell_lead(gone)

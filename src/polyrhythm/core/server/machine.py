@@ -19,6 +19,7 @@ from polyrhythm.core.server.admission import PeerAdmission
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.modes import choose_mode
+from polyrhythm.core.server.quiet_links import QuietLinks
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
@@ -30,6 +31,7 @@ class ServerMachine:
         self.state, self.mode = choose_mode(server, job)
         self._failover = Failover(self.state, self.mode)
         self._admission = PeerAdmission(server, job.workers)
+        self._quiet = QuietLinks(job.heartbeat_s)
         self._collects: list[m.Collect] = []
         """Requests of the lead for parameters. This server cannot answer these requests yet."""
         self._ended = False
@@ -65,6 +67,7 @@ class ServerMachine:
         if self._heartbeat.due(now_ns):
             alive = m.Alive(**self.state.identity(), sequence=self._lead.beats)
             self.state.out.append(Beat(alive))
+            self._report_silent_links(now_ns)
         self.state.out += self._admission.overdue(now_ns)
         self._note(self._lead.look(now_ns))
         if (lost := self._lead.lost(now_ns)) is not None:
@@ -119,6 +122,26 @@ class ServerMachine:
     def _note(self, note: Note | None) -> None:
         if note is not None:
             self.state.out.append(note)
+
+    # -- silent links --------------------------------------------------------------------------
+
+    def _on_links_quiet(self, event: ev.LinksQuiet, now_ns: int) -> None:
+        self._quiet.look(event.peers, now_ns)
+
+    def _report_silent_links(self, now_ns: int) -> None:
+        """Tell the lead which peers do not answer over their links to this server. A server is
+        reported only if slices are copied to or from it."""
+        for (peer, incarnation), silent_s in self._quiet.silent(now_ns):
+            server = server_number(peer)
+            if server is None or self._failover.partners.wants(server, incarnation):
+                self.state.tell_lead(
+                    m.Unreachable(
+                        **self.state.identity(),
+                        peer=peer,
+                        peer_incarnation=incarnation,
+                        silent_s=silent_s,
+                    )
+                )
 
     # -- routes and replicas -------------------------------------------------------------------
 
@@ -331,6 +354,7 @@ class ServerMachine:
 
     _HANDLERS: ClassVar[dict[type, Callable[["ServerMachine", Any, int], None]]] = {
         ev.Tick: _on_tick,
+        ev.LinksQuiet: _on_links_quiet,
         ev.LeadLinked: _on_lead_linked,
         ev.LeadHeard: _on_lead_heard,
         m.Alive: _on_alive,

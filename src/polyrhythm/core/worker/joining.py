@@ -1,7 +1,8 @@
 """The links of one incarnation of a worker, and the routes that it follows.
 
 *A worker sends its model description to the lead when it is linked to every server. It follows new
-routes when it is linked to every server in them.*
+routes when it is linked to every server in them. A worker that rejoins and cannot connect to a server
+tells the lead so, and tries again every two seconds, as long as the lead lets it.*
 """
 
 from dataclasses import dataclass
@@ -9,11 +10,15 @@ from dataclasses import dataclass
 from polyrhythm.core.effects import Arrange, Dial, SeedSlices
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_name
+from polyrhythm.core.text import plain
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
 _LAST_WORD_NS = 5 * 10**9
 """How long the worker waits for the lead to say what happens after a server's link has ended."""
+_AGAIN_NS = 2 * 10**9
+"""After this time a worker that rejoins tries again to connect to a server that did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,25 @@ class Parted:
 
 
 class Joining:
-    __slots__ = ("_attached", "_links", "_outbox", "_routes", "parted", "routed")
+    __slots__ = (
+        "_attached",
+        "_links",
+        "_outbox",
+        "_routes",
+        "_servers",
+        "again_ns",
+        "parted",
+        "routed",
+    )
 
     def __init__(self, outbox: WorkerOutbox) -> None:
         self._outbox = outbox
         self._links = Links()
         """Links to every server of the job."""
+        self._servers: tuple[m.ServerSpec, ...] = ()
+        """The servers that the job had when the lead admitted this incarnation."""
+        self.again_ns: int | None = None
+        """When to connect again to the servers that did not answer; None if there are none."""
         self._attached = False
         self._routes: m.Routing | None = None
         """New routes that are not followed yet, because some of their servers are not linked."""
@@ -49,6 +67,7 @@ class Joining:
     def admitted(self, message: m.Admitted) -> None:
         self._outbox.worker, self._outbox.incarnation = message.worker, message.incarnation
         self._outbox.follow(message)
+        self._servers = message.servers
         self._links.want(message.servers)
 
     def dial(self, servers: tuple[m.ServerSpec, ...]) -> list[int]:
@@ -103,6 +122,26 @@ class Joining:
         already said that the server is lost."""
         ended = self._links.ended(server, incarnation)
         return ended and (not self.routed or server in self._links)
+
+    def unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
+        """A server does not answer: tell the lead, and try again later."""
+        if self.again_ns is None:
+            self.again_ns = now_ns + _AGAIN_NS
+        incarnation = incarnation or self._links.incarnation(server)
+        unreachable = m.Unreachable(
+            **self._outbox.identity(),
+            peer=server_name(server),
+            peer_incarnation=incarnation,
+            detail=plain(detail),
+        )
+        self._outbox.tell_lead(unreachable)
+
+    def dial_again(self, now_ns: int) -> None:
+        """Connect again to the servers that did not answer, if it is time."""
+        if self.again_ns is not None and now_ns >= self.again_ns:
+            self.again_ns = None
+            absent = self._links.absent
+            self.dial(tuple(spec for spec in self._servers if spec.server in absent))
 
     def wait_for_word(self, server: int, incarnation: int, reason: Reason, now_ns: int) -> None:
         """The link to a server has ended: wait for the lead to say which server takes over its

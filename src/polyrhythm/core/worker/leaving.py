@@ -2,10 +2,11 @@
 
 *A worker that was evicted rejoins under a new incarnation; its contributions that were not
 acknowledged are dropped. A worker that has lost its link to a server which is still part of the
-job, or that could not reach a server, rejoins in the same way. A worker that rejoins tells the lead
-so, because a job whose last worker rejoins must wait for this worker. A worker that is told to
-leave does not wait for other workers. It leaves when every contribution is acknowledged, or after a
-time limit.*
+job rejoins in the same way. It tells the lead so, because a job whose last worker rejoins must wait
+for it. A worker that rejoins and cannot reach a server stays in the job without a place in the
+rounds, and tries again; one that never reached all servers fails. A worker that is told to leave does
+not wait for other workers. It leaves when every contribution is acknowledged, or after a time
+limit.*
 """
 
 from polyrhythm.core import events as ev
@@ -125,6 +126,8 @@ class Departure:
         if state.phase is Phase.JOINING and state.rejoins_because is not None:
             failed = Reason("rejoin-failed", {"attempt": event.detail})
             self.fail(failed.because(state.rejoins_because), now_ns)
+        elif server is not None and state.phase is Phase.ADMITTED and state.begun:
+            state.joining.unreached(server, event.incarnation, event.detail, now_ns)
         elif server is not None and (begun or state.survives):
             state.joining.wait_for_word(server, event.incarnation, reason, now_ns)
         elif not begun:
@@ -134,15 +137,14 @@ class Departure:
 
     def miss(self, parted: Parted, now_ns: int) -> None:
         """The lead has not said in time whether a server to which this worker has no link is lost.
-        The worker rejoins, and so learns which servers the job has. If it then cannot reach the
-        same server a second time, it fails."""
+        The worker rejoins, and so learns which servers the job has. If its loop has not begun, and
+        it cannot reach the same server a second time, it fails."""
         state = self._state
         missed = (parted.server, parted.incarnation)
-        if missed in state.unreached:
+        if missed in state.unreached and not state.begun:
             self.fail(parted.reason, now_ns)
             return
-        if state.mode.resumed < 0:
-            state.unreached.add(missed)
+        state.unreached.add(missed)
         self._lose_place(parted.reason, now_ns)
 
     def _lose_place(self, reason: Reason, now_ns: int) -> None:

@@ -65,6 +65,9 @@ class WorkerMachine:
         parted, wake_ns = state.joining.parted, state.heartbeat.next_ns
         if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
             wake_ns = parted.until_ns
+        again_ns = state.joining.again_ns
+        if again_ns is not None and (wake_ns is None or again_ns < wake_ns):
+            wake_ns = again_ns
         if state.phase is _LEAVING and (wake_ns is None or state.leaves_by_ns < wake_ns):
             wake_ns = state.leaves_by_ns
         look_ns = self._lead.wake_ns
@@ -173,6 +176,7 @@ class WorkerMachine:
                 **state.outbox.identity(), sequence=self._lead.beats, loop_over=state.loop_over
             )
             state.outbox.do(Beat(alive))
+        state.joining.dial_again(now_ns)
         if (parted := state.joining.overdue(now_ns)) is not None:
             self._departure.miss(parted, now_ns)
         elif state.phase is Phase.LEAVING and now_ns >= state.leaves_by_ns:

@@ -85,8 +85,7 @@ class WorkerState:
         self.rejoins_because: Reason | None = None
         """Why the last incarnation ended."""
         self.unreached: set[tuple[int, int]] = set()
-        """Servers, with their incarnations, that this worker could not reach. The worker had to
-        rejoin because of these servers, and has not reached them since then."""
+        """Servers, with their incarnations, because of which this worker has rejoined."""
         self.evaluates = False
         """Whether this incarnation evaluates the model for all workers."""
         self.asked = False

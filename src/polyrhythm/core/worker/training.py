@@ -215,6 +215,4 @@ class Training:
         state = self._state
         state.enter(_COMPUTING, now_ns)
         state.begun = state.user_computes = True
-        if state.unreached:
-            state.unreached.clear()
         state.mode.resume()

@@ -2,7 +2,9 @@
 
 import threading
 
+from polyrhythm.core.names import server_number
 from polyrhythm.io.link import Link
+from polyrhythm.wire.messages import Alive
 
 
 class Peers:
@@ -55,6 +57,13 @@ class Peers:
             self._dirty.pop(link, None)
             link.flush()
 
+    def keep_alive(self, message: Alive) -> None:
+        """Send a heartbeat over every link to a server that could fall silent, unless other bytes
+        wait to be sent over it."""
+        for link in self.all():
+            if can_fall_silent(link) and server_number(link.peer) is not None and not link.unsent:
+                link.send(message)
+
     def close(self) -> None:
         for link in self.all():
             link.close()
@@ -66,6 +75,11 @@ class Peers:
     def all(self) -> list[Link]:
         with self._lock:
             return list(self._links.values())
+
+
+def can_fall_silent(link: Link) -> bool:
+    """Whether the network between the two ends can fail without ending the link."""
+    return link.kind == "tcp"
 
 
 def hang_up(link: Link) -> None:

@@ -37,10 +37,12 @@ class WorkerLinks:
         take: Callable[[Link, m.Message, Payload | None], None],
         place_of: Land,
         run: Callable[[], None],
+        catch_up: Callable[[], None],
         post: Callable[[Event], None],
     ) -> None:
         """`take` is called with every message. `place_of` returns the memory into which a slice is
         received. `run` is called after `take` has been called with all messages that have arrived.
+        `catch_up` is called instead when a link has ended: it returns when they are handled.
         `post` gets an event when a link has ended."""
         self._dialer = dialer
         self._digest = digest
@@ -48,6 +50,7 @@ class WorkerLinks:
         self._take = take
         self._place_of = place_of
         self._run = run
+        self._catch_up = catch_up
         self._post = post
         self._peers = Peers()
         self._poller = Poller()
@@ -66,6 +69,10 @@ class WorkerLinks:
         """Flush all links, and wake the user's thread, so that it checks its condition again."""
         self._peers.flush()
         self._poller.wake()
+
+    def keep_alive(self, message: m.Alive) -> None:
+        """Send a heartbeat over the links that need it."""
+        self._peers.keep_alive(message)
 
     def poll(self, timeout_s: float) -> None:
         self._poller.poll(timeout_s)
@@ -91,10 +98,15 @@ class WorkerLinks:
     # -- beginnings and ends -------------------------------------------------------------------
 
     def reach(
-        self, address: m.Address, peer: str, hello: m.WorkerHello, incarnation: int = 0
+        self,
+        address: m.Address,
+        peer: str,
+        hello: m.WorkerHello,
+        incarnation: int = 0,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> m.HelloReply:
         """Connect to a peer, and begin to read the link. `incarnation`: the incarnation of the
-        peer."""
+        peer. `wanted`: whether the link is still needed when the peer has answered."""
         began_ns = time.monotonic_ns()
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
@@ -102,6 +114,9 @@ class WorkerLinks:
             hello = msgspec.structs.replace(hello, digests=digests)
             greeting = introduce(link, hello, self._secret)
         self._reaching_ns += time.monotonic_ns() - began_ns
+        if not wanted():
+            hang_up(link)
+            return greeting
         link.incarnation = incarnation
         link.outlast(link_timeout_s(greeting.lead_timeout_s))
         link.land_with(self._place_of)
@@ -150,8 +165,9 @@ class WorkerLinks:
             if lead is not None and lead is not link and lead.pollable is not None:
                 # the lead may have sent a message that says why this link has ended
                 self._ready(lead.pollable)
-            # an earlier message may be the lead's order to rejoin over a new link
-            self._run()
+            # An earlier message may be the lead's order to rejoin over a new link. It must be
+            # handled before the end of this link is reported, even if another thread handles it.
+            self._catch_up()
             self._end_link(link, fault)
             # the traceback of the error refers to this stack frame, and so keeps the link's memory
             del fault

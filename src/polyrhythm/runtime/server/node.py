@@ -37,6 +37,7 @@ from polyrhythm.runtime.net.authorise import for_the_lead
 from polyrhythm.runtime.net.beats import Beats
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.net.quiet import QuietLinks
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
@@ -87,6 +88,7 @@ class ServerNode:
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._beats = Beats(self._peers)
+        self._quiet = QuietLinks(self._peers)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
             machines[LEAD] = LeadMachine(job)
@@ -97,6 +99,7 @@ class ServerNode:
             settle=self._peers.flush,
             trace=self._trace,
             check=options.check,
+            before_tick=self._look_at_links,
         )
         self._slices = PlacedSlices(
             server,
@@ -210,6 +213,8 @@ class ServerNode:
         if link.peer == LEAD and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message):
+            if not self._leads and isinstance(message, m.Alive):
+                return  # it has only shown that the link works
             if not self._leads:
                 raise LinkError(
                     f"{link.peer} sent a message for the lead, which runs in another process"
@@ -304,6 +309,14 @@ class ServerNode:
 
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(LEAD, effect.message))
+        if not self._leads:
+            self._peers.keep_alive(effect.message)
+
+    def _look_at_links(self) -> None:
+        """Tell the machine over which links nothing comes. The lead's own server need not look: its
+        links are those of the lead, which knows from heartbeats who is silent."""
+        if not self._leads and (event := self._quiet.look()) is not None:
+            self._driver.put(self.name, event)
 
     def _beat_all(self, machine: str, effect: Effect) -> None:
         assert isinstance(effect, fx.BeatAll)

@@ -69,11 +69,19 @@ class MachineHost:
             take=self._take,
             place_of=self._landing.place_of,
             run=self._driver.run,
+            catch_up=self._driver.catch_up,
             post=partial(self._driver.post, ME),
         )
         self._heard_throttle = HeardThrottle()
         self._joining = Joiner(
-            name, job, options.device, self._machine, self._links, self._heard_throttle, put
+            name,
+            job,
+            options.device,
+            self._machine,
+            self._links,
+            self._heard_throttle,
+            put,
+            self._driver.run,
         )
         self.state = StateCarrier(
             self._links, partial(self._driver.post, ME), lambda until: self.loop.begin(until)
@@ -164,6 +172,7 @@ class MachineHost:
 
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(LEAD, effect.message))
+        self._links.keep_alive(effect.message)
 
     def _say_if_unread(self) -> None:
         """Tell the machine that the lead is alive if unread messages of the lead have arrived.

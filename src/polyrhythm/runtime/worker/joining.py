@@ -3,6 +3,7 @@ does so again."""
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
@@ -29,9 +30,10 @@ class Joiner:
         links: WorkerLinks,
         heard_throttle: HeardThrottle,
         put: Callable[[Event], None],
+        run: Callable[[], None],
     ) -> None:
         """`job`: the job's identifier, or empty if it is not known. `machine` knows this worker's
-        number in the job."""
+        number in the job. `put` queues an event for the machine, and `run` handles the queue."""
         self.servers: tuple[m.Address, ...] = ()
         """The servers that the job had when this worker joined."""
         self._name = name
@@ -41,6 +43,7 @@ class Joiner:
         self._links = links
         self._heard_throttle = heard_throttle
         self._put = put
+        self._run = run
         self._lead: m.Address | None = None
 
     def reach_lead(self, lead: m.Address) -> None:
@@ -53,20 +56,38 @@ class Joiner:
         self._put(ev.LeadLinked(reply.heartbeat_s, reply.lead_timeout_s))
 
     def dial(self, effect: fx.Dial) -> None:
-        """Connect to the servers. The server that runs the lead is reached over the lead's link."""
+        """Connect to the servers. The server that runs the lead is reached over the lead's link. The
+        others are dialled on a new thread, because a server may take long to answer, and the worker
+        must send heartbeats meanwhile."""
         assert self._machine.job is not None
         self._job = self._machine.job.job
         self.servers = self.servers or tuple(spec.address for spec in effect.servers)
         for spec in effect.servers:
-            name = server_name(spec.server)
-            try:
-                if spec.server != SEAT.server:
-                    hello = self._hello(spec.address)
-                    self._links.reach(spec.address, name, hello, spec.incarnation)
-            except _UNREACHABLE as error:
-                self._put(ev.LinkClosed(name, str(error), spec.incarnation))
-            else:
+            if spec.server == SEAT.server:
                 self._put(ev.Linked(spec.server, spec.incarnation))
+        others = tuple(spec for spec in effect.servers if spec.server != SEAT.server)
+        if others:
+            args = (others, self._machine.incarnation)
+            threading.Thread(target=self._dial, args=args, name="dial", daemon=True).start()
+
+    def _dial(self, servers: tuple[m.ServerSpec, ...], incarnation: int) -> None:
+        """Connect to servers, unless the worker has rejoined in the meantime."""
+
+        def present() -> bool:
+            return self._machine.incarnation == incarnation
+
+        for spec in servers:
+            name, hello = server_name(spec.server), self._hello(spec.address)
+            if not present():
+                return
+            try:
+                self._links.reach(spec.address, name, hello, spec.incarnation, wanted=present)
+                event: Event = ev.Linked(spec.server, spec.incarnation)
+            except _UNREACHABLE as error:
+                event = ev.LinkClosed(name, str(error), spec.incarnation)
+            if present():
+                self._put(event)
+                self._run()
 
     def rejoin(self, effect: fx.Rejoin) -> None:
         assert self._lead is not None

@@ -4,11 +4,14 @@
 after the delay of the link, and never before an earlier message. If a message without a payload must
 wait for the link, it leaves together with the message before it: both form one batch, which the
 receiver reads at once. A lost packet is sent again after a time-out, so no message is lost. If a
-process dies, the messages that had left still arrive. Then the other side sees the link end.*
+process dies, the messages that had left still arrive. Then the other side sees the link end. While a
+link is silent nothing arrives over it, and no side sees it end; what was sent meanwhile arrives when
+the link works again.*
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Protocol
@@ -36,6 +39,7 @@ class Channel:
         "_deliver_next",
         "_free_ns",
         "_head_ns",
+        "_held",
         "_in_flight",
         "_last_ns",
         "_loss",
@@ -78,6 +82,8 @@ class Channel:
         self._open = True
         self.heard = True
         """Whether the receiver still reads the link: False once it has closed its end."""
+        self._held: list[Callable[[], object]] | None = None
+        """While the link is silent: what was sent, and the end of the link if it has ended."""
         self._batch: list[Message] | None = None
         """The batch that was sent last, until it arrives."""
         self._deliver_next = self._deliver
@@ -86,6 +92,9 @@ class Channel:
         """Send a message. Returns the time at which its last byte has left."""
         now_ns = self._clock.now_ns
         if not self._open:
+            return now_ns
+        if self._held is not None:
+            self._held.append(partial(self.send, message, payload_nbytes))
             return now_ns
         left_ns, batch = self._free_ns, self._batch
         busy = left_ns > now_ns
@@ -127,6 +136,26 @@ class Channel:
         if self.heard and (self._open or self._clock.now_ns <= self._until_ns):
             self._receiver.receive(self, batch)
 
+    @property
+    def silent(self) -> bool:
+        return self._held is not None
+
+    def leads_to(self, process: object) -> bool:
+        return self._receiver is process
+
+    def silence(self) -> None:
+        """From now on nothing arrives over this link, in both directions."""
+        for channel in (self, self.back):
+            if channel._held is None:
+                channel._held = []
+
+    def heal(self) -> None:
+        """The link works again."""
+        for channel in (self, self.back):
+            held, channel._held = channel._held or [], None
+            for call in held:
+                call()
+
     def hang_up(self, reason: str) -> None:
         """The sender closes the link: messages that it has sent still arrive, but it receives no
         more messages."""
@@ -153,7 +182,9 @@ class Channel:
 
     def _end(self, last_ns: int, reason: str) -> None:
         self.back.heard = False
-        if self._open:
+        if self._held is not None:
+            self._held.append(partial(self._end, last_ns, reason))
+        elif self._open:
             self._open = False
             self._last_ns = max(self._last_ns, max(last_ns, self._clock.now_ns) + self._delay_ns)
             self._clock.at(self._last_ns, self._tell_end, reason)

@@ -143,6 +143,11 @@ class SimServerLinks:
         if channel is not None:
             channel.hang_up(in_words(effect.reason))
 
+    def silent(self) -> tuple[tuple[str, int], ...]:
+        """The peers over whose links nothing comes."""
+        peers = self.peers.items()
+        return tuple((name, each.back.incarnation) for name, each in peers if each.silent)
+
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""
         for name in peers & self.peers.keys():

@@ -27,7 +27,7 @@ from polyrhythm.sim.kept_state import send_restored
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.statistics import CarriedContribution
-from polyrhythm.sim.process import Process
+from polyrhythm.sim.process import Hosted, Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
 from polyrhythm.sim.server.cuts import SimCuts
 from polyrhythm.sim.server.links import SimServerLinks
@@ -60,6 +60,7 @@ class ServerProcess(Process):
         "_server",
         "_slices",
         "address",
+        "looks",
         "name",
         "outcome",
         "reports",
@@ -94,6 +95,9 @@ class ServerProcess(Process):
         self._me, self._lead = self.hosted[self.name], self.hosted.get(LEAD)
         self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
+        self.looks = False
+        """Whether a link of this server has ever been silent, so that the server must look at its
+        links. Without such a fault all links carry heartbeats, which are not simulated."""
         self.reports: list[tuple[int, fx.Note]] = []
         """The notes of this server's machines, with their times. A server without the lead has no
         journal for them."""
@@ -171,6 +175,18 @@ class ServerProcess(Process):
                 self._missed.popleft()()
             self.run()
             self.rearm()
+
+    def silence(self, other: Process, *, silent: bool) -> None:
+        """Let nothing pass over the links to this process from now on, or everything again."""
+        self.looks = True
+        for channel in list(self._links.peers.values()):
+            if channel.leads_to(other):
+                (channel.silence if silent else channel.heal)()
+
+    def wake(self, hosted: Hosted) -> None:
+        if self.looks and not self._leads and not self.frozen and self.alive:
+            self.put(self.name, ev.LinksQuiet(self._links.silent()))
+        super().wake(hosted)
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""

@@ -163,7 +163,9 @@ class Stop(Message, frozen=True, kw_only=True):
 
 class Alive(Message, frozen=True, kw_only=True):
     """A heartbeat. The identity fields name the worker or the server that sends it. If both fields
-    are -1, the lead sends it. `sequence`: how many heartbeats of the lead this worker or server has
-    read over this link. `loop_over`: the worker's code was told that its training loop is over."""
+    are -1, the lead sends it. Workers and servers send their heartbeats to the lead, and over their
+    TCP links to other servers, so that such a link is silent only if it is broken. `sequence`: how
+    many heartbeats of the lead this worker or server has read. `loop_over`: the worker's code was
+    told that its training loop is over."""
 
     loop_over: bool = False

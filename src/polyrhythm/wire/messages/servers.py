@@ -1,5 +1,9 @@
 """Messages between the lead and the servers: placement, seeding, and links between servers."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from polyrhythm.wire.messages.fields import Count, Message
 from polyrhythm.wire.messages.specs import MemberSpec, ModelSpec, Route, Row, ServerSpec
 
@@ -40,11 +44,16 @@ class CaughtUp(Message, frozen=True, kw_only=True):
 
 
 class Unreachable(Message, frozen=True, kw_only=True):
-    """A server has lost its link to the server `peer`, or cannot connect to it."""
+    """A server or a worker tells the lead that it cannot reach `peer`, which has a name such as w3
+    or s1: the link between the two has ended, is silent, or cannot be opened."""
 
-    peer: Count
+    peer: Annotated[str, Meta(max_length=24)]
+    peer_incarnation: Count = 0
     detail: str = ""
     """How the link ended, in the words of the operating system."""
+    silent_s: Annotated[float, Meta(ge=0.0, le=1e9)] = 0.0
+    """If the link has not ended: for how long nothing has come over it. The report is repeated with
+    every heartbeat, as long as the silence lasts."""
 
 
 class Introduced(Message, frozen=True, kw_only=True):
