@@ -31,6 +31,10 @@ class StoreTaken(StoreError):
     """Another job writes its checkpoints to the same store."""
 
 
+class StoreFull(StoreError):
+    """A store has no room for an object."""
+
+
 class DamagedCheckpoint(StoreError):
     """A checkpoint is incomplete, or its bytes are not those that were written."""
 

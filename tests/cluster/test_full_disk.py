@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from polyrhythm.store.listing import listing
+from polyrhythm.store.objects import open_store
 from tests.cluster.processes import Command, call, wait_until
 
 SIZE = 256 * 1024
@@ -78,14 +80,14 @@ def fill(disk: Path) -> Path:
 class FullDisk:
     """A job whose runs are on the disk. It prints to pipes outside of the disk."""
 
-    def __init__(self, disk: Path, *flags: object) -> None:
+    def __init__(self, disk: Path, *flags: object, spares: int = 0) -> None:
         self.disk = disk
         self.command = Command(
             "job.py",
             *("--workers", 2, "--servers", 2, "--runs-dir", disk / "runs", *flags),
             cwd=disk.parent,
             trace="--trace" in flags,
-            spares=int("--store" in flags),
+            spares=spares,
         )
         self.command.run_dir = disk / "runs" / "run"
 
@@ -113,6 +115,43 @@ class FullDisk:
 SHORT = ("--json", "--max-seconds", 4)
 
 
+def whole(store: Path) -> list[int]:
+    return [each.number for each in listing(open_store(str(store))) if each.fault is None]
+
+
+@pytest.mark.parametrize(("ballast", "kept"), [(80, 3), (170, 1)])
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_old_checkpoints_make_room_for_new_ones(
+    disk: Path, sync: str, ballast: int, kept: int
+) -> None:
+    """A checkpoint has 48 kB. So the ballast leaves room for `--keep 3`, but not for one more, or
+    the ballast for one, but not for two."""
+    store = disk / "store"
+    (disk / "ballast").write_bytes(bytes(ballast * 1024))
+    flags = ("--runs-dir", "runs", "--store", store, "--keep", 3, "--checkpoint-every", "5rounds")
+    with FullDisk(disk, "--json", "--sync", sync, "--max-seconds", 60, *flags, spares=1) as full:
+        command = full.command
+        command.run_dir = disk.parent / "runs" / "run"
+
+        def made() -> bool:
+            command.assert_alive()
+            return len(command.journal("checkpoint")) > 7 or bool(
+                command.journal("checkpoint-failed")
+            )
+
+        wait_until(made, "eight checkpoints")
+        command.process.send_signal(signal.SIGINT)
+        full.result(130)
+        numbers = [line["number"] for line in command.journal("checkpoint")]
+        found = whole(store)
+        assert len(found) == kept and found[-1] == numbers[-1]
+        if kept == 3:
+            assert not command.journal("checkpoint-failed") and len(numbers) > 7
+        else:
+            assert numbers == [1], "the last checkpoint that is whole is never deleted"
+            assert "no space is left on the device; training goes on" in command.stderr()
+
+
 @pytest.mark.guarantee("disk-full", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_a_job_goes_on_and_records_everything_when_there_is_room_again(
@@ -132,7 +171,7 @@ def test_a_job_goes_on_and_records_everything_when_there_is_room_again(
         lines = full.command.journal()
         kinds = [line["what"] for line in lines]
         begun, over = kinds.index("unwritten"), kinds.index("written-again")
-        assert "rounds" in kinds[begun:over] and kinds[-1] == "ended"
+        assert "model-held" in kinds[begun:over] and "ended" in kinds[-2:]
         assert lines[over]["missing"] == 0
         folded = [line["contributions"] for line in lines if line["what"] == "rounds"]
         assert sum(folded) == result["contributions"] and result["rounds"] > seen
@@ -144,7 +183,7 @@ def test_a_job_goes_on_and_records_everything_when_there_is_room_again(
 
 def test_a_model_that_cannot_be_written_goes_to_the_store(disk: Path) -> None:
     store = disk.parent / "store"
-    with FullDisk(disk, *SHORT, "--store", store) as full:
+    with FullDisk(disk, *SHORT, "--store", store, spares=1) as full:
         full.command.await_round(3)
         fill(disk)
         result = full.result(4)

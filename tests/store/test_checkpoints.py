@@ -1,18 +1,20 @@
 """A checkpoint exists when its manifest exists. Reading it returns what was written, and a damaged
 checkpoint is refused."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from polyrhythm.errors import DamagedCheckpoint, StoreError, StoreTaken
+from polyrhythm.errors import DamagedCheckpoint, StoreError, StoreFull, StoreTaken
 from polyrhythm.store.checkpoints import (
     check_model,
     load,
     newest,
     next_number,
+    path_of,
     read_kept,
     read_record,
     read_slices,
@@ -22,7 +24,7 @@ from polyrhythm.store.checkpoints import (
     write_slices,
 )
 from polyrhythm.store.kept import decode_state, encode_state
-from polyrhythm.store.listing import listing, prune
+from polyrhythm.store.listing import listing, prune, with_room
 from polyrhythm.store.objects import Buffer, Store, open_store
 from polyrhythm.wire.messages import OptimizerSpec
 from tests.store.samples import (
@@ -210,6 +212,53 @@ def test_a_job_that_fell_behind_another_in_one_store_is_told(store: Store) -> No
     with pytest.raises(StoreTaken, match="give every job a store of its own"):
         write_checkpoint(store, 1)
     assert [each.number for each in listing(store) if each.fault is None] == [3, 4]
+
+
+class Small(Store):
+    """A store with room for a certain number of bytes."""
+
+    room_nbytes = 0
+
+    def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
+        super().put(name, data)
+        if sum(info.nbytes for info in self.list()) > self.room_nbytes:
+            self.delete([name])
+            raise StoreFull(f"cannot write {name}: the store is full")
+
+
+def small(store: Store, room_nbytes: int) -> Small:
+    full = Small(store.url, store._objects, store.folder)
+    full.room_nbytes = room_nbytes
+    return full
+
+
+def whole(store: Store) -> list[int]:
+    return [each.number for each in listing(store) if each.fault is None]
+
+
+def test_the_oldest_checkpoint_is_deleted_if_there_is_no_room_for_a_new_one(store: Store) -> None:
+    nbytes = write_checkpoint(store, 1).nbytes
+    full = small(store, 4 * nbytes)
+    for number in range(2, 9):
+        with_room(full, number, lambda number=number: write_checkpoint(full, number))  # type: ignore[misc]
+    assert whole(store) == [6, 7, 8], "a manifest needs room too"
+
+
+def test_an_incomplete_checkpoint_is_deleted_first(store: Store) -> None:
+    nbytes = write_checkpoint(store, 1).nbytes
+    store.put(path_of(2, "slices-0-00000000.safetensors"), bytes(nbytes))
+    full = small(store, 3 * nbytes)
+    with_room(full, 3, lambda: write_checkpoint(full, 3))
+    assert whole(store) == [each.number for each in listing(store)] == [1, 3]
+
+
+def test_the_last_checkpoint_that_is_whole_is_never_deleted(store: Store) -> None:
+    for number in (1, 2):
+        nbytes = write_checkpoint(store, number).nbytes
+    full = small(store, nbytes)
+    with pytest.raises(StoreFull):
+        with_room(full, 3, lambda: write_checkpoint(full, 3))
+    assert whole(store) == [2]
 
 
 class Forgetful(Store):

@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Iterator
 
-from polyrhythm.errors import ObjectMissing, StoreError
+from polyrhythm.errors import ObjectMissing, StoreError, StoreFull
 
 _MOST_CHARACTERS = 200
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_INSUFFICIENT_STORAGE = "507"
 _QUERY = re.compile(r"\?\S+")
 _METADATA = ("169.254.", "metadata.google", "MissingAccount", "Account must be specified")
 """If the text of an error contains one of these, no credentials were found. Without credentials,
@@ -51,7 +52,8 @@ def explained(action: str, url: str) -> Iterator[None]:
             raise StoreError(f"cannot {action} {url}: the bucket does not exist") from None
         raise ObjectMissing(f"cannot {action} {url}: it does not exist") from None
     except (BaseError, OSError, ValueError) as error:
-        raise StoreError(f"cannot {action} {url}: {reason_of(error)}") from None
+        kind = StoreFull if _is_full(error) else StoreError
+        raise kind(f"cannot {action} {url}: {reason_of(error)}") from None
 
 
 def reason_of(error: Exception) -> str:
@@ -74,6 +76,13 @@ def reason_of(error: Exception) -> str:
     if "HTTP error" in text:
         return "the store does not answer"
     return _QUERY.sub("", text.partition("\n")[0])[:_MOST_CHARACTERS]
+
+
+def _is_full(error: Exception) -> bool:
+    text = str(error)
+    status = _STATUS.search(text)
+    full = status is not None and status[1] == _INSUFFICIENT_STORAGE
+    return full or _os_error(error, text) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _os_error(error: Exception, text: str) -> int | None:

@@ -4,12 +4,16 @@ A listing reads the manifests and the sizes of the files. It does not read their
 quick in a store with many checkpoints; `checkpoints.verify` reads every byte of one checkpoint.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from polyrhythm.errors import DamagedCheckpoint, StoreError
+from polyrhythm.errors import DamagedCheckpoint, StoreError, StoreFull
 from polyrhythm.store.checkpoints import FOLDER, MANIFEST, Checkpoint, load, objects_of, path_of
 from polyrhythm.store.manifest import OtherVersion
 from polyrhythm.store.objects import ObjectInfo, Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,39 @@ def prune(store: Store, keep: int) -> list[int]:
     oldest = whole[-keep]
     gone = [each.number for each in listed if each.number < oldest and not each.other_version]
     for number in gone:
-        # delete the manifest first: without it the checkpoint does not exist
-        store.delete([path_of(number, MANIFEST)])
-        store.delete_under(f"{FOLDER}/{number:08d}")
+        _delete(store, number)
     return gone
+
+
+def with_room(store: Store, number: int, write: Callable[[], T]) -> T:
+    """Write a part of checkpoint `number`, and return what `write` returns. While the store has no room
+    for it, delete the oldest earlier checkpoint, but never the newest one that is whole. Several
+    servers may do this at the same time."""
+    while True:
+        try:
+            return write()
+        except StoreFull:
+            if not _delete_oldest(store, number):
+                raise
+
+
+def _delete_oldest(store: Store, before: int) -> bool:
+    """Delete the checkpoint that is worth least among those before this number: an incomplete one, or
+    else the oldest. Returns False if none may be deleted."""
+    earlier = [each for each in listing(store) if each.number < before and not each.other_version]
+    whole = [each.number for each in earlier if each.fault is None]
+    worthless = [each.number for each in earlier if each.incomplete]
+    older = [each.number for each in earlier if whole and each.number < whole[-1]]
+    candidates = [*worthless, *older]
+    if candidates:
+        _delete(store, candidates[0])
+    return bool(candidates)
+
+
+def _delete(store: Store, number: int) -> None:
+    # delete the manifest first: without it the checkpoint does not exist
+    store.delete([path_of(number, MANIFEST)])
+    store.delete_under(f"{FOLDER}/{number:08d}")
 
 
 def _listed(store: Store, number: int, infos: list[ObjectInfo]) -> Listed:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
-from polyrhythm.errors import StoreError
+from polyrhythm.errors import StoreError, StoreFull
 from polyrhythm.store.faults import explained, shown_url
 from polyrhythm.store.remote import open_remote
 
@@ -111,14 +111,20 @@ class Store:
         parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         nbytes = sum(memoryview(part).nbytes for part in parts)
         in_parts = kind_of(self.url) == "remote" and nbytes > _PART_NBYTES
-        with self._writing(name):
-            self._objects.put(
-                name,
-                iter(parts),
-                use_multipart=in_parts,
-                chunk_size=max(_PART_NBYTES, -(-nbytes // _MOST_PARTS)),
-                max_concurrency=_CONCURRENCY,
-            )
+        try:
+            with self._writing(name):
+                self._objects.put(
+                    name,
+                    iter(parts),
+                    use_multipart=in_parts,
+                    chunk_size=max(_PART_NBYTES, -(-nbytes // _MOST_PARTS)),
+                    max_concurrency=_CONCURRENCY,
+                )
+        except StoreFull:
+            # some file systems report that they are full only when the file is synchronised
+            with contextlib.suppress(StoreError):
+                self.delete([name])
+            raise
 
     def create(self, name: str, data: Buffer) -> bool:
         """Write an object if there is none of this name, and return True; otherwise return False.

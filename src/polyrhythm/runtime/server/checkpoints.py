@@ -28,7 +28,7 @@ from polyrhythm.store.checkpoints import (
     write_manifest,
     write_slices,
 )
-from polyrhythm.store.listing import prune
+from polyrhythm.store.listing import prune, with_room
 from polyrhythm.store.objects import Buffer, Store, open_store
 from polyrhythm.wire.messages import FileEntry, JobSpec
 
@@ -120,7 +120,10 @@ class Checkpoints:
         try:
             store = self._opened()
             self._delete_unused(store, effect.number)
-            entry = write_slices(store, effect.number, self._server, copies)
+            number = effect.number
+            entry = with_room(
+                store, number, lambda: write_slices(store, number, self._server, copies)
+            )
         except PolyrhythmError as error:
             stored = ev.CutStored(effect.number, fault=str(error))
         else:
@@ -149,21 +152,28 @@ class Checkpoints:
             store = self._opened()
             if effect.kept:
                 try:
-                    kept = write_kept(store, record.number, self._kept.state(record.number))
+                    state = self._kept.state(record.number)
+                    kept = with_room(
+                        store, record.number, lambda: write_kept(store, record.number, state)
+                    )
                 except DamagedCheckpoint as error:
                     unkept = str(error)
-            checkpoint = write_manifest(
+            checkpoint = with_room(
                 store,
                 record.number,
-                round=record.round,
-                version=VERSION,
-                model=effect.spec,
-                job=job,
-                layout_servers=job.servers,
-                slice_nbytes=job.slice_nbytes,
-                files=effect.files,
-                record=record,
-                kept=kept,
+                lambda: write_manifest(
+                    store,
+                    record.number,
+                    round=record.round,
+                    version=VERSION,
+                    model=effect.spec,
+                    job=job,
+                    layout_servers=job.servers,
+                    slice_nbytes=job.slice_nbytes,
+                    files=effect.files,
+                    record=record,
+                    kept=kept,
+                ),
             )
         except PolyrhythmError as error:
             taken = isinstance(error, StoreTaken)
