@@ -206,3 +206,15 @@ def test_small_gains_of_statistics_count_as_convergence() -> None:
     for number, loss in enumerate(losses, 1):
         learning.passed(number, RunningMean(loss, 0.01, 1440.0))
     assert learning.finding.state is SETTLED
+
+
+def test_a_worker_stays_reported_until_its_own_objective_is_finite() -> None:
+    """Worker 3 has not contributed since, while the others have made a full pass."""
+    learning = Learning()
+    learning.count(3, NAN, 1.0)
+    learning.count(1, 1.0, 1.0)
+    learning.passed(1, RunningMean(1.0, 0.0, 1.0))
+    assert (learning.finding.state, learning.finding.workers) == (NOT_FINITE, (3,))
+    learning.count(3, 1.0, 1.0)
+    learning.passed(2, RunningMean(1.0, 0.0, 1.0))
+    assert learning.finding.state is not NOT_FINITE

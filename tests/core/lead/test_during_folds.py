@@ -1,0 +1,88 @@
+"""Members that leave, die or rejoin while a fold is under way."""
+
+from polyrhythm.core.machine import Effect
+from polyrhythm.wire import messages as m
+from tests.core.stage import Stage, sent
+
+
+def with_data(**job: object) -> Stage:
+    """A job of two workers, each with chunks of a data set."""
+    stage = Stage(workers=2, **job).begin()
+    for worker in range(2):
+        stage.tell(m.Enrol(**stage.who(worker), points=40, batch=4))
+    return stage
+
+
+def leased_points(effects: list[Effect], worker: int) -> int:
+    """How many points the last lease of a worker has; 0 if it got none."""
+    leases = sent(effects, m.Leased, f"w{worker}")
+    return sum(chunk.last - chunk.first for chunk in leases[-1].chunks) if leases else 0
+
+
+def test_chunks_of_a_member_that_dies_during_a_fold_wait_for_the_next_one() -> None:
+    """The servers learn from the next fold that worker-1 is gone. Until then they may fold a
+    contribution of it, which visits its points."""
+    stage = with_data()
+    stage.contribute(0, 1)
+    assert sent(stage.contribute(1, 1), m.Fold)
+    stage.closed("w1")
+    effects = stage.folded(1)
+    assert not leased_points(effects, 0), "its chunks are not free yet"
+    trailer = m.Trailer(**stage.who(1), sequence=2, weight=2.0)
+    stage.tell(trailer)
+    stage.from_servers(m.Arrived, **stage.who(1), sequence=2, round=2)
+    assert stage.lead._contributions.done(*stage.who(1).values()) == 2, "it counts"
+    (fold,) = sent(stage.contribute(0, 2, 2), m.Fold, "s0")
+    assert [member.worker for member in fold.members] == [0]
+    assert leased_points(stage.folded(2), 0) == 40
+
+
+def test_the_members_of_a_fold_under_way_do_not_change() -> None:
+    stage = with_data()
+    stage.contribute(0, 1)
+    (fold,) = sent(stage.contribute(1, 1), m.Fold, "s0")
+    assert [member.worker for member in fold.members] == [0, 1]
+    effects = stage.closed("w1")
+    assert not sent(effects, m.Fold) and not sent(effects, m.Release)
+    assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0]
+
+
+def test_a_member_that_rejoins_during_a_fold_is_released_after_the_next_one() -> None:
+    """The servers do not know its new incarnation until the next fold, so it could not read the
+    version."""
+    stage = with_data()
+    stage.contribute(0, 1)
+    stage.contribute(1, 1)
+    before = stage.incarnations[1]
+    stage.hello("worker-1", incarnation=before)
+    stage.attach(1)
+    assert stage.incarnations[1] > before
+    assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0]
+    (fold,) = sent(stage.contribute(0, 2, 2), m.Fold, "s0")
+    assert {member.worker: member.incarnation for member in fold.members} == stage.incarnations
+    assert {release.worker for release in sent(stage.folded(2), m.Release)} == {0, 1}
+
+
+def test_a_contribution_of_an_incarnation_that_is_gone_does_not_count_for_its_successor() -> None:
+    stage = with_data()
+    stage.contribute(0, 1)
+    gone = stage.who(1)
+    stage.hello("worker-1", incarnation=gone["incarnation"])
+    stage.attach(1)
+    stage.folded(1)
+    stage.contribute(0, 2, 2)
+    stage.folded(2)
+    trailer = m.Trailer(**gone, sequence=1, weight=2.0)
+    assert not stage.tell(trailer)
+    assert not stage.from_servers(m.Arrived, **gone, sequence=1, round=3)
+    assert stage.lead._contributions.done(*stage.who(1).values()) == 0
+
+
+def test_the_last_member_dies_during_a_fold() -> None:
+    stage = with_data()
+    stage.contribute(0, 1)
+    stage.contribute(1, 1)
+    stage.closed("w1")
+    effects = stage.closed("w0")
+    assert not sent(effects, m.Fold)
+    assert stage.lead.wake_at() is None, "the job has ended"
