@@ -86,3 +86,27 @@ def test_the_last_member_dies_during_a_fold() -> None:
     effects = stage.closed("w0")
     assert not sent(effects, m.Fold)
     assert stage.lead.wake_at() is None, "the job has ended"
+
+
+def test_the_objective_of_a_worker_that_has_left_does_not_make_the_job_fail() -> None:
+    """worker-1 reports a loss that is not finite, and dies. The goal counts as reached."""
+    stage = Stage(workers=2, sync="asp", rounds=3).begin()
+    trailer = m.Trailer(**stage.who(1), sequence=1, weight=1.0, objective=float("nan"))
+    stage.tell(trailer)
+    stage.from_servers(m.Arrived, **stage.who(1), sequence=1, round=1)
+    assert stage.lead._progress.learning.unfinished
+    stage.closed("w1")
+    assert not stage.lead._progress.learning.unfinished
+
+
+def test_the_reports_of_a_worker_that_has_left_do_not_count_for_a_target() -> None:
+    """The mean of both reports is below the target; that of worker-0 alone is not."""
+    stage = Stage(workers=2, targets=(m.Target("accuracy", 0.8, at_least=True),)).begin()
+    for worker, value in ((0, 0.9), (1, 0.1)):
+        stage.tell(m.Report(**stage.who(worker), round=0, metrics={"accuracy": value}))
+    stage.contribute(0, 1)
+    stage.contribute(1, 1)
+    assert not any(release.stop for release in sent(stage.folded(1), m.Release))
+    stage.closed("w1")
+    stage.contribute(0, 2, 2)
+    assert all(release.stop for release in sent(stage.folded(2), m.Release))
