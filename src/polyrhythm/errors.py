@@ -4,15 +4,28 @@ from typing import Any
 
 
 class PolyrhythmError(Exception):
-    """The root: the command line prints its text as one line and exits non-zero."""
+    """The root: the command line prints its text as one line and exits with `status`."""
+
+    status = 1
 
 
 class UsageError(PolyrhythmError):
     """The command, the file or the flags cannot work as given."""
 
+    status = 2
+
+
+class RunError(UsageError):
+    """There is no such run, or the run cannot be asked for this, because it has ended or belongs to
+    another user."""
+
+    status = 1
+
 
 class CodeMissing(UsageError):
     """A worker has no code to run for the job that it has joined."""
+
+    status = 1
 
 
 class DataError(PolyrhythmError):
@@ -106,6 +119,8 @@ class NotFinite(PolyrhythmError):
 class ModelChanged(UsageError):
     """The user's code has changed the model or the optimizer, after they were attached, in a way
     that the servers cannot learn of."""
+
+    status = 1
 
     def at(self, worker: str, step: int) -> "ModelChanged":
         """The same error, with the name of the worker and the number of its step in the text."""

@@ -19,7 +19,7 @@ def test_the_package_can_be_run_as_the_command() -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "polyrhythm: --threads is 0: it must be at least 1\n"
 
 

@@ -13,8 +13,8 @@ from polyrhythm.cli.launch import launch
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Done:
-    signal, worker_failures = 0, {failures}
-    def __str__(self):
+    signal, worker_failures, unrecorded = 0, {failures}, ()
+    def text(self, **how):
         return "the summary"
 
 try:

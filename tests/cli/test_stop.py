@@ -10,7 +10,7 @@ import pytest
 from typer.testing import Result
 
 from polyrhythm.cli import lead
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import LinkError, RunError
 from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe import runs
 
@@ -38,7 +38,8 @@ def running(write_run: Write) -> Path:
 
 def refused(call: Call, *args: object) -> str:
     result = call("stop", *args)
-    assert result.exit_code == 1 and isinstance(result.exception, UsageError), result.output
+    assert result.exit_code == 1 and isinstance(result.exception, RunError | LinkError)
+    assert result.exception.status == 1
     text = str(result.exception)
     assert "\n" not in text
     return text

@@ -145,5 +145,5 @@ def test_accept_code_is_no_setting_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "polyrhythm.toml").write_text("accept-code = true\n")
     for verb in ("train", "serve"):
         told = call(verb, cwd=tmp_path)
-        assert told.returncode == 1
+        assert told.returncode == 2
         assert "there is no setting 'accept-code'" in told.stderr

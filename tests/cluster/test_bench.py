@@ -37,7 +37,7 @@ def test_bench_exchange_reports_consistent_numbers(tmp_path: Path, flags: list[s
 @pytest.mark.parametrize("size", ["much", "-1MB", "0", "2B"])
 def test_a_size_that_cannot_be_used_is_refused(tmp_path: Path, size: str) -> None:
     done = call("bench", "exchange", f"--size={size}", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     small = f"{size} is too small"
     why = small if size in ("0", "2B") else f"'{size}' is not a size: give a number"
     assert done.stderr.startswith(f"polyrhythm: --size {why}")

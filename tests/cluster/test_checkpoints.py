@@ -178,7 +178,7 @@ def test_flags_of_checkpoints_are_checked_with_one_line(tmp_path: Path) -> None:
         ),
     ):
         done = call(*base, *flags, cwd=tmp_path)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()

@@ -265,7 +265,7 @@ def test_errors_are_one_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         copy.write_bytes(job.secret_file.read_bytes())
         copy.chmod(0o600)
         address = job.address
-    with pytest.raises(pr.errors.UsageError) as ended:
+    with pytest.raises(pr.errors.LinkError) as ended:
         pr.connect(address)
     with pytest.raises(pr.errors.LinkError) as refused:
         pr.connect(address, secret_file=copy)

@@ -49,7 +49,7 @@ def test_data_check_of_a_missing_set_fails_only_if_the_set_is_named(tmp_path: Pa
 @pytest.mark.parametrize("command", ["fetch", "check"])
 def test_an_unknown_set_is_refused(tmp_path: Path, command: str) -> None:
     done = call("data", command, "minst", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("polyrhythm: there is no data set 'minst': choose one of mnist,")
 
 

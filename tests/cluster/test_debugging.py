@@ -116,7 +116,7 @@ def test_a_signal_ends_an_inline_job_in_order(number: signal.Signals, tmp_path: 
 def test_the_inline_engine_refuses_processes_elsewhere(tmp_path: Path) -> None:
     write_job(tmp_path, "pass")
     done = call(*INLINE, "--local-workers", 0, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "polyrhythm: the inline engine runs all servers and workers of a job itself"
     )

@@ -65,6 +65,6 @@ def test_a_worker_that_joins_gets_its_share_and_the_points_of_a_version_stay_the
 
 def test_a_global_batch_under_another_policy_is_refused_in_one_line(tmp_path: Path) -> None:
     done = call("train", JOB, "--sync", "fsp", "--rounds", 1, *FLAGS, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "--global-batch needs --sync bsp" in line

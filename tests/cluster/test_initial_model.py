@@ -95,7 +95,7 @@ def test_an_export_that_cannot_work_is_one_line(
     trained: Path, args: tuple[object, ...], fault: str
 ) -> None:
     done = call("export", *args, cwd=trained)
-    assert done.returncode == 1
+    assert done.returncode in (1, 2)
     (line,) = done.stderr.strip().splitlines()
     assert fault in line
     assert not (trained / "out.pt").exists() and not list(trained.glob(".export*"))

@@ -145,7 +145,7 @@ def test_what_is_not_understood_is_refused(
     tmp_path: Path, flags: tuple[object, ...], words: str
 ) -> None:
     done = call("train", JOB, *flags, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"polyrhythm: {words}")
     assert not (tmp_path / "runs").exists()

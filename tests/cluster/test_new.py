@@ -81,7 +81,7 @@ def test_the_project_trains(project: Path) -> None:
 def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     done = call("new", "mine", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == ("polyrhythm: mine exists already: choose another name, or remove it\n")
     assert list((tmp_path / "mine").iterdir()) == []
 
@@ -94,6 +94,6 @@ def test_a_path_creates_its_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "..", "-x", "a b"])
 def test_a_name_that_is_not_valid_is_refused(tmp_path: Path, name: str) -> None:
     done = call("new", "--", name, cwd=tmp_path)
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == 2, done.stdout
     assert "does not end in a name" in done.stderr
     assert list(tmp_path.iterdir()) == []

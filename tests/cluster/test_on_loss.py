@@ -38,7 +38,7 @@ def test_a_job_goes_on_from_its_newest_checkpoint(
 
 def test_without_checkpoints_it_is_refused(tmp_path: Path) -> None:
     done = call("train", "digits", "--on-loss", "resume", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == (
         "polyrhythm: --on-loss resume needs checkpoints: give --checkpoint-every 60s\n"
     )

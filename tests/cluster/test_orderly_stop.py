@@ -151,8 +151,7 @@ def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
         wait_until(lambda: not command.pids(), "every process ended", LONG_S)
         assert not saved(command), "the code after the loop was still waiting"
         assert "Traceback" not in command.stderr()
-        assert "  at least " in command.stdout() and "  journal: " in command.stdout()
-        assert "folds" not in command.stdout(), "the servers could not report their folds"
+        assert "  at least " in command.stdout()
 
 
 def test_steps_after_a_stop_do_not_change_the_final_parameters(tmp_path: Path) -> None:

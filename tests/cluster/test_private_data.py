@@ -125,7 +125,7 @@ def test_options_that_contradict_private_data_are_refused(
     tmp_path: Path, flags: tuple[str, ...], why: str
 ) -> None:
     done = call("train", JOB, "--data-private", "--rounds", 1, *flags, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "--data-private" in line and why in line
 

@@ -43,7 +43,7 @@ def test_pushes_within_a_host_stay_exact_and_one_line_says_so(tmp_path: Path) ->
 
 def test_an_unknown_form_is_refused_before_a_process_starts(tmp_path: Path) -> None:
     done = call("train", "digits", "--push", "int4", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.strip() == (
         "polyrhythm: --push 'int4' is not known: choose one of exact, int8"
     )

@@ -184,7 +184,7 @@ def test_a_job_resumes_under_another_policy_of_its_kind(tmp_path: Path) -> None:
     for block in torch.load(tmp_path / "worker-0.final.pt"):
         assert (block == EPOCHS).all()
     wrong = call_resume("--sync", "psp", "--quiet", cwd=tmp_path)
-    assert wrong.returncode == 1 and "kind" in wrong.stderr
+    assert wrong.returncode == 2 and "kind" in wrong.stderr
 
 
 @pytest.mark.guarantee("job-killed", k=(0,))

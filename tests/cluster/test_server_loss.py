@@ -135,7 +135,7 @@ def test_impossible_numbers_of_replicas_are_refused_on_one_line(
     tmp_path: Path, flags: tuple[object, ...], says: str
 ) -> None:
     done = call("train", "digits", *flags, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert says in line
 

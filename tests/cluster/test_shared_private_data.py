@@ -116,6 +116,6 @@ def test_options_that_contradict_each_other_are_refused(
     tmp_path: Path, flags: tuple[str, ...], why: str
 ) -> None:
     done = call("train", JOB, "--rounds", 1, *flags, cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert why in line

@@ -113,8 +113,11 @@ def test_the_example_runs(tmp_path: Path) -> None:
 
 
 def test_the_summary_is_readable_text(tmp_path: Path, long_job: Path) -> None:
-    done = call("train", long_job, "--rounds", 20, "--workers", 1, "--servers", 1, cwd=tmp_path)
+    done = call(
+        "train", long_job, "--rounds", 20, "--workers", 1, "--servers", 1, "--verbose", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "20 rounds, 20 contributions" in done.stdout
-    assert "folds: s0 20" in done.stdout
+    assert "folds: s0 20" in done.stdout and "  journal: runs/" in done.stdout
+    assert "    model.load_state_dict(load_file(" in done.stdout
     assert "journal.jsonl" in done.stdout

@@ -75,7 +75,9 @@ def test_the_job_s_time_is_that_of_its_workers() -> None:
 
 
 def test_people_read_it_too(tmp_path: Path) -> None:
-    text = summary_text({**described(JobSpec(job="")), **summarise(run_of_two())}, tmp_path)
+    text = summary_text(
+        {**described(JobSpec(job="")), **summarise(run_of_two())}, tmp_path, details=True
+    )
     assert (
         "  all workers: computing 4.0 s, waiting 1.0 s, transferring 3.0 s, redone 0.5 s;"
         " 50% of the time computing (80% of the time before the"
@@ -94,7 +96,7 @@ def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
     result = summarise(lines)
     assert result["arrival_spread_ms"] == 2.5
     assert summarise(opened(0, 1))["arrival_spread_ms"] is None
-    text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"))
+    text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"), details=True)
     assert "from the first contribution of a round to its last: 2.5 ms (median)" in text
 
 
@@ -132,6 +134,8 @@ def test_of_many_workers_those_are_shown_that_others_waited_for(tmp_path: Path) 
         f"w{n}": {**usual, "compute_s": 1.0, "wait_s": 1.0 + n, "transfer_s": 0.0}
         for n in range(100)
     }
-    rows = [row for row in summary_text(result, tmp_path).splitlines() if "computing" in row][1:]
-    assert [row.split(":")[0].strip() for row in rows[:-1]] == [f"w{n}" for n in range(8)]
-    assert rows[-1] == "  and 92 others: computing 1% to 10% (--json has them all)"
+    rows = [row for row in summary_text(result, tmp_path).splitlines() if "computing" in row]
+    assert [row.split(":")[0].strip() for row in rows[:-1]] == [f"w{n}" for n in range(9)]
+    assert rows[-1] == "  and 91 others: computing 1% to 9% (--verbose shows them all)"
+    every = summary_text(result, tmp_path, details=True)
+    assert all(f"  w{n}: " in every for n in range(100))

@@ -91,7 +91,7 @@ def test_the_result_and_the_summary_have_the_last_move_and_lost_points() -> None
     assert found["last_move"]["reason"] == "balance-passes"
     assert found["per_worker"]["worker-0"]["passes"] == 3.0
     assert found["lost_points"] == {"worker-1": 70}
-    text = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"), None)
+    text = summary_text({**found, "job": "x", "ended": "done"}, Path("runs/x"), details=True)
     assert "worker-0: 0 points/s, 0 contributions, 3.0 passes" in text
     assert "  40 points (5 chunks) moved between workers" in text
     assert "  9 rounds" in text

@@ -73,7 +73,10 @@ def test_every_reported_value_is_in_the_result_and_in_the_summary() -> None:
 def test_the_summary_says_how_to_load_the_parameters_of_kind_statistics() -> None:
     run = job(kind="statistics")
     result = {**described(run), **summarise(LINES, run), "model": "model.safetensors"}
-    rows = summary_text(result, Path("runs/mine")).splitlines()
+    assert summary_text(result, Path("runs/mine")).endswith(
+        "\n  parameters: runs/mine/model.safetensors"
+    )
+    rows = summary_text(result, Path("runs/mine"), details=True).splitlines()
     assert "    from safetensors.numpy import load_file" in rows
     assert '    parameters = load_file("runs/mine/model.safetensors")' in rows
 
@@ -140,7 +143,7 @@ def test_the_summary_says_where_pushes_stayed_exact(links: list[str], shown: str
     others = [each for each in LINES if each["what"] != "linked"]
     run = job(push="int8")
     result = {**described(run), **summarise([*linked, *others], run)}
-    assert shown in summary_text(result, Path("runs/mine")).splitlines()
+    assert shown in summary_text(result, Path("runs/mine"), details=True).splitlines()
 
 
 def test_a_run_that_never_opened_has_a_result() -> None:
@@ -185,28 +188,69 @@ def test_the_time_to_the_target_is_unknown_before_round_1_opens() -> None:
     assert left_s(fold([]), job(max_seconds=5.0), 1.0) is None
 
 
-def text_of(lines: list[Line], job: JobSpec) -> list[str]:
-    result = {**described(job), **summarise(lines, job)}
-    return summary_text(result, Path("runs/mine"), advise(fold(lines), job)).splitlines()
+def text_of(lines: list[Line], job: JobSpec, *, details: bool = False) -> list[str]:
+    result, advice = {**described(job), **summarise(lines, job)}, advise(fold(lines), job)
+    return summary_text(result, Path("runs/mine"), advice, details=details).splitlines()
 
 
 def test_the_summary_says_nothing_about_folds_that_were_not_reported() -> None:
     """The lead reports the folds of all servers when the job ends."""
     ended = line(9.0, "ended", reason="stopped", fields={}, folds={})
-    assert "  folds: none" in text_of([*opened(0), ended], job())
-    cut_short = text_of([*opened(0), rounds(3.0, 5)], job())
+    assert "  folds: none" in text_of([*opened(0), ended], job(), details=True)
+    cut_short = text_of([*opened(0), rounds(3.0, 5)], job(), details=True)
     assert cut_short[1].startswith("  at least 5 rounds")
     assert not any("folds" in row for row in cut_short)
 
 
-def test_the_summary_ends_with_the_advice() -> None:
+def test_the_summary_ends_with_the_result() -> None:
     rows = text_of(LINES, job(targets=(objective(0.5),)))
     assert rows[0] == "digits: the job reached its goal: 9 rounds"
     assert "  target met after 4.00 s" in rows
     assert (
         "  worker-0: 12 points/s, 5 contributions, computing 50%, waiting 25%, transferring 25%"
-        in rows
+        in text_of(LINES, job(), details=True)
     )
-    assert rows[-1].startswith("  journal: runs/mine/"), "all is well: there is no advice"
+    assert "  worker-0: 12 points/s, computing 50%, waiting 25%, transferring 25%" in rows
+    assert rows[-1].startswith("  objective ")
+    assert not any("exchange takes" in row for row in rows), "all is well: there is no advice"
     slow = rounds(9.0, 9, {"0": totals(5, 1.0, 0.0, 7.0)})
     assert text_of([*opened(0), slow], job())[-1].startswith("  exchange takes 88% of the time")
+
+
+def test_the_details_have_the_journal_and_the_folds() -> None:
+    brief, long = text_of(LINES, job()), text_of(LINES, job(), details=True)
+    assert "  journal: runs/mine/journal.jsonl" in long
+    assert not any("journal" in row or "folds" in row or "median" in row for row in brief)
+    assert brief[-2:] == long[-2:]
+
+
+@pytest.mark.parametrize(
+    ("fields", "row"),
+    [
+        ({"trained": False}, "  model: none was trained, because no contribution has counted"),
+        ({}, "  model: runs/mine/model.safetensors"),
+    ],
+)
+def test_a_model_that_was_not_trained_is_not_named(fields: dict[str, object], row: str) -> None:
+    run = job()
+    result = {**described(run), **summarise(LINES, run), "model": "model.safetensors", **fields}
+    assert summary_text(result, Path("runs/mine")).splitlines()[-1] == row
+
+
+def test_a_job_that_failed_before_its_first_contribution_has_trained_no_model() -> None:
+    failed = line(9.0, "ended", reason="deserted", fields={}, failed=True)
+    assert not summarise([*opened(0), failed], job())["trained"]
+    assert summarise([*opened(0), failed], job(resume="/store"))["trained"]
+    trained = {**rounds(3.0, 5), "contributions": 5}
+    assert summarise([*opened(0), trained, failed], job())["trained"]
+    assert summarise([*opened(0), {**failed, "failed": False}], job())["trained"]
+
+
+def test_errors_that_the_user_has_seen_are_not_repeated() -> None:
+    run, failures = job(), {"worker-0": "ValueError: a\nTraceback", "late": "ValueError: b"}
+    result = {**described(run), **summarise(LINES, run), "worker_failures": failures}
+    rows = summary_text(result, Path("runs/mine"), said=["worker-0"]).splitlines()
+    assert "  failed: worker-0; its log is in runs/mine/logs" in rows
+    assert "  late failed: ValueError: b" in rows
+    assert not any("ValueError: a" in row for row in rows)
+    assert "  worker-0 failed: ValueError: a" in summary_text(result, Path("x")).splitlines()

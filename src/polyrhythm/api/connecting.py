@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polyrhythm.api.boundary import public
 from polyrhythm.api.checks import check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import Known, find_secret
@@ -26,6 +27,7 @@ _found: dict[tuple[str, int], Known] = {}
 the environment."""
 
 
+@public
 def connect(
     address: str,
     *,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from polyrhythm.core.model_files import RUNS_FOLDER
+
 Connect = Annotated[
     str, typer.Option(help="HOST:PORT of the job, as 'polyrhythm train' prints it at its start.")
 ]
@@ -87,6 +89,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr
 JsonAtEnd = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="End with a longer summary: all workers, how time was spent, how to load the model.",
+    ),
+]
 Check = Annotated[
     bool, typer.Option("--check", help="Check the invariants of all machines after every event.")
 ]
@@ -98,7 +107,7 @@ Insecure = Annotated[
 ]
 Port = Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")]
 Host = Annotated[str, typer.Option(help="Address that servers listen on.")]
-RUNS = Path("runs")
+RUNS = Path(RUNS_FOLDER)
 RunsDir = Annotated[Path, typer.Option(help="The folder in which every run has its own folder.")]
 NewRunName = Annotated[
     str | None, typer.Option(help="The name of the run, and of its folder in runs/.")

@@ -23,19 +23,22 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
     except FileExistsError:
         raise UsageError(f"there is a run {name!r} already: choose another --name") from None
     except OSError as error:
-        raise UsageError(f"cannot make {path}: {error.strerror}") from None
+        raise PolyrhythmError(f"cannot make {path}: {error.strerror}") from None
     return path
 
 
 def next_run_dir(run_dir: Path) -> Path:
     """Make another folder for the same job, beside the folder of its earlier run: `mine-2` beside
-    `mine`."""
+    `mine`, and `mine-3` beside `mine-2`."""
+    first, _, last = run_dir.name.rpartition("-")
+    if last.isdigit() and (run_dir.parent / first).is_dir():
+        run_dir = run_dir.with_name(first)
     number = 2
     while True:
         path = run_dir.with_name(f"{run_dir.name}-{number}")
         with writing(path):
             try:
-                path.mkdir()
+                path.mkdir(parents=True)
             except FileExistsError:
                 number += 1
             else:
@@ -44,11 +47,11 @@ def next_run_dir(run_dir: Path) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError of the body into a UsageError that names the folder."""
+    """Turn an OSError of the body into an error that names the folder."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror}") from None
+        raise PolyrhythmError(f"cannot write to {path}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

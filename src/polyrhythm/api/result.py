@@ -1,5 +1,6 @@
 """The result of a job, for Python programs: the trained model, the metrics and their history."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ class Result:
         job: JobSpec,
         signal: int = 0,
         status: str | None = None,
+        said: Collection[str] = (),
     ) -> None:
         self.run: Path = run.absolute()
         """The folder of the run, as an absolute path. Its name, `result.run.name`, is the name of
@@ -41,6 +43,8 @@ class Result:
         """The number of the signal that stopped the job, such as 2 for Ctrl-C; 0 if no signal
         stopped it."""
         self._status = status
+        self._said = said
+        """The workers whose errors the user has seen while the job ran."""
         self._state = state
         self._job = job
 
@@ -124,9 +128,25 @@ class Result:
 
     def __str__(self) -> str:
         """The summary that `polyrhythm train` prints."""
-        advice = advise(self._state, self._job)
-        recorded = (self.run / JOURNAL).is_file()
-        return summary_text(self.summary, self._given, advice, recorded=recorded)
+        return self.text()
+
+    @property
+    def details(self) -> str:
+        """The summary that `polyrhythm train --verbose` prints: all workers, how they spent their
+        time, and the lines of Python that load the model."""
+        return self.text(details=True)
+
+    def text(self, *, details: bool = False, failing: bool = False) -> str:
+        """The summary. `failing`: do not say why the job failed, because an error says it."""
+        return summary_text(
+            self.summary,
+            self._given,
+            advise(self._state, self._job),
+            recorded=(self.run / JOURNAL).is_file(),
+            details=details,
+            failing=failing,
+            said=self._said,
+        )
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())

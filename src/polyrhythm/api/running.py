@@ -67,7 +67,8 @@ def run_job(
         spec, here = again, _remaining(here, spec, again)
         run_dir = next_run_dir(first_dir)
         progress.say(f"the job continues as run {run_dir.name}")
-    result = Result(run_dir, summary, progress.state, spec, run.interrupted)
+    said = frozenset(run.worker_failures)
+    result = Result(run_dir, summary, progress.state, spec, run.interrupted, said=said)
     if run.at_once:
         raise Interrupted(result)
     if not run.interrupted and (run.failed is not None or run.ended is None):
@@ -95,7 +96,8 @@ def _run(
     # The inline engine runs the job in this process, where a debugger of the user may need the
     # terminal: print no table there.
     table = engine != INLINE
-    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table)
+    local = frozenset(each.name for each in requests if each.role == "worker")
+    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table, local=local)
 
     def invite(address: Address) -> None:
         way = JoinWay.of(listening_fields(requests[0], address))

@@ -5,10 +5,16 @@ import sys
 from polyrhythm.api.hosts import Here
 from polyrhythm.core.text import shown
 from polyrhythm.observe.words import counted
+from polyrhythm.observe.wrapping import width_of, wrapped
 
 
 def say(line: str) -> None:
-    print(shown(line), file=sys.stderr, flush=True)
+    print(wrapped(shown(line), width_of(sys.stderr)), file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """Print the text that a command was asked for, on stdout."""
+    print(wrapped(shown(text), width_of(sys.stdout)), flush=True)
 
 
 def say_starting(here: Here, *, quiet: bool) -> None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import LinkError, RunError
 from polyrhythm.io.jobindex import JobIndex
 from polyrhythm.io.listening import nothing_listens
 from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
@@ -36,12 +36,12 @@ def find_secret(host: str, port: int, file: Path | None) -> Known:
         return Known(parse_secret(os.fsencode(text), f"${VARIABLE}"))
     entry = JobIndex(os.environ).find(host, port)
     if entry is None and nothing_listens(host, port):
-        raise UsageError(
+        raise LinkError(
             f"no job listens at {host}:{port}: it has ended, or the address is another one; 'polyrhythm"
             " status RUN' shows the address of a running job"
         )
     if entry is None:
-        raise UsageError(
+        raise RunError(
             f"no secret is known for {host}:{port}: no job of this user on this machine listens"
             " there; for a job of another machine or user, give its run's file 'secret' with"
             f" --secret-file FILE or its text in ${VARIABLE}"

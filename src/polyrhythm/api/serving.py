@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from polyrhythm.api.boundary import public
 from polyrhythm.api.code import Code
 from polyrhythm.api.options import check_options
 from polyrhythm.api.secret import SECRET
@@ -155,7 +156,7 @@ class Service:
         if not self._served.ended.wait(timeout_s):
             raise TimeoutError(f"the job at {self.address} runs longer than {timeout_s:g} s")
         if self._served.error is not None:
-            raise self._served.error
+            raise self._served.error.with_traceback(None)
         assert self._served.result is not None
         return self._served.result
 
@@ -186,6 +187,7 @@ class Service:
         return f"<Service at {self.address}: the job {ended}>"
 
 
+@public
 @serves(train)  # type: ignore[arg-type]
 def serve(**options: Any) -> Service:
     """Start the lead and the servers of a job on this machine, without any code of workers, and

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Never
 import typer
 
 from polyrhythm.api import flags
+from polyrhythm.api.boundary import public
 from polyrhythm.api.folders import make_run_dir, writing
 from polyrhythm.api.options import check_options
 from polyrhythm.api.result import Result
@@ -36,6 +37,7 @@ _TICK_EVERY_S = 0.1
 """The shortest time after which the progress display reads the journal again."""
 
 
+@public
 def simulate(
     scenario: Path | str | None = None,
     *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Never
 import typer
 
 from polyrhythm.api import flags, policies, staging
+from polyrhythm.api.boundary import public
 from polyrhythm.api.checkpointing import check_checkpoints, in_run_folder, with_store
 from polyrhythm.api.checks import (
     check_host,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from polyrhythm.learn.worker import Worker
 
 
+@public
 @with_job_defaults
 def train(
     main: Callable[["Worker"], None] | str | Path,

@@ -2,10 +2,11 @@
 
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
+from polyrhythm.api.saying import tell
 from polyrhythm.cli.lead import check_running, find_lead
 from polyrhythm.cli.stop import operator_name
-from polyrhythm.core.text import plain_reason, shown
-from polyrhythm.errors import LinkError, PolyrhythmError, UsageError
+from polyrhythm.core.text import plain_reason
+from polyrhythm.errors import LinkError, PolyrhythmError, RunError
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import load_run
 from polyrhythm.runtime.operator import ask_lead
@@ -36,8 +37,8 @@ def checkpoint(
     except LinkError as error:
         if lead.path is not None:
             check_running(load_run(lead.path))  # if the run has just ended, this error says so
-        raise UsageError(f"the lead of {lead.name} cannot be reached: {error}") from None
+        raise RunError(f"the lead of {lead.name} cannot be reached: {error}") from None
     told = in_words(plain_reason(last.reason))
     if last.failed or last.reason.code != "checkpoint-made":
         raise PolyrhythmError(f"{lead.name}: no checkpoint was made: {told}")
-    print(shown(f"{lead.name}: {told}"))
+    tell(f"{lead.name}: {told}")

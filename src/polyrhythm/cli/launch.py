@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import typer
-
-from polyrhythm.core.text import shown
+from polyrhythm.api.saying import say, tell
 from polyrhythm.errors import Interrupted, JobFailed
 
 if TYPE_CHECKING:
@@ -24,11 +22,11 @@ UNRECORDED = 4
 its journal or result is not complete, or its model is in the job's store."""
 
 
-def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
+def launch(run: Callable[[], "Result"], *, as_json: bool, verbose: bool = False) -> None:
     """Call `run`, print the result of the job, and end the command. If the job did not reach its
     goal, the command ends with the error, or with the status of the signal that stopped it. If the
     goal was reached although workers failed, or although the folder of the run could not be written,
-    the command ends with a status of its own."""
+    the command ends with a status of its own. `verbose`: print the summary with all details."""
     failure: JobFailed | None = None
     try:
         result = run()
@@ -39,15 +37,18 @@ def launch(run: Callable[[], "Result"], *, as_json: bool) -> None:
             raise  # there is no result to print, because the job did not start
         result, failure = error.result, error
     _ignore_signals()
-    print(json.dumps(result.summary) if as_json else shown(str(result)), flush=True)
+    if as_json:
+        print(json.dumps(result.summary), flush=True)
+    else:
+        tell(result.text(details=verbose, failing=failure is not None))
     if result.signal:
-        typer.echo("polyrhythm: stopped on request", err=True)
+        say("polyrhythm: stopped on request")
         sys.exit(128 + result.signal)
     if failure is not None:
         raise failure
     if result.unrecorded:
         for line in result.unrecorded:
-            typer.echo(f"polyrhythm: {shown(line)}", err=True)
+            say(f"polyrhythm: {line}")
         sys.exit(UNRECORDED)
     if result.worker_failures:
         sys.exit(WORKERS_FAILED)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST, is_loopback
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
@@ -57,7 +57,7 @@ def check_running(run: Run) -> None:
     if run.word not in ("running", "unknown"):
         again = _continued_as(run)
         hint = "" if again is None else f"; the job continues as run {again}: give that name"
-        raise UsageError(f"run {run.name} does not run any more: {run.word}: {run.reason}{hint}")
+        raise RunError(f"run {run.name} does not run any more: {run.word}: {run.reason}{hint}")
 
 
 def _continued_as(run: Run) -> str | None:
@@ -74,10 +74,10 @@ def _address_of(run: Run) -> tuple[str, int]:
     """The address at which this host can reach the lead of the run."""
     listening = parse_address(run.state.listening or "")
     if listening is None:
-        raise UsageError(f"run {run.name} is starting: its lead does not listen yet; try again")
+        raise RunError(f"run {run.name} is starting: its lead does not listen yet; try again")
     host, port = listening
     if run.word == "unknown" and (is_loopback(host) or host in ANY_HOST):
-        raise UsageError(f"run {run.name} cannot be reached from here: {run.reason}")
+        raise RunError(f"run {run.name} cannot be reached from here: {run.reason}")
     if host in ANY_HOST:
         host = "::1" if ":" in host else "127.0.0.1"
     return host, port
@@ -90,7 +90,7 @@ def _secret_of(run: Run) -> Secret:
     except OSError:
         owner = run.path.stat().st_uid
     if owner != os.getuid():
-        raise UsageError(
+        raise RunError(
             f"run {run.name} belongs to another user ({_user(owner)}): only a user who has its secret"
             " can do this; give a copy of the file with --secret-file FILE"
         )

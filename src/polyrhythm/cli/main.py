@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm import __version__
-from polyrhythm.core.text import shown
+from polyrhythm.api.saying import say
 from polyrhythm.errors import PolyrhythmError
 
 COMMANDS = {
@@ -105,5 +105,5 @@ def run() -> None:
     except PolyrhythmError as error:
         if "--debug" in sys.argv:
             raise
-        typer.echo(f"polyrhythm: {shown(str(error))}", err=True)
-        sys.exit(1)
+        say(f"polyrhythm: {error}")
+        sys.exit(error.status)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm.api.flags import Debug
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import PolyrhythmError, UsageError
 
 _JOB = '''"""Three clouds of points in the plane, told apart by a small network."""
 
@@ -127,5 +127,5 @@ def new(
     except FileExistsError:
         raise UsageError(f"{folder} exists already: choose another name, or remove it") from None
     except OSError as error:
-        raise UsageError(f"cannot make {folder}: {error.strerror}") from None
+        raise PolyrhythmError(f"cannot make {folder}: {error.strerror}") from None
     print(f"{folder} is ready: cd {folder} && polyrhythm train job.py")

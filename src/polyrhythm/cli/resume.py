@@ -11,21 +11,22 @@ from polyrhythm.api import flags
 from polyrhythm.api.checkpointing import check_checkpoints, continued, with_store
 from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.api.fetching import fetch_for
-from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
+from polyrhythm.api.folders import discarded_if_not_started, make_run_dir, next_run_dir
 from polyrhythm.api.hosts import Here
-from polyrhythm.api.saying import say_starting
+from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
 from polyrhythm.api.targets import targets_of
 from polyrhythm.cli.launch import launch
 from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import sync_help
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Staging
+from polyrhythm.observe.runs import find_run
 from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_record, verify
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire.messages import JobSpec
@@ -110,6 +111,7 @@ def resume(
     trace: flags.Trace = False,
     check: flags.Check = False,
     json_: flags.JsonAtEnd = False,
+    verbose: flags.Verbose = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
@@ -183,7 +185,7 @@ def resume(
     url = opened.url if store is None else store
     check_checkpoints(spec, url, here)
     fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet or json_)
-    run_dir = make_run_dir(runs_dir, name, job)
+    run_dir = make_run_dir(runs_dir, name, job) if name else _next_dir(source, runs_dir)
     with discarded_if_not_started(run_dir):
         say_starting(here, quiet=quiet or json_)
         # This import takes seconds. It comes after the line above, so that the line is printed at
@@ -206,7 +208,7 @@ def resume(
         check=check,
         debug=debug,
     )
-    launch(run, as_json=json_)
+    launch(run, as_json=json_, verbose=verbose)
 
 
 def _store_of(source: str, runs_dir: Path) -> Store:
@@ -217,7 +219,17 @@ def _store_of(source: str, runs_dir: Path) -> Store:
 
 
 def _say(line: str) -> None:
-    typer.echo(f"polyrhythm: {line}", err=True)
+    say(f"polyrhythm: {line}")
+
+
+def _next_dir(source: str, runs_dir: Path) -> Path:
+    """Make the folder of the new run. Its name is that of the run that it continues, or of the store,
+    with a number."""
+    try:
+        before = find_run(runs_dir, source)
+    except RunError:
+        before = runs_dir / source.rstrip("/").rpartition("/")[2]
+    return next_run_dir(before if before.parent == runs_dir else runs_dir / before.name)
 
 
 def _find(store: Store, number: int | None) -> Checkpoint:

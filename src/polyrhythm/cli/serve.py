@@ -20,6 +20,7 @@ def serve(
     ctx: typer.Context,
     *,
     json_: flags.JsonAtEnd = False,
+    verbose: flags.Verbose = False,
     config: Config = None,
     show_config: ShowConfig = False,
     **options: Any,
@@ -45,4 +46,4 @@ def serve(
         return
     options["quiet"] = options.get("quiet", False) or json_
     code = Code(NAME, served=True)
-    launch(lambda: run_train(code, **options), as_json=json_)  # type: ignore[arg-type]
+    launch(lambda: run_train(code, **options), as_json=json_, verbose=verbose)  # type: ignore[arg-type]

@@ -16,7 +16,13 @@ _Scenario = Annotated[
 
 
 @flags_from(run_simulate)
-def simulate(scenario: _Scenario = None, *, json_: flags.JsonAtEnd = False, **options: Any) -> None:
+def simulate(
+    scenario: _Scenario = None,
+    *,
+    json_: flags.JsonAtEnd = False,
+    verbose: flags.Verbose = False,
+    **options: Any,
+) -> None:
     """Simulate a job: run its machines in virtual time, with workers, links and faults from a file.
 
     The same file and seed give the same run. Times in the summary are virtual. With --from-run,
@@ -32,4 +38,4 @@ def simulate(scenario: _Scenario = None, *, json_: flags.JsonAtEnd = False, **op
       polyrhythm simulate --from-run runs/digits-1 --sync asp
     """
     options["quiet"] = options.get("quiet", False) or json_
-    launch(lambda: run_simulate(scenario, **options), as_json=json_)
+    launch(lambda: run_simulate(scenario, **options), as_json=json_, verbose=verbose)

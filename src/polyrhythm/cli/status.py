@@ -6,20 +6,21 @@ The commands work from another terminal during a run, and after it.
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 
 from polyrhythm.api.flags import RUNS, RunsDir
-from polyrhythm.core.text import shown
-from polyrhythm.errors import UsageError
+from polyrhythm.api.saying import say, tell
+from polyrhythm.errors import RunError, UsageError
+from polyrhythm.observe import story as stories
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.story import tell
 from polyrhythm.observe.summary import described, result
 from polyrhythm.observe.why import (
     Explanation,
@@ -51,7 +52,7 @@ def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -
 
       polyrhythm status mine --json
     """
-    found = load_run(find_run(runs_dir, run))
+    found = load_run(_find(runs_dir, run))
     if json_:
         print(json.dumps(status_of(found)))
     else:
@@ -68,12 +69,12 @@ def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> N
 
       polyrhythm why mine --json
     """
-    found = load_run(find_run(runs_dir, run))
+    found = load_run(_find(runs_dir, run))
     explanation = explanation_of(found)
     if json_:
         print(json.dumps({"run": found.name, "is": found.word, **explanation.as_dict()}))
     else:
-        print(shown("\n".join(in_sentences(explanation))))
+        tell("\n".join(in_sentences(explanation)))
 
 
 def story(
@@ -92,17 +93,17 @@ def story(
 
       polyrhythm story mine --worker 3
     """
-    path = find_run(runs_dir, run)
+    path = _find(runs_dir, run)
     found = load_run(path)
     number = None if worker is None else _worker_number(found.state, worker)
     journal = path / JOURNAL
-    told = list(tell(read_journal(journal), number)) if journal.is_file() else []
+    told = list(stories.tell(read_journal(journal), number)) if journal.is_file() else []
     if found.state.ended is None and found.word != "running":
         told.append(f"{found.state.at_s:6.1f} s  {found.word}: {found.reason}")
     if json_:
         print(json.dumps({"run": found.name, "story": told}))
     else:
-        print(shown("\n".join(told)))
+        tell("\n".join(told))
 
 
 def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
@@ -120,7 +121,15 @@ def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
     elif found:
         _print(tables.runs(found))
     else:
-        raise UsageError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
+        raise RunError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
+
+
+def _find(runs_dir: Path, run: str | None) -> Path:
+    """The folder of a run. Prints where the run is if it is not where the user would look first."""
+    path = find_run(runs_dir, run)
+    if path.is_absolute() and (run is None or "/" not in run) and not runs_dir.is_absolute():
+        say(f"polyrhythm: run {path.name} is in {path.parent}")
+    return path
 
 
 def status_of(run: Run) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import typer
 
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
+from polyrhythm.api.saying import say, tell
 from polyrhythm.cli.lead import Lead, check_running, find_lead
-from polyrhythm.core.text import name_fault, plain_reason, shown
-from polyrhythm.errors import LinkError, PolyrhythmError, UsageError
+from polyrhythm.core.text import name_fault, plain_reason
+from polyrhythm.errors import LinkError, PolyrhythmError, RunError
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import is_alive, load_run
 from polyrhythm.runtime.operator import ask_lead
@@ -62,7 +63,7 @@ def stop(
     told = in_words(plain_reason(answer.reason))
     if answer.failed:
         raise PolyrhythmError(f"{lead.name} failed before it could stop: {told}")
-    print(shown(f"{lead.name}: {told}"))
+    tell(f"{lead.name}: {told}")
 
 
 def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
@@ -89,7 +90,7 @@ def _explain(lead: Lead, error: LinkError, *, asked: bool) -> None:
         _await_end(lead)
     if lead.path is not None:
         check_running(load_run(lead.path))  # raises an error if the run has just ended
-    raise UsageError(f"the lead of {lead.name} cannot be reached: {error}")
+    raise RunError(f"the lead of {lead.name} cannot be reached: {error}")
 
 
 def _await_end(lead: Lead) -> None:
@@ -109,4 +110,4 @@ def operator_name() -> str:
 
 
 def _say(line: str) -> None:
-    typer.echo(f"polyrhythm: {shown(line)}", err=True)
+    say(f"polyrhythm: {line}")

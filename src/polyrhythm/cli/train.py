@@ -41,6 +41,7 @@ def train(
     job: _Job = "digits",
     *,
     json_: flags.JsonAtEnd = False,
+    verbose: flags.Verbose = False,
     config: Config = None,
     show_config: ShowConfig = False,
     **options: Any,
@@ -82,7 +83,7 @@ def train(
         return
     if json_:
         given["quiet"] = True
-    launch(lambda: run_train(job, **given), as_json=json_)
+    launch(lambda: run_train(job, **given), as_json=json_, verbose=verbose)
 
 
 def _from_job(job: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:

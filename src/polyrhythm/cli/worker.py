@@ -14,7 +14,7 @@ from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
 from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.text import name_fault
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
 from polyrhythm.observe.reasons import in_words
@@ -122,23 +122,32 @@ def worker(
     say(f"importing torch, then connecting to {host}:{port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.standalone_worker import run_remote
+    from polyrhythm.engines.tracebacks import traceback_of
 
-    status = run_remote(
-        host,
-        port,
-        name or f"{socket.gethostname()}-{os.getpid()}",
-        say=say,
-        secret=known.secret,
-        job=job_id or known.job,
-        file=job or (known.path if Path(known.path).is_file() else ""),
-        link=link,
-        digest=digest,
-        threads=threads,
-        devices=devices,
-        staging=staging,
-        trace_dir=trace,
-        accept_code=accept_code,
-        share_data=share_data,
-    )
+    try:
+        status = run_remote(
+            host,
+            port,
+            name or f"{socket.gethostname()}-{os.getpid()}",
+            say=say,
+            secret=known.secret,
+            job=job_id or known.job,
+            file=job or (known.path if Path(known.path).is_file() else ""),
+            link=link,
+            digest=digest,
+            threads=threads,
+            devices=devices,
+            staging=staging,
+            trace_dir=trace,
+            accept_code=accept_code,
+            share_data=share_data,
+        )
+    except PolyrhythmError:
+        raise
+    except Exception as error:  # the code of the user has failed
+        if debug:
+            raise
+        say(f"polyrhythm: {type(error).__name__}: {error}\n{traceback_of(error).rstrip()}")
+        sys.exit(PolyrhythmError.status)
     if status:
         sys.exit(status)

@@ -1,10 +1,12 @@
-"""The names of model files in the folder of a run. A job with one model has `model.safetensors`; a
-job with several models has a file for each, such as `model-critic.safetensors`."""
+"""The names of folders and files of runs. A job with one model has `model.safetensors`; a job with
+several models has a file for each, such as `model-critic.safetensors`."""
 
 from collections.abc import Iterable, Sequence
 
 from polyrhythm.errors import StoreError
 
+RUNS_FOLDER = "runs"
+"""The usual folder of runs, in the folder where a command is called."""
 SUFFIX = ".safetensors"
 MODEL = f"model{SUFFIX}"
 BEST = f"model-best{SUFFIX}"

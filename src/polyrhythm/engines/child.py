@@ -26,6 +26,7 @@ from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.joining import listening_fields
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.titles import set_title
+from polyrhythm.engines.tracebacks import traceback_of
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, LinkEnded, PolyrhythmError, Refused
 from polyrhythm.io.forked import close_when_forked
@@ -119,7 +120,7 @@ def _run(request: ChildRequest, control: _Control) -> int:
         control.tell(Told(failed=exit_words(error)))
     # the error comes from the user's code, so the report has its traceback
     except Exception as error:
-        frames = traceback.format_exc()
+        frames = traceback_of(error, whole=request.debug)
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1
 

@@ -20,6 +20,7 @@ from polyrhythm.core.devices import AUTO, device_of_process, local_number
 from polyrhythm.core.sync.migration import sharing_fault
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.cuda import look_for_cuda
+from polyrhythm.engines.tracebacks import without_ours
 from polyrhythm.engines.work import SWITCH_INTERVAL_S, why_failed
 from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave, UsageError
 from polyrhythm.learn.worker import Worker
@@ -160,7 +161,7 @@ class ConnectedWorker(Worker):
         except Exception as failure:
             detail = f"{type(failure).__name__}: {failure}".partition("\n")[0]
             print(f"polyrhythm: could not leave the job as usual: {detail}", file=sys.stderr)
-        self._hook_before(kind, error, traceback)
+        self._hook_before(kind, error, without_ours(traceback))
 
 
 _present: tuple[int, ConnectedWorker] | None = None

@@ -5,6 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 
 _GATHER_S = 0.5
+NEVER_ATTACHED = (
+    "main(worker) returned in every worker without calling worker.attach(model, optimizer), so there"
+    " was nothing to train"
+)
 
 
 def failure_lines(failures: Mapping[str, str]) -> list[str]:

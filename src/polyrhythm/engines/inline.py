@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from polyrhythm.engines.exits import exit_words
 from polyrhythm.engines.failures import failure_lines, first_line
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.engines.tracebacks import traceback_of
 from polyrhythm.engines.work import call, why_failed
 from polyrhythm.errors import JobFailed, NotFinite, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
@@ -113,7 +113,8 @@ class InlineEngine:
             tick()
         for line in sorted(traces):
             watch.say(line)
-        for line in failure_lines({name: _traced(error) for name, error in run.errors.items()}):
+        traced = {name: _traced(error, whole=first.debug) for name, error in run.errors.items()}
+        for line in failure_lines(traced):
             watch.say(line)
         outcome = run.outcome
         return EngineRun(
@@ -145,11 +146,11 @@ def _how(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _traced(error: BaseException) -> str:
+def _traced(error: BaseException, *, whole: bool) -> str:
     """How a worker failed, with the traceback if the user's code raised the error."""
     if isinstance(error, PolyrhythmError | SystemExit | bdb.BdbQuit):
         return _how(error)
-    return f"{_how(error)}\n{''.join(traceback.format_exception(error))}"
+    return f"{_how(error)}\n{traceback_of(error, whole=whole)}"
 
 
 def _main_of(requests: Sequence[ChildRequest]) -> Callable[[Worker], None]:

@@ -16,7 +16,12 @@ from polyrhythm.core.devices import assign, may_use_cuda
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import ProcessLoss, loss_of
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
-from polyrhythm.engines.failures import FailureLines, failure_lines, first_line
+from polyrhythm.engines.failures import (
+    NEVER_ATTACHED,
+    FailureLines,
+    failure_lines,
+    first_line,
+)
 from polyrhythm.engines.logs import Logs
 from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.reports import Reports
@@ -407,8 +412,10 @@ class LocalJob:
             self._fail(f"no worker is left: {'; '.join(failure_lines(failures))}")
         elif self._job.respawn:  # with `--respawn`, the lead would wait for new workers forever
             self._fail("every worker left before the goal")
-        else:
+        elif self._members.attached:
             self._fail("every worker ended before round 1 had opened")
+        else:
+            self._fail(NEVER_ATTACHED)
 
     # -- signals -------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import torch
 
 from polyrhythm.engines.cuda import use_device
 from polyrhythm.engines.exits import exit_words
+from polyrhythm.engines.tracebacks import begins_in_ours
 from polyrhythm.errors import (
     CodeMissing,
     JobFailed,
@@ -58,8 +59,11 @@ def settle_in() -> None:
 
 
 def _die(args: threading.ExceptHookArgs) -> None:
-    """End the process when one of its threads fails. Otherwise the process would seem alive without
-    doing its work."""
+    """End the process when one of polyrhythm's own threads fails. Otherwise the process would seem
+    alive without doing its work. A thread of the user's code ends as in any Python program."""
+    if not begins_in_ours(args.exc_traceback):
+        threading.__excepthook__(args)
+        return
     traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
     os._exit(70)
 

@@ -41,13 +41,18 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     began: float = 0.0
 
 
+def state_folders(environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """The folders in which polyrhythm may keep what it knows of this user's jobs: the usual one, and
+    one for users without a home folder."""
+    state = Path(environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():
+        state = Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
+    return state / "polyrhythm", Path(tempfile.gettempdir()) / f"polyrhythm-{os.getuid()}"
+
+
 class JobIndex:
     def __init__(self, environ: Mapping[str, str]) -> None:
-        state = Path(environ.get("XDG_STATE_HOME", ""))
-        if not state.is_absolute():
-            state = Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
-        temporary = Path(tempfile.gettempdir()) / f"polyrhythm-{os.getuid()}"
-        self._folders = (state / "polyrhythm" / "jobs", temporary / "jobs")
+        self._folders = tuple(folder / "jobs" for folder in state_folders(environ))
         """Entries are written to the first folder that can be used, and read from all."""
 
     @contextlib.contextmanager
@@ -73,7 +78,7 @@ class JobIndex:
         )
         for folder in self._folders:
             try:
-                _make_private(folder)
+                make_private(folder)
                 self._prune(folder, entry)
                 return _write(folder / f"{entry.port}-{entry.job}.json", entry)
             except OSError:
@@ -86,7 +91,7 @@ class JobIndex:
         found = [
             entry
             for folder in self._folders
-            if _is_private(folder)
+            if is_private(folder)
             for _, entry in _entries(folder)
             if entry.port == port and entry.boot == boot and not _was_killed(entry)
         ]
@@ -116,14 +121,16 @@ def _process_namespace() -> str:
         return ""  # not Linux: all processes are in one namespace
 
 
-def _make_private(folder: Path) -> None:
+def make_private(folder: Path) -> None:
+    """Make the folder, unless it exists, so that only this user can enter it. Raises OSError if it
+    belongs to another user."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(exist_ok=True, mode=0o700)
-    if not _is_private(folder):
+    if not is_private(folder):
         raise PermissionError(f"{folder} belongs to another user")
 
 
-def _is_private(folder: Path) -> bool:
+def is_private(folder: Path) -> bool:
     """Whether only this user can enter the folder. The folder above is checked too, because a user
     who owns it could replace this folder."""
     for path in (folder, folder.parent):

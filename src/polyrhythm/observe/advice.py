@@ -19,8 +19,9 @@ from polyrhythm.observe.alternatives import less_exchange, less_waiting
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import percent
-from polyrhythm.observe.worker import Totals
+from polyrhythm.observe.worker import ObservedWorker, Totals
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import DONE
 
 _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
@@ -102,13 +103,20 @@ def _slowest(times: Mapping[str, Totals]) -> tuple[str, float] | None:
 
 def _waited_for(state: RunState) -> tuple[str, float] | None:
     """The worker that was waited for longest, and the share of the time in which the others waited
-    for it."""
-    found = _slowest({worker.name: worker.totals for worker in state.workers.values()})
+    for it. Workers that died or were evicted do not count."""
+    remained = [each for each in state.workers.values() if _remained(each)]
+    found = _slowest({worker.name: worker.totals for worker in remained})
     if found is None:
         return None
-    for worker in state.workers.values():
+    for worker in remained:
         found = max(found, (worker.name, worker.waited_for_s / state.seconds), key=lambda f: f[1])
     return found[0], min(1.0, found[1])
+
+
+def _remained(worker: ObservedWorker) -> bool:
+    """Whether the worker is in the job, or was until the end. Advice about a worker that died or left
+    would not help."""
+    return worker.left is None or worker.left.code == DONE.code
 
 
 def _exchange(state: RunState) -> float:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -21,13 +20,12 @@ from rich.segment import Segment
 
 from polyrhythm.core.text import shown
 from polyrhythm.observe import tables
-from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import JournalPart, JournalReader
 from polyrhythm.observe.output import Output
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.stderr import stderr_console
 from polyrhythm.observe.story import Teller
-from polyrhythm.observe.summary import summary_text
+from polyrhythm.observe.wrapping import wrapped
 from polyrhythm.wire.messages import JobSpec
 
 _LINE_EVERY_S = 3.0
@@ -65,8 +63,10 @@ class ProgressDisplay:
         job: JobSpec | None = None,
         console: Console | None = None,
         table: bool = True,
+        local: frozenset[str] = frozenset(),
     ) -> None:
-        """`table`: show a live table if stderr is a terminal."""
+        """`table`: show a live table if stderr is a terminal. `local`: the workers that this command
+        has started, whose errors it shows."""
         self._reader = JournalReader(journal)
         self._output = Output(journal.parent)
         self._job = job
@@ -74,7 +74,7 @@ class ProgressDisplay:
         self._console = console or stderr_console()
         self._has_table = table and self._console.is_terminal and not quiet
         self._bar = "│" if self._console.encoding.startswith("utf") else "|"
-        self._teller = Teller(job, routine=False)
+        self._teller = Teller(job, routine=False, local=local)
         self._live: Live | None = None
         self._waiting: deque[str] = deque(maxlen=_MOST_WAITING)
         """Lines that are not printed yet."""
@@ -142,12 +142,6 @@ class ProgressDisplay:
             self._print_lines(text)
         self._print_waiting(all_=True)
 
-    def finish(self, result: dict[str, Any], run_dir: Path) -> None:
-        """Print the summary on stdout, with advice if there is any."""
-        self.tick()
-        advice = None if self._job is None else advise(self.state, self._job)
-        print(shown(summary_text(result, run_dir, advice)))
-
     def _show(self, now_s: float) -> None:
         """Show the state of the run. `now_s`: the present time on the clock of the journal."""
         if self._live is not None:
@@ -205,4 +199,5 @@ class ProgressDisplay:
             self._print(self._waiting.popleft())
 
     def _print(self, text: str) -> None:
-        self._print_lines(f"{shown(text)}\n")
+        width = self._console.width if self._console.is_terminal else None
+        self._print_lines(f"{wrapped(shown(text), width)}\n")

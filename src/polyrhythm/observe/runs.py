@@ -18,11 +18,14 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.lead.progress import STOPPED
-from polyrhythm.errors import UsageError
+from polyrhythm.core.model_files import RUNS_FOLDER
+from polyrhythm.errors import RunError
+from polyrhythm.io.runindex import RunIndex
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.learning import ended_in_words
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.watch import WATCH, Suspect, read_suspects
+from polyrhythm.observe.words import listed
 from polyrhythm.wire.messages import JobSpec
 
 JOURNAL = "journal.jsonl"
@@ -104,11 +107,13 @@ def write_job(run_dir: Path, job: JobSpec) -> None:
 
 
 def write_process(run_dir: Path) -> None:
-    """Record this process. The run counts as alive as long as the process exists."""
+    """Record this process. The run counts as alive as long as the process exists. Commands find the
+    run by its name from any folder from now on."""
     process = RunProcess(
         pid=os.getpid(), host=socket.gethostname(), began=time.time(), started=_started(os.getpid())
     )
     (run_dir / _PROCESS).write_bytes(msgspec.json.encode(process))
+    RunIndex(os.environ).add(run_dir)
 
 
 def write_result(run_dir: Path, result: dict[str, Any]) -> None:
@@ -147,16 +152,42 @@ class FolderWatch:
 
 
 def find_run(runs_dir: Path, name: str | None) -> Path:
-    """The folder of a run, by its name or path. Without a name: the folder of the newest run."""
+    """The folder of a run, by its name or path. Without a name: the folder of the newest run. If
+    `runs_dir` is the usual folder, and does not have the run, the run may be in another folder
+    where this user has started it."""
     if name is not None:
         for path in (runs_dir / name, Path(name)):
-            if (path / _JOB).is_file() or (path / JOURNAL).is_file():
+            if _is_run(path):
                 return path
-        raise UsageError(f"there is no run {name!r} in {runs_dir}: see 'polyrhythm runs'")
+        if (elsewhere := _elsewhere(runs_dir, name)) is not None:
+            return elsewhere
+        raise RunError(f"there is no run {name!r} in {runs_dir}: see 'polyrhythm runs'")
     paths = list(run_dirs(runs_dir))
-    if not paths:
-        raise UsageError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
-    return paths[-1]
+    if paths:
+        return paths[-1]
+    if (elsewhere := _elsewhere(runs_dir)) is not None:
+        return elsewhere
+    raise RunError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
+
+
+def _is_run(path: Path) -> bool:
+    return (path / _JOB).is_file() or (path / JOURNAL).is_file()
+
+
+def _elsewhere(runs_dir: Path, name: str | None = None) -> Path | None:
+    """The folder of a run that this user has started in another folder: the newest run, or the run
+    with this name. If there are several, and one of them runs now, it is that one."""
+    if runs_dir != Path(RUNS_FOLDER):
+        return None  # the user has said where the run is
+    index = RunIndex(os.environ)
+    found = [path for path in (index.find(name) if name else index.runs()) if _is_run(path)]
+    if name is None or len(found) < 2:
+        return found[0] if found else None
+    alive = [path for path in found if load_run(path).word == "running"]
+    if len(alive) == 1:
+        return alive[0]
+    folders = listed(str(path) for path in found)
+    raise RunError(f"there are {len(found)} runs named {name!r}: give the folder of one: {folders}")
 
 
 def run_dirs(runs_dir: Path) -> Iterator[Path]:

@@ -32,7 +32,7 @@ from polyrhythm.observe.words import (
 )
 from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec
-from polyrhythm.wire.messages.reasons import DONE, Reason
+from polyrhythm.wire.messages.reasons import DONE, FAILED, NOT_FINITE, Reason
 
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
@@ -43,14 +43,26 @@ _ABOUT_THE_JOB = ("goal", "goal-not-finite")
 """The codes of reasons whose sentences already begin with "the job", for the end of a job."""
 
 
+_ERRORS = (FAILED, NOT_FINITE)
+"""The codes of reasons that give the error of a worker."""
+
+
 class Teller:
     """Takes the lines of a journal one by one and returns the sentences that are due. If the job is
     given, the sentences include advice."""
 
-    def __init__(self, job: JobSpec | None = None, *, routine: bool = True) -> None:
+    def __init__(
+        self,
+        job: JobSpec | None = None,
+        *,
+        routine: bool = True,
+        local: frozenset[str] = frozenset(),
+    ) -> None:
         """`routine`: also say regularly what each worker has done. With thousands of workers these
-        sentences take long to make."""
+        sentences take long to make. `local`: workers whose errors the command shows itself, so that
+        the sentences do not repeat them."""
         self.state = RunState()
+        self._local = local
         self._says_routine = routine
         self._checkpoints = CheckpointTeller(self.state)
         self._job = job
@@ -205,7 +217,11 @@ class Teller:
             text = f"{name} is done"
         else:
             verb = _VERBS.get(reason.code, "left")
-            text = f"{name} {verb}: {parting(reason, self.state.name_of)}{self._go_on()}"
+            why = parting(reason, self.state.name_of)
+            refused = reason.fields.get("name") == name
+            if name in self._local and (refused or reason.code in _ERRORS):
+                why = "it was refused" if refused else "it failed"
+            text = f"{name} {verb}: {why}{self._go_on()}"
         return [self._say(text, {line["worker"]})]
 
     def _unopened(self, line: dict[str, Any]) -> list[Sentence]:
@@ -301,7 +317,9 @@ class Teller:
         return [replace(said, shown=True)]
 
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(in_words(reason_of(line), self.state.name_of), ())]
+        reason = reason_of(line)
+        said = self._say(in_words(reason, self.state.name_of), ())
+        return [replace(said, shown=reason.fields.get("name") in self._local)]
 
     def _respawn(self, line: dict[str, Any]) -> list[Sentence]:
         """A process died: the command that trains starts it again, or gives it up."""
@@ -334,7 +352,9 @@ class Teller:
         reason = ended_in_words(self.state) or ""
         if reason_of(line).code not in _ABOUT_THE_JOB:
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
-        return [self._say(reason, None), *self._in_all()]
+        said = self._say(reason, None)
+        # the error with which the command ends says why the job failed
+        return [replace(said, shown=line.get("failed", False)), *self._in_all()]
 
     def _unwritten(self, line: dict[str, Any]) -> list[Sentence]:
         text = (
@@ -354,6 +374,8 @@ class Teller:
         return [Sentence(self.state.at_s, text, NO_WORKERS, urgent=True)]
 
     def _saved(self, line: dict[str, Any]) -> list[Sentence]:
+        if not self.state.contributions:
+            return []  # no model was trained
         text = f"the model is saved in {line['path']}, after {duration(line['seconds'])}"
         urgent = self.state.held is not None
         return [replace(self._say(text, None), urgent=urgent)]
@@ -388,7 +410,7 @@ class Teller:
             for worker in gave
         )
         text = f"contributions of each worker, and the share of its time spent computing: {counts}"
-        return [Sentence(self.state.at_s, text, NO_WORKERS)]
+        return [Sentence(self.state.at_s, text, NO_WORKERS, shown=True)]
 
     _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {
         "server-joined": _server_joined,

@@ -2,27 +2,30 @@
 reads at the end."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.devices import CPU
 from polyrhythm.core.metrics import OBJECTIVE
 from polyrhythm.core.model_files import file_of, models_of
 from polyrhythm.core.outer import OFF
 from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.sync.barrier.prediction import overall_usage
+from polyrhythm.core.text import name_order
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.moves import last_move, moves_in_words
+from polyrhythm.observe.output import LOGS
 from polyrhythm.observe.parts import ServerLoss
-from polyrhythm.observe.reasons import in_words, noticed_by
+from polyrhythm.observe.reasons import few, in_words, noticed_by
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.words import counted, listed, measure, percent, size
 from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
-_MOST_ROWS = 24
-_SHOWN_OF_MANY = 8
+_MOST_ROWS = 10
+"""The most rows about workers in a summary without details."""
 
 
 def described(job: JobSpec) -> dict[str, Any]:
@@ -84,11 +87,20 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "servers_lost": [_loss(failover) for failover in state.failovers],
         "model": state.model,
         "model_in_store": state.model_in_store,
+        "trained": is_trained(state, job),
         "best_model": None if state.best is None else _best(state.best),
         "no_best_model": _no_best(state, job),
         "not_saved": None if state.not_saved is None else in_words(state.not_saved),
         "ended": ended_in_words(state),
     }
+
+
+def is_trained(state: RunState, job: JobSpec | None) -> bool:
+    """Whether the model may differ from that of the beginning, or is what the user asked for: a job
+    that continues from a checkpoint begins with a trained model."""
+    ended = state.ended
+    reached = ended is not None and not ended.failed
+    return bool(state.contributions or reached or (job is not None and job.resume))
 
 
 def _loss(failover: ServerLoss) -> dict[str, Any]:
@@ -171,28 +183,57 @@ def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
 
 
 def summary_text(
-    result: dict[str, Any], run_dir: Path, advice: str | None = None, *, recorded: bool = True
+    result: dict[str, Any],
+    run_dir: Path,
+    advice: str | None = None,
+    *,
+    recorded: bool = True,
+    details: bool = False,
+    failing: bool = False,
+    said: Collection[str] = (),
 ) -> str:
-    """The summary as text. The last sentence is advice, if there is any. `recorded`: whether the run
-    has a journal."""
+    """The summary as text. It ends with the result of the job and the path of its model. `recorded`:
+    whether the run has a journal. `details`: also say how the time of all workers was spent, where
+    the journal is, and how to load the model. `failing`: an error says why the job failed.
+    `said`: workers whose errors the user has seen already."""
     if not recorded and not result["ended"]:
         return f"{result['job']}: stopped before it had begun"
+    ended = "the job failed" if failing else result["ended"] or "did not end by itself"
     # the processes of a job that did not end by itself have not reported their last rounds
     known = "" if result["ended"] else "at least "
-    links = "" if result["link"] == "none" else f" over {result['link']} links"
+    links = "" if result["link"] == "none" or not details else f" over {result['link']} links"
     rows = [
-        f"{result['job']}: {result['ended'] or 'did not end by itself'}",
-        f"  {known}{result['rounds']} rounds, {result['contributions']} contributions,"
-        f" {result['points']} points in {result['seconds']:.2f} s"
+        f"{result['job']}: {ended}",
+        f"  {known}{counted(result['rounds'], 'round')},"
+        f" {counted(result['contributions'], 'contribution')},"
+        f" {counted(result['points'], 'point')} in {result['seconds']:.2f} s"
         f" ({result['points_per_s']:.0f} points/s){links}",
     ]
+    if details:
+        rows += _detail_rows(result, run_dir if recorded else None)
+    if details or any(worker["contributions"] for worker in result["per_worker"].values()):
+        rows += _worker_rows(result["per_worker"], details=details)
+    rows += [f"  {row}" for row in result.get("moves", ())]
+    rows += _failure_rows(result.get("worker_failures", {}), run_dir, said)
+    rows += _loss_rows(result["servers_lost"], result["servers_left"])
+    rows += [f"  not recorded: {line}" for line in result.get("unrecorded", ())]
+    if result["learning"] is not None and result["learning"]["says"] is not None:
+        rows.append(f"  {result['learning']['says']}")
+    if advice is not None:
+        rows.append(f"  {advice}")
+    if result["seconds_to_target"] is not None:
+        rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
     rows += [f"  {name} {measure(value)}" for name, value in result.get("metrics", {}).items()]
     if result["objective"] is not None:
         rows.append(f"  objective {result['objective']:.4f}")
-    if result["learning"] is not None and result["learning"]["says"] is not None:
-        rows.append(f"  {result['learning']['says']}")
-    if result["seconds_to_target"] is not None:
-        rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
+    rows += _model_rows(result, run_dir, details=details)
+    return "\n".join(rows)
+
+
+def _detail_rows(result: dict[str, Any], run_dir: Path | None) -> list[str]:
+    """How all workers spent their time, and what servers did. `run_dir`: None if the run has no
+    journal."""
+    rows = []
     if "push" in result:
         rows.append(_push_row(result))
     if (usage := result["resource_usage"]["overall"]) is not None:
@@ -201,21 +242,25 @@ def summary_text(
         rows.append(
             f"  from the first contribution of a round to its last: {spread_ms:.1f} ms (median)"
         )
-    rows += _worker_rows(result["per_worker"])
-    rows += [f"  {row}" for row in result.get("moves", ())]
-    rows += [
-        f"  {name} failed: {how.partition(chr(10))[0]}"
-        for name, how in sorted(result.get("worker_failures", {}).items())
-    ]
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     if folds or result["ended"]:  # the lead reports the folds when the job ends
         rows.append(f"  folds: {folds or 'none'}")
-    rows += _loss_rows(result["servers_lost"], result["servers_left"])
-    if recorded:
+    if run_dir is not None:
         rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
-    rows += _model_rows(result, run_dir)
-    rows += [f"  not recorded: {line}" for line in result.get("unrecorded", ())]
-    return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
+    return rows
+
+
+def _failure_rows(failures: dict[str, str], run_dir: Path, said: Collection[str]) -> list[str]:
+    """The workers that failed. An error that the user has seen is not repeated."""
+    rows = [
+        f"  {name} failed: {how.partition(chr(10))[0]}"
+        for name, how in sorted(failures.items())
+        if name not in said
+    ]
+    if seen := sorted(failures.keys() & set(said), key=name_order):
+        logs = "its log is" if len(seen) == 1 else "their logs are"
+        rows.append(f"  failed: {few(seen)}; {logs} in {run_dir / LOGS}")
+    return rows
 
 
 def _best(line: dict[str, Any]) -> dict[str, Any]:
@@ -236,8 +281,9 @@ def _by(best: dict[str, Any]) -> str:
     return f"{best['metric']} {measure(best['value'])}"
 
 
-def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
-    """Where the trained model is, and the lines of Python that load it."""
+def _model_rows(result: dict[str, Any], run_dir: Path, *, details: bool) -> list[str]:
+    """Where the trained model is, and with `details` the lines of Python that load it. If no
+    contribution has counted, and the job has not reached its goal, there is no trained model."""
     rows = []
     if (best := result["best_model"]) is not None:
         path = run_dir / Path(best["path"]).name
@@ -249,27 +295,29 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
         return [*rows, f"  model: not saved: {result['not_saved']}"]
     if result["model"] is None:
         return rows
-    if result["model_in_store"]:
+    if result.get("model_in_store"):
         return [*rows, f"  model: {result['model']}"]
+    if not result.get("trained", True):
+        return [*rows, "  model: none was trained, because no contribution has counted"]
     path = run_dir / Path(result["model"]).name
-    if names := models_of(path.name):
+    names, vectors = models_of(path.name), result["kind"] == "statistics"
+    what = "models" if names else "parameters" if vectors else "model"
+    rows.append(f"  {what}: {path}")
+    if not details:
+        return rows
+    if vectors:
+        loads = [f'parameters = load_file("{path}")']
+    elif names:
         loads = [
-            f'    {name}.load_state_dict(load_file("{run_dir / file_of(name)}"))' for name in names
+            f'{name}.load_state_dict(load_file("{run_dir / file_of(name)}"))' for name in names
         ]
-        first = f"  models: {path}; load them with"
-        return [*rows, first, "    from safetensors.torch import load_file", *loads]
-    if result["kind"] == "statistics":
-        return [
-            *rows,
-            f"  parameters: {path}; load them as numpy arrays with",
-            "    from safetensors.numpy import load_file",
-            f'    parameters = load_file("{path}")',
-        ]
+    else:
+        loads = [f'model.load_state_dict(load_file("{path}"))']
+    module = "numpy" if vectors else "torch"
+    rows[-1] += "; load it with"
     return [
         *rows,
-        f"  model: {path}; load it with",
-        "    from safetensors.torch import load_file",
-        f'    model.load_state_dict(load_file("{path}"))',
+        *(f"    {row}" for row in (f"from safetensors.{module} import load_file", *loads)),
     ]
 
 
@@ -308,17 +356,18 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
     )
 
 
-def _worker_rows(workers: dict[str, dict[str, Any]]) -> list[str]:
-    """The rows of all workers. If there are many, those that computed for the largest share of
-    their time have rows, because the others waited for them. The others share one row."""
-    by_name = sorted(workers.items())
-    if len(workers) <= _MOST_ROWS:
-        return [_worker_row(*each) for each in by_name]
+def _worker_rows(workers: dict[str, dict[str, Any]], *, details: bool) -> list[str]:
+    """The rows of the workers: of all with `details`, and otherwise of the slowest. They computed for
+    the largest share of their time, because the others waited for them."""
+    by_name = sorted(workers.items(), key=lambda each: name_order(each[0]))
+    row = _worker_row if details else _short_row
+    if details or len(workers) <= _MOST_ROWS:
+        return [row(*each) for each in by_name]
     by_share = sorted(by_name, key=lambda each: _share(each[1]), reverse=True)
-    shown, others = by_share[:_SHOWN_OF_MANY], by_share[_SHOWN_OF_MANY:]
-    return [_worker_row(*each) for each in shown] + [
+    shown, others = by_share[: _MOST_ROWS - 1], by_share[_MOST_ROWS - 1 :]
+    return [row(*each) for each in shown] + [
         f"  and {len(others)} others: computing {percent(_share(others[-1][1]))} to"
-        f" {percent(_share(others[0][1]))} (--json has them all)"
+        f" {percent(_share(others[0][1]))} (--verbose shows them all)"
     ]
 
 
@@ -328,18 +377,36 @@ def _share(worker: dict[str, Any]) -> float:
     return worker["compute_s"] / whole if whole else 0.0
 
 
+def _short_row(name: str, worker: dict[str, Any]) -> str:
+    """How fast a worker was, how it spent its time, and what is unusual about it."""
+    device = worker.get("device")
+    on = f"{device}, " if device and device != CPU else ""
+    passes = worker.get("passes")
+    passed = "" if passes is None else f" {passes:.1f} passes,"
+    points_per_s = f"{worker.get('points_per_s', 0.0):.0f} points/s,"
+    return f"  {name}: {on}{points_per_s}{passed} {_times(worker)}{_left_out(worker)}"
+
+
 def _worker_row(name: str, worker: dict[str, Any]) -> str:
-    parts = [worker["compute_s"], worker["wait_s"], worker["transfer_s"]]
-    whole = sum(parts)
-    computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
-    skipped = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
-    if worker.get("without_step"):
-        skipped += f", {worker['without_step']} left out (no step was made)"
     device = f"{worker['device']}, " if worker.get("device") else ""
     passes = worker.get("passes")
     passed = "" if passes is None else f" {passes:.1f} passes,"
     return (
         f"  {name}: {device}{worker.get('points_per_s', 0.0):.0f} points/s,"
-        f" {counted(worker['contributions'], 'contribution')}{skipped},{passed}"
-        f" computing {computing}, waiting {waiting}, transferring {transferring}"
+        f" {counted(worker['contributions'], 'contribution')}{_left_out(worker)},{passed}"
+        f" {_times(worker)}"
     )
+
+
+def _times(worker: dict[str, Any]) -> str:
+    parts = [worker["compute_s"], worker["wait_s"], worker["transfer_s"]]
+    whole = sum(parts)
+    computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
+    return f"computing {computing}, waiting {waiting}, transferring {transferring}"
+
+
+def _left_out(worker: dict[str, Any]) -> str:
+    text = f", {worker['skipped']} left out (not finite)" if worker.get("skipped") else ""
+    if worker.get("without_step"):
+        text += f", {worker['without_step']} left out (no step was made)"
+    return text

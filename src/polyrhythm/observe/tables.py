@@ -19,8 +19,10 @@ from polyrhythm.observe.parts import ServerLoss
 from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import RunState
+from polyrhythm.observe.summary import is_trained
 from polyrhythm.observe.words import counted, duration, listed, measure, percent
 from polyrhythm.observe.worker import ObservedWorker
+from polyrhythm.observe.wrapping import wrapped
 from polyrhythm.wire.messages import JobSpec
 
 _COLUMNS = (
@@ -104,20 +106,22 @@ def _points_per_s(state: RunState) -> float:
 
 
 def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
-    rows: list[RenderableType] = [Text(headline(state, job, now_s), style="bold")]
+    rows: list[RenderableType] = [_live_text(headline(state, job, now_s), "bold")]
     workers = state.present
     if workers:
         rows.append(workers_table(workers[:_SHOWN], state, short=True))
     if len(workers) > _SHOWN:
         rows.append(Text(f"and {len(workers) - _SHOWN} more workers", style="dim"))
     if is_fault(state.finding):
-        rows.append(Text(shown(learning_in_words(state) or ""), style="red"))
+        rows.append(_live_text(learning_in_words(state) or "", "red"))
     if state.waiting is not None:
         text = in_words(state.waiting.reason, state.name_of)
-        rows.append(
-            Text(shown(f"{text}, for {duration(now_s - state.waiting.since_s)}"), style="yellow")
-        )
+        rows.append(_live_text(f"{text}, for {duration(now_s - state.waiting.since_s)}", "yellow"))
     return Constrain(Group(*rows), _LIVE_WIDTH)
+
+
+def _live_text(text: str, style: str) -> Text:
+    return Text(wrapped(shown(text), _LIVE_WIDTH), style=style)
 
 
 def workers_table(
@@ -195,7 +199,8 @@ def status(run: Run) -> RenderableType:
     rows += [Text(shown(_failover(failover))) for failover in state.failovers]
     if state.learning:
         rows.append(Text(f"copies of slices that are being restored: {state.learning}"))
-    rows += [Text(shown(text)) for text in _models(state, running=running)]
+    trained = is_trained(state, job)
+    rows += [Text(shown(text)) for text in _models(state, running=running, trained=trained)]
     if state.waiting is not None and running:
         text = in_words(state.waiting.reason, state.name_of)
         rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
@@ -217,7 +222,7 @@ def _processes(state: RunState) -> list[str]:
     return [f"processes on {host}: {', '.join(names)}" for host, names in hosts.items()]
 
 
-def _models(state: RunState, *, running: bool) -> list[str]:
+def _models(state: RunState, *, running: bool, trained: bool) -> list[str]:
     """Lines about the files of the trained model."""
     rows = []
     if state.saving and running:
@@ -225,7 +230,7 @@ def _models(state: RunState, *, running: bool) -> list[str]:
     if state.best is not None:
         best = state.best
         rows.append(f"best model: {best['path']} ({best['metric']} {measure(best['value'])})")
-    if state.model is not None:
+    if state.model is not None and trained:
         rows.append(f"model: {state.model}")
     if state.not_saved is not None:
         rows.append(f"the model is not saved: {in_words(state.not_saved)}")

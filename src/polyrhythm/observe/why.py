@@ -14,6 +14,7 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.watch import Suspect
 from polyrhythm.observe.words import counted, duration, either, listed, percent
+from polyrhythm.observe.worker import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -116,6 +117,8 @@ class Explanation:
     remedies: tuple[str, ...] = ()
     cut_off: tuple[str, ...] = ()
     """Workers that are excluded because their links to servers do not work, and since when."""
+    evicted: tuple[str, ...] = ()
+    """Workers that were evicted because they were silent, since when, and what follows."""
     given_up: tuple[str, ...] = ()
     """Processes that are not started again, and why."""
     lately: str | None = None
@@ -135,6 +138,8 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
     journal."""
     explanation = _with_straggler(_explain(state, now_s, job), state, job)
     explanation = _with_cut_off(explanation, state, now_s)
+    if state.members:
+        explanation = replace(explanation, evicted=_evicted(state, now_s))
     return with_learning(with_given_up(explanation, state), state, job)
 
 
@@ -214,14 +219,28 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
     )
 
 
+def _silent_workers(state: RunState) -> list[ObservedWorker]:
+    """The workers that were evicted because they were silent, and have not come back."""
+    workers = state.workers.values()
+    return [each for each in workers if each.left is not None and each.left.code == "silent-for"]
+
+
+def _evicted(state: RunState, now_s: float | None) -> tuple[str, ...]:
+    """Which workers were evicted while others go on, when, and what happens when they wake up."""
+    at_s = state.at_s if now_s is None else max(state.at_s, now_s)
+    return tuple(
+        f"{worker.name}, {duration(at_s - (worker.left_s or 0.0))} ago, at {worker.left_s:.1f} s,"
+        f" because {in_words(worker.left)}; the others visit its data, and it rejoins by itself when it"
+        " wakes up"
+        for worker in _silent_workers(state)
+        if worker.left is not None
+    )
+
+
 def _all_silent(state: RunState, now_s: float) -> Explanation | None:
     """Every worker was evicted because it was silent: which ones, since when, and what happens
     next. None if a worker is in the job, or none was evicted."""
-    silent = [
-        worker
-        for worker in state.workers.values()
-        if worker.left is not None and worker.left.code == "silent-for"
-    ]
+    silent = _silent_workers(state)
     if state.members or not silent or state.ended is not None:
         return None
     since_s = {
@@ -362,6 +381,7 @@ def in_sentences(explanation: Explanation) -> list[str]:
     if explanation.lately is not None:
         said.append(f"lately: {explanation.lately}")
     said += [f"cut off: {text}" for text in explanation.cut_off]
+    said += [f"evicted: {text}" for text in explanation.evicted]
     if explanation.given_up:
         said += [f"given up: {text}" for text in explanation.given_up]
         said.append(f"rule: {RULES['given-up']}")

@@ -1,0 +1,30 @@
+"""Where errors leave polyrhythm for the user's program: their tracebacks end here, at the call that
+the user wrote."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from polyrhythm.errors import PolyrhythmError
+
+_VARIABLE = "POLYRHYTHM_DEBUG"
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def public(function: Function) -> Function:
+    """A decorator for a function that users call: the traceback of an error of `polyrhythm.errors` has
+    no frames inside polyrhythm, except that of this decorator. `debug=True`, or the variable
+    POLYRHYTHM_DEBUG, keeps them all."""
+
+    @functools.wraps(function)
+    def call(*given: Any, **keywords: Any) -> Any:
+        try:
+            return function(*given, **keywords)
+        except PolyrhythmError as raised:
+            if keywords.get("debug") or os.environ.get(_VARIABLE):
+                raise
+            error = raised
+        raise error.with_traceback(None)  # POLYRHYTHM_DEBUG=1 shows all frames
+
+    return cast(Function, call)
