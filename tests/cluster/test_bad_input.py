@@ -382,3 +382,40 @@ def test_bad_flags_of_a_server_are_refused(tmp_path: Path, flags: list[str], wor
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("polyrhythm: ") and words in line
+
+
+# -- code that does not do what it should --------------------------------------------------------
+
+WITH_A_THREAD = """
+import threading
+import torch
+
+def fails():
+    raise ValueError("in a thread of the user")
+
+def main(worker):
+    model = torch.nn.Linear(4, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+    while not worker.stopped:
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step(points=2)
+"""
+
+
+def test_a_main_that_never_attaches_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text("def main(worker):\n    pass\n")
+    done = call("train", "alone.py", "--workers", 2, "--servers", 1, "--rounds", 3, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("without calling worker.attach(model, optimizer)") == 1
+    assert "model.safetensors" not in done.stdout
+
+
+def test_a_thread_of_the_user_that_fails_does_not_end_its_worker(tmp_path: Path) -> None:
+    (tmp_path / "threads.py").write_text(WITH_A_THREAD)
+    sizes = ("--workers", 1, "--servers", 1, "--rounds", 5)
+    done = call("train", "threads.py", *sizes, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ValueError: in a thread of the user" in done.stderr

@@ -42,6 +42,16 @@ def test_one_is_waited_for() -> None:
     )
 
 
+def test_a_worker_that_is_gone_is_not_named() -> None:
+    state = after(20.0, (10.0, 9.0, 1.0), (18.0, 1.0, 1.0), (10.0, 9.0, 1.0))
+    named = advise(state, job())
+    assert named is not None and "for worker-1" in named
+    state.take(
+        line(21.0, "left", worker=1, name="worker-1", reason="failed", fields={"detail": "x"})
+    )
+    assert "worker-1" not in (advise(state, job()) or "")
+
+
 @pytest.mark.parametrize("sync", ["bsp", "fsp", "psp", "ssp:2", "ssp-restart:2"])
 def test_no_policy_is_recommended_on_speed_alone(sync: str) -> None:
     said = advise(after(10.0, FAST, FAST, FAST, SLOW), job(sync=sync))

@@ -155,6 +155,18 @@ def test_a_straggler_that_has_become_fast_is_not_named_any_more() -> None:
     assert explain(state, 36.0, JobSpec(job="x", sync="bsp")).lately is None
 
 
+def test_a_worker_that_was_evicted_is_named_while_the_others_go_on() -> None:
+    gone = line(5.0, "evicted", worker=1, name="worker-1", silent_s=3.0, limit_s=2.0)
+    said = in_sentences(explain(fold([*opened(0, 1), rounds(2.0, 1), gone]), now_s=9.0))
+    assert (
+        "evicted: worker-1, 4.0 s ago, at 5.0 s, because it was silent for 3.0 s; the others visit its"
+        " data, and it rejoins by itself when it wakes up"
+    ) in said
+    back = line(8.0, "rejoined", worker=1, name="worker-1", incarnation=7)
+    again = explain(fold([*opened(0, 1), rounds(2.0, 1), gone, back]), now_s=9.0)
+    assert again.evicted == ()
+
+
 def test_when_every_worker_is_evicted_the_silent_ones_are_named() -> None:
     evicted = [
         line(at_s, "evicted", worker=worker, name=f"worker-{worker}", silent_s=silent_s, limit_s=2)
