@@ -234,3 +234,18 @@ def test_the_story_of_one_worker() -> None:
         " transferring 50%",
         "   7.0 s  the job reached its goal: 9 rounds",
     ]
+
+
+def test_the_display_leaves_out_routine_news_of_many_workers() -> None:
+    lines = [
+        *opened(*range(30)),
+        *(
+            line(5.0, "left", worker=n, name=f"worker-{n}", reason="done", fields={})
+            for n in range(30)
+        ),
+    ]
+    display = Teller(routine=False)
+    shown = [each for told in lines for each in display.take(told) if not each.routine]
+    assert 8 < len([each for each in shown if "joined" in each.text]) <= 12
+    assert not any("is done" in each.text for each in shown)
+    assert sum("is done" in sentence for sentence in tell(lines)) == 30

@@ -37,6 +37,8 @@ from polyrhythm.wire.messages.reasons import DONE, FAILED, NOT_FINITE, Reason
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
+_MOST_SHOWN = 10
+"""The most workers of which the display of progress says that they joined, or are done."""
 _VERBS = {LINK_ENDED: "died", CUT_OFF: "is excluded"}
 """For some codes of a reason, what happened to the worker; it has left for all others."""
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
@@ -131,6 +133,11 @@ class Teller:
         workers = None if about is None else frozenset(about)
         return Sentence(self.state.at_s, text, workers)
 
+    def _of_many(self) -> bool:
+        """Whether a worker that joins or is done is one of so many that the display of progress leaves
+        this out. The story has it."""
+        return not self._says_routine and len(self.state.workers) > _MOST_SHOWN
+
     def _present(self) -> str:
         return counted(self.state.members, "worker")
 
@@ -205,7 +212,8 @@ class Teller:
             text = f"{worker.name} comes back when its link to {listed(servers)} works"
             return [self._say(text, {worker.worker})]
         how = f"is back, as incarnation {worker.incarnation}" if back else "joined"
-        return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]
+        said = self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})
+        return [replace(said, routine=not back and self._of_many())]
 
     def _left(self, line: dict[str, Any]) -> list[Sentence]:
         name, reason = line["name"], reason_of(line)
@@ -214,7 +222,8 @@ class Teller:
             # the story has already told this worker's end, because of an earlier line
             return []
         if reason.code == DONE.code:
-            text = f"{name} is done"
+            said = self._say(f"{name} is done", {line["worker"]})
+            return [replace(said, routine=self._of_many())]
         else:
             verb = _VERBS.get(reason.code, "left")
             why = parting(reason, self.state.name_of)
