@@ -110,3 +110,20 @@ def test_the_reports_of_a_worker_that_has_left_do_not_count_for_a_target() -> No
     stage.closed("w1")
     stage.contribute(0, 2, 2)
     assert all(release.stop for release in sent(stage.folded(2), m.Release))
+
+
+def test_a_fold_does_not_wait_for_what_a_dead_worker_was_to_send_again() -> None:
+    """A server that is promoted lacks the contribution of worker-0, which dies before it has sent it
+    again."""
+    stage = Stage(workers=2, servers=3, replicas=1).begin()
+    stage.contribute(0, 1)
+    stage.closed("s1")
+    for server in (0, 2):
+        stage.tell(m.Placed(server=server, routing=stage.routing))
+    assert stage.lead._contributions.owed
+    stage.tell(m.Trailer(**stage.who(1), sequence=1, weight=2.0))
+    for server in (0, 2):
+        where = {"server": server, "routing": stage.routing, "round": 1}
+        last = stage.tell(m.Arrived(**where, **stage.who(1), sequence=1))
+    assert not sent(last, m.Fold), "worker-0 is to send its contribution again"
+    assert sent(stage.closed("w0"), m.Fold)
