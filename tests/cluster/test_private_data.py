@@ -27,7 +27,16 @@ def visits(folder: Path, worker: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("sync", "kind"),
-    [("bsp", "gradient"), ("bsp", "local"), ("psp", "local"), ("fsp", "local")],
+    [
+        ("bsp", "gradient"),
+        ("bsp", "local"),
+        ("psp", "local"),
+        ("fsp", "local"),
+        ("asp", "gradient"),
+        ("asp", "local"),
+        ("ssp:2", "gradient"),
+        ("ssp-restart:2", "gradient"),
+    ],
 )
 def test_every_worker_visits_its_own_points_once_per_pass(
     tmp_path: Path, sync: str, kind: str
@@ -52,8 +61,11 @@ def train(folder: Path, *flags: object) -> Command:
     return Command(*FLAGS, "--set", "hold=1", "--timer", "off", *flags, cwd=folder)
 
 
-def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(tmp_path: Path) -> None:
-    with train(tmp_path, "--epochs", EPOCHS) as command:
+@pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:2"])
+def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(
+    tmp_path: Path, sync: str
+) -> None:
+    with train(tmp_path, "--epochs", EPOCHS, "--sync", sync) as command:
         kill_while_held(command)
         assert command.wait(90) in (0, 3)
         (lost,) = command.journal("data-set")
@@ -67,11 +79,14 @@ def test_points_that_are_lost_with_their_worker_are_left_out_of_the_passes(tmp_p
     assert visits(tmp_path, 1).max() <= 1, "the worker was killed in its first pass"
 
 
-def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_the_points_of_a_worker_that_comes_back_count_again(tmp_path: Path, sync: str) -> None:
     """The worker is killed in its first pass. Visits that counted before its death are not
     repeated."""
     epochs = 12
-    with train(tmp_path, "--epochs", epochs, "--respawn", "--set", "wait=1") as command:
+    with train(
+        tmp_path, "--epochs", epochs, "--respawn", "--set", "wait=1", "--sync", sync
+    ) as command:
         kill_while_held(command)
         assert command.wait(90) in (0, 3)
         said = [line["reason"] for line in command.journal("data-set")]
@@ -116,7 +131,6 @@ def test_a_killed_job_continues_with_the_passes_that_each_worker_had_made(
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--sync", "asp"), "needs a policy with rounds"),
         (("--migrate", "lease"), "contradict each other"),
         (("--kind", "statistics"), "not built for kind statistics"),
     ],

@@ -27,9 +27,8 @@ def check(folder: Path) -> None:
         ("full", "--link", "tcp"),
         ("full", "--set", "processes=1"),
         ("full", "--set", "again=5"),
-        ("auto", "--set", "unlike=1"),
     ],
-    ids=["full", "blocking", "tcp", "loader processes", "several loops", "unlike data sets"],
+    ids=["full", "blocking", "tcp", "loader processes", "several loops"],
 )
 def test_every_point_is_visited_once_per_pass_while_points_travel(
     flags: tuple[str, ...], tmp_path: Path

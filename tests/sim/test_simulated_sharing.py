@@ -21,7 +21,6 @@ from polyrhythm.sim.worker.deliveries import SimDeliveries
 from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire.messages import ChunkPart, ChunkProgress, ChunkSend, Leased
 from tests.sim.staged_run import Run
-from tests.sim.test_simulated_balance import Visits
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 FOUND = {
@@ -365,44 +364,13 @@ def test_a_worker_that_comes_back_with_another_number_of_points_is_told(
     watch.check()
 
 
-def unlike(seed: int) -> str:
-    """The scenario of `storm` without private data: the data sets of the workers have different
-    fingerprints."""
-    text = storm(seed).replace("data_private = true", "").replace("share_data = true", "")
-    text = text.replace('migrate = "full"', 'migrate = "auto"')
-    text = text.replace('migrate = "blocking"', 'migrate = "auto"')
-    kept = [line for line in text.splitlines() if not line.strip().startswith("share_data")]
-    for at, line in enumerate(kept):
-        if line.strip().startswith("points = ") and at > kept.index("        [link]"):
-            kept[at] = f'data = "{seed * at}"' if "step_noise" in kept[at - 1] else ""
-    return "\n".join(kept)
-
-
-@pytest.mark.parametrize("seed", range(200 // 8 if TORTURE == 1 else 10_000 // 8))
-def test_every_pass_visits_every_point_once_when_auto_becomes_full(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    visits = Visits(monkeypatch)
-    run = Run(unlike(seed), seed=seed)
-    assert not run.end.failed, run.end.reason
-    visits.check()
-    if run.simulation.job.sync == "fsp" and seed:
-        assert run.lines("migration")[-1]["reason"] == "migrate-unlike"
-
-
-def test_auto_delivers_points_from_the_moment_on_in_which_a_worker_announces_other_data(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    visits = Visits(monkeypatch)
+def test_a_worker_with_other_data_is_refused_while_the_others_train_on() -> None:
     like = job().replace("data_private = true", "")
     late = '[[workers]]\nstep = "10ms"\nname = "late"\ndata = "b"\njoin = "8s"\n'
     run = Run(like.replace("count = 2", 'count = 2\ndata = "a"') + late)
-    first, then = run.lines("migration")
-    assert (first["mode"], then["mode"]) == ("lease", "full")
-    assert then["fields"] == {"names": "late"}
-    moved_s = [line["at_s"] for line in run.lines("points-moved") if not line["free"]]
-    assert moved_s and min(moved_s) >= then["at_s"]
-    visits.check()
+    assert not run.end.failed
+    (refused,) = run.lines("refused")
+    assert refused["reason"] == "data-unlike" and refused["fields"]["name"] == "late"
 
 
 def test_a_slow_worker_that_shares_nothing_is_not_named_among_those_that_give_points(

@@ -288,12 +288,6 @@ class Enrolling(Event, frozen=True):
     data: str = ""
 
 
-class PointsListening(Event, frozen=True):
-    """This worker has begun to receive points of other workers at this address."""
-
-    address: Address
-
-
 class PointsDelivered(Event, frozen=True):
     """This worker has received all points of a chunk (`nbytes` bytes), or it cannot send or receive
     them because of `fault`. `number`: the number of the delivery."""

@@ -57,12 +57,6 @@ class Lookahead:
         arguments = {} if self._moving is None else self._moving.loader_arguments()
         self._loader = loader_of(loading, self._seed, batch_sampler=_Draws(self._draw), **arguments)
 
-    def move(self, moving: MovingPoints) -> None:
-        """From now on, points of chunks that move are sent and received."""
-        self._flush()
-        self._moving = moving
-        self._begin_loader()
-
     def take(self, lease: Leased) -> bool:
         """Take a new lease; see `Points.take`."""
         new = not self._points.holds(lease)

@@ -322,9 +322,6 @@ class Worker:
                     carrier.between_batches()
                 exchange.before_batch()
                 lease = self._node.loop.lease or lease
-                if carrier is None and lease.delivers:
-                    carrier = self._node.listen_for_points()
-                    ahead.move(MovingPoints(carrier, points, loading, self._received))
                 if ahead.take(lease):
                     self._visits.drop()
                 self._visits.begin(lease.number)

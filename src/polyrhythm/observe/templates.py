@@ -122,8 +122,6 @@ SENTENCES = {
     "migrate-lease": "--migrate auto means lease: every worker can read the whole data set",
     "migrate-private": "--migrate auto means --migrate full for workers with --share-data, because every"
     " worker has a data set of its own",
-    "migrate-unlike": "--migrate auto means full from now on: the data set of {names} differs from that"
-    " of the first worker, so not every worker can read the whole data set",
     "move-not-shared": "{workers} was started without --share-data, so no points leave it",
     "move-withdrawn": "{targets} does not share its points any more",
     "move-visited": "the points were being visited when they should have moved",
@@ -180,6 +178,9 @@ SENTENCES = {
     "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
     "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
     " has a data set of its own, give --data-private",
+    "data-unlike": "{name}'s data set differs from that of {first}: if every worker has a data set of"
+    " its own, give --data-private; if the points are the same, give the data set the same attribute"
+    " `fingerprint` (a text) on all workers",
     "data-changed": "{name} gave worker.batches a data set of {points:point}, but has given it one"
     " of {expected} before: a worker trains on one data set",
     "data-lost": "the {points:point} of {name} are lost with it, and no pass includes them any more:"

@@ -12,10 +12,8 @@ POINTS, BATCH, SLICES = 500, 20, 4
 class Read(torch.utils.data.Dataset):
     """Point n is the number n, the number of the reader, and further values of several kinds."""
 
-    def __init__(self, reader, unlike):
+    def __init__(self, reader):
         self.reader = reader
-        if unlike:
-            self.fingerprint = f"read by {reader}"
 
     def __len__(self):
         return POINTS
@@ -39,9 +37,8 @@ def main(worker):
     optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
     me = int(worker.name.rpartition("-")[2])
     processes = int(worker.options.get("processes", 0))
-    unlike = "unlike" in worker.options
     received = 0
-    for points in batches(worker, Read(me, unlike), processes, int(worker.options.get("again", 0))):
+    for points in batches(worker, Read(me), processes, int(worker.options.get("again", 0))):
         readers, names = points["reader"]
         assert [f"of {reader}" for reader in readers.tolist()] == list(names)
         received += int((readers != me).sum())

@@ -345,7 +345,6 @@ class Migration:
             arriving=tuple(arriving),
             delivery=self._numbers,
             earlier=self._earlier.get(holder, self._numbers),
-            delivers=True,
         )
 
     def _involved(self) -> set[Holder]:

@@ -1,7 +1,6 @@
 """The parts of the lead, each with a rule of its own, and how they are connected."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.admission import Admission, Opening
@@ -24,7 +23,7 @@ from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.steps import Steps
 from polyrhythm.core.lead_watch import link_timeout_s
-from polyrhythm.core.sync.migration import AUTO, BLOCKING, DELIVERING, LEASE, OFF, choose_migration
+from polyrhythm.core.sync.migration import BLOCKING, DELIVERING, OFF, choose_migration
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec
@@ -66,12 +65,10 @@ def connect(job: JobSpec) -> Parts:
     grace_s = job.start_timeout_s if job.respawn else 0.0
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
     rows = keeps_rows(job.kind)
-    mode = choose_migration(job, policy.traits).mode
-    migration = spare = None
+    chosen = choose_migration(job, policy.traits)
+    mode, migration = chosen.mode, None
     if mode in DELIVERING:
         migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
-    elif mode == LEASE and job.migrate == AUTO:
-        spare = Migration(job.migrate_memory)
     sharing = Sharing(
         job.seed,
         job.epochs,
@@ -81,8 +78,7 @@ def connect(job: JobSpec) -> Parts:
         migration=migration,
         private=job.data_private,
         timed=policy.traits.timed,
-        choose=partial(choose_migration, job, policy.traits),
-        spare=spare,
+        chosen=chosen,
     )
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from polyrhythm.core.fingerprints import alike
 from polyrhythm.core.lead.chunks import Chunk, Holder
 from polyrhythm.core.lead.data import CHUNKS_PER_WORKER, CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.machine import Reason
@@ -142,7 +143,7 @@ class PrivatePlan(DataPlan):
         the same."""
         if found.holder == holder or not fingerprint:
             return False
-        return found.fingerprint not in ("", fingerprint)
+        return not alike(found.fingerprint, fingerprint)
 
     @property
     def data_sets(self) -> Collection[str]:

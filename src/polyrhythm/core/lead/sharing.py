@@ -1,7 +1,8 @@
 """Shares the points of the data set among the members (`data.py` has the plan)."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
+from polyrhythm.core.fingerprints import alike
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunk_edges import least_of_whole
 from polyrhythm.core.lead.chunks import Holder, missing_points
@@ -13,7 +14,7 @@ from polyrhythm.core.lead.migration import Migration
 from polyrhythm.core.lead.private import PrivatePlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
-from polyrhythm.core.sync.migration import DELIVERING, OFF, MigrationChoice
+from polyrhythm.core.sync.migration import OFF, MigrationChoice
 from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
 
 
@@ -21,8 +22,9 @@ class Sharing:
     """The data plan of the job. It changes when members join, announce their data set, or leave.
 
     *The first member that announces its data set (message `Enrol`) makes the plan; the data sets of
-    all members must have the same length. The chunks of a member that left are leased to others
-    only when every server knows that this member left: its contributions may count until then.*
+    all members must have the same length, and their fingerprints must be alike. The chunks of a
+    member that left are leased to others only when every server knows that this member left: its
+    contributions may count until then.*
     """
 
     def __init__(
@@ -36,15 +38,12 @@ class Sharing:
         migration: Migration | None = None,
         private: bool = False,
         timed: bool = False,
-        choose: Callable[[Collection[str]], MigrationChoice] | None = None,
-        spare: Migration | None = None,
+        chosen: MigrationChoice | None = None,
     ) -> None:
         """`whole_chunks`: see `least_of_whole`. `balances`: chunks move from slow members to fast ones.
         `migration`: delivers their points from member to member; None if only leases move. `private`:
         every member has its own data set. `timed`: fast members visit their points more often than
-        slow ones. `choose`: gets the names of the members whose data set differs from the first one,
-        and returns how chunks move. `spare`: the migration to use if `migration` is None and points
-        must be delivered after all."""
+        slow ones. `chosen`: how chunks move, and why."""
         self._passes_differ = balances or private or timed
         self._private = private
         # with `whole_chunks`, a version lacks points whose lease has moved, until they are visited
@@ -65,11 +64,9 @@ class Sharing:
         self.wake_ns: int | None = None
         """Private data, in a job that resumes: until when the passes wait for data sets of the
         checkpoint; None if they do not wait."""
-        self._choose, self._spare = choose, spare
-        self._data = ""
-        """The fingerprint of the first data set that has one."""
-        self._unlike: set[str] = set()
-        """The names of the members whose data set differs from the first one."""
+        self._chosen = chosen
+        self._data = self._first = ""
+        """The fingerprint of the first data set that has one, and the name of its member."""
         self._choice: MigrationChoice | None = None
         self._changed: set[Holder] = set()
         """The members whose leases have changed. Their new leases have not been sent yet."""
@@ -147,31 +144,18 @@ class Sharing:
             plan.share(self._members)
         elif points != self._plan.points:
             return unexpected("data-differs", member.name, points, self._plan.points)
+        # a member may announce other values of its points later: the others are not there yet
+        if not member.enrolled and not alike(self._data, message.data):
+            return Reason("data-unlike", {"name": member.name, "first": self._first})
+        if not self._data:
+            self._data, self._first = message.data, member.name
         member.enrolled = True
-        self._data = self._data or message.data
-        if message.data not in ("", self._data) and member.name not in self._unlike:
-            self._unlike.add(member.name)
-            self._choose_anew(view)
         if self._migration is not None and message.listens is not None:
             self._migration.listening(member.key, member.name, message.listens)
         return self._sent(self._lease(member.key))
 
-    def _choose_anew(self, view: View) -> None:
-        """A member has announced a data set that differs from the first one: choose anew how chunks
-        move."""
-        if self._choose is None or self._spare is None:
-            return
-        self._choice = self._choose(self._unlike)
-        if self._choice.mode in DELIVERING and self._migration is None and self._balancing:
-            self._migration = self._spare
-            self._balancing.deliver(self._spare)
-            assert self._plan is not None
-            self._migration.begin(self._plan, len(self._members))
-            # Send every member a new lease, which tells it to listen for points.
-            self._changed |= self._plan.renumber(member.key for member in view.members())
-
     def take_choice(self) -> MigrationChoice | None:
-        """How chunks move from slow members to fast ones, if this was chosen since the last call;
+        """How chunks move from slow members to fast ones, if the plan was made since the last call;
         None if it was not, or if chunks do not move."""
         choice, self._choice = self._choice, None
         return None if choice is None or choice.mode == OFF else choice
@@ -244,8 +228,7 @@ class Sharing:
         self._plan, plan.forgets = plan, self._whole_chunks
         if self._record is not None:
             plan.begin_again()
-        if self._choose is not None:
-            self._choice = self._choose(())
+        self._choice = self._chosen
         self.moving = plan.moving
         if self._migration is not None:
             self._migration.begin(plan, len(self._members))

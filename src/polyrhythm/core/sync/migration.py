@@ -1,6 +1,5 @@
 """The values of `--migrate`: whether points move from slow workers to fast ones, and how."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from polyrhythm.core.kinds import keeps_rows
@@ -21,21 +20,20 @@ class MigrationChoice:
     reason: Reason
 
 
-def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ()) -> MigrationChoice:
-    """Choose how chunks move. `unlike`: the workers that have announced another data set than the
-    first worker. Raises an error if `--migrate` cannot be used with the other options.
+def choose_migration(job: JobSpec, traits: Traits) -> MigrationChoice:
+    """Choose how chunks move. Raises an error if `--migrate` cannot be used with the other options.
 
     `auto` moves chunks under policies with an interval, because there a fast worker visits its points
-    more often than a slow one. `auto` means `lease` where all workers can read the whole data set: no
-    data set is private, and all workers announce the same data set. Otherwise it means `full`. With
-    the kind statistics it always means `full`: the memory of the points must move with them, or the
-    points would be missing from the sum until the new worker visits them.
+    more often than a slow one. `auto` means `lease` where all workers can read the whole data set, and
+    `full` with private data. With the kind statistics it always means `full`: the memory of the points
+    must move with them, or the points would be missing from the sum until the new worker visits
+    them.
     """
     mode = job.migrate
     if job.data_private:
-        _check_private(job, traits)
+        _check_private(job)
     if mode == AUTO:
-        return _automatic(job, traits, unlike)
+        return _automatic(job, traits)
     if mode not in _VALUES:
         raise UsageError(f"--migrate {mode!r} is not known: give one of {', '.join(_VALUES)}")
     if mode != OFF and not traits.rounds:
@@ -46,15 +44,13 @@ def choose_migration(job: JobSpec, traits: Traits, unlike: Collection[str] = ())
     return MigrationChoice(mode, Reason("migrate-given", {"name": mode}))
 
 
-def _automatic(job: JobSpec, traits: Traits, unlike: Collection[str]) -> MigrationChoice:
+def _automatic(job: JobSpec, traits: Traits) -> MigrationChoice:
     if not traits.timed:
         return MigrationChoice(OFF, Reason("migrate-off-policy", {"name": job.sync}))
     if keeps_rows(job.kind):
         return MigrationChoice(FULL, Reason("migrate-kind", {"name": job.kind}))
     if job.data_private:
         return MigrationChoice(FULL, Reason("migrate-private"))
-    if unlike:
-        return MigrationChoice(FULL, Reason("migrate-unlike", {"names": ", ".join(sorted(unlike))}))
     return MigrationChoice(LEASE, Reason("migrate-lease"))
 
 
@@ -63,12 +59,8 @@ def migration_of(job: JobSpec, traits: Traits) -> str:
     return choose_migration(job, traits).mode
 
 
-def _check_private(job: JobSpec, traits: Traits) -> None:
+def _check_private(job: JobSpec) -> None:
     """Raise an error if `--data-private` cannot be used with the other options."""
-    if not traits.rounds:
-        raise UsageError(
-            f"--data-private needs a policy with rounds, such as bsp or fsp: {job.sync} has none"
-        )
     if keeps_rows(job.kind):
         raise UsageError(
             "--data-private is not built for kind statistics: give --kind gradient or local"

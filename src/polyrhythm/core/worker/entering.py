@@ -119,12 +119,6 @@ class Entry:
             )
         )
 
-    def on_points_listening(self, event: ev.PointsListening, now_ns: int) -> None:
-        state = self._state
-        state.listens = event.address
-        if state.joining.routed and state.points is not None:
-            self._enrol(state.points)
-
     def on_points_delivered(self, event: ev.PointsDelivered, now_ns: int) -> None:
         outbox = self._state.outbox
         outbox.tell_lead(

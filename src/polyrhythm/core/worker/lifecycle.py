@@ -65,7 +65,6 @@ _ROWS: dict[type, str] = {
     m.Routing:        "-       PCT      CT      PCT     PC      =         P       E",
     ev.Enrolling:     "=       =        =       J       J       J         J       -",
     ev.PointsDelivered: "=     =        =       =       =       =         =       =",
-    ev.PointsListening: "=     =        =       =       =       =         =       =",
     m.Leased:         "-       =        CT      CT      =       =         =       =",
     ev.Computed:      "WT      WT       WCT     CTJ     WCTJ    WTJ       WJ      -",
     ev.Exhausted:     "WRT     WRT      WRCT    RCTJ    TJ      WRTJ      WRJ     -",

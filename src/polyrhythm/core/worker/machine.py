@@ -237,7 +237,6 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     ev.Enrolling: (_ENTRY, Entry.on_enrolling),
     m.Leased: (_ENTRY, Entry.on_leased),
     ev.PointsDelivered: (_ENTRY, Entry.on_points_delivered),
-    ev.PointsListening: (_ENTRY, Entry.on_points_listening),
     ev.Computed: (_TRAINING, Training.on_computed),
     ev.Exhausted: (_TRAINING, Training.on_exhausted),
     ev.PassedAll: (_TRAINING, Training.on_passed_all),

@@ -20,6 +20,7 @@ from polyrhythm.core.model_files import file_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.fingerprint import fingerprint_of
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, joined
 from polyrhythm.learn.pointwise.chunks import Chunks
 from polyrhythm.learn.pointwise.layout import Arrays
@@ -156,7 +157,8 @@ class _Loop:
     def run(self) -> Fit:
         node, loop = self._node, self._loop
         self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
-        lease = node.enrol(self._count, self._batch, announced(self._source.groups()))
+        data = fingerprint_of(self._source)
+        lease = node.enrol(self._count, self._batch, announced(self._source.groups()), data)
         longest = max((chunk.last - chunk.first for chunk in lease.chunks), default=self._block)
         # A batch has at least one whole block, and a block is never larger than a chunk.
         self._cadence.begin(self._batch, max(self._least, min(self._block, longest)))

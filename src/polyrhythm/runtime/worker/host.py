@@ -124,14 +124,6 @@ class MachineHost:
             self._links.settle,
         )
 
-    def listen_for_points(self) -> PointsCarrier:
-        """Begin to send and receive points, if the lead did not announce this when the worker
-        joined."""
-        if self.points is None:
-            self.points = self._carrier()
-            self._driver.post(ME, ev.PointsListening(self.points.address))
-        return self.points
-
     def _meanwhile(self) -> bool:
         """Called again and again while the user's loop waits. Returns whether there is more to do
         now."""

@@ -72,9 +72,6 @@ class Loop(LoopState):
         """Take a new lease. `computing`: whether the machine has all parameters, so that the loop
         waited for this lease only."""
         self._visits.lease = lease
-        if lease.delivers and not self._listens:
-            self._listens = True
-            self._put(ev.PointsListening(_ADDRESS))
         if self._enrolling and computing:
             self._get_ready()
 
@@ -119,8 +116,7 @@ class Loop(LoopState):
         self._enrolling = True
         assert self._job is not None
         delivers = migration_of(self._job, self.traits) in DELIVERING
-        self._listens = self._listens or delivers
-        listens = _ADDRESS if self._listens else None
+        listens = _ADDRESS if delivers else None
         self._put(
             ev.Enrolling(self._points, self._batch, listens, shares=self._shares, data=self._data)
         )

@@ -34,7 +34,6 @@ class LoopState:
         "_hurried",
         "_job",
         "_least",
-        "_listens",
         "_looks",
         "_machine",
         "_model",
@@ -126,7 +125,7 @@ class LoopState:
         self._points = points
         self._batch = batch
         self._objective = objective
-        self._shares, self._data, self._listens = shares, data, False
+        self._shares, self._data = shares, data
         self._next = attach
         """The part of the user's code that runs next."""
         self._job: m.JobSpec | None = None

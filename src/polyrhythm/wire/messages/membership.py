@@ -93,9 +93,6 @@ class Leased(Message, frozen=True, kw_only=True):
     earlier: Amount = 0
     """Deliveries up to this number were sent to earlier incarnations of the worker, which drops their
     points."""
-    delivers: bool = False
-    """Whether points are delivered from worker to worker. A worker that does not listen for points
-    yet begins to listen, and says where (`Enrol`)."""
 
 
 class Delivered(Message, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ from polyrhythm.core.lead.balance.balancing import Balancing
 from polyrhythm.core.lead.chunks import Holder
 from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.lead.ended_moves import EndedMoves
-from polyrhythm.core.lead.migration import Migration
 
 SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
 
@@ -82,9 +81,3 @@ def test_leases_that_another_member_gets_instead_are_counted_as_kept() -> None:
     job.confirm()
     got = sum(source == SLOW and target == FAST for _, source, target in job.plan.handed)
     assert not job.ended(last=True) and got == job.chunks - kept
-
-
-def test_leases_that_move_when_points_begin_to_be_delivered_are_counted_as_kept() -> None:
-    job = Job()
-    job.balancing.deliver(Migration())
-    job.check_kept(job.ended(last=True), "move-job-ends")

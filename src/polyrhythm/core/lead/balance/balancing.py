@@ -64,10 +64,6 @@ class Balancing:
         self._over = False
         """Whether the job is over. If so, all moves are in the journal already."""
 
-    def deliver(self, migration: Migration) -> None:
-        """From now on, let `migration` deliver the points of chunks that move."""
-        self._migration = migration
-
     def folded(
         self,
         plan: DataPlan,
