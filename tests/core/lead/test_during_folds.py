@@ -1,8 +1,9 @@
 """Members that leave, die or rejoin while a fold is under way."""
 
+from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
-from tests.core.stage import Stage, sent
+from tests.core.stage import Stage, of, sent
 
 
 def with_data(**job: object) -> Stage:
@@ -127,3 +128,12 @@ def test_a_fold_does_not_wait_for_what_a_dead_worker_was_to_send_again() -> None
         last = stage.tell(m.Arrived(**where, **stage.who(1), sequence=1))
     assert not sent(last, m.Fold), "worker-0 is to send its contribution again"
     assert sent(stage.closed("w0"), m.Fold)
+
+
+def test_a_job_that_has_reached_its_goal_does_not_break_off_a_round() -> None:
+    stage = Stage(workers=1, rounds=1).begin()
+    effects = [*stage.contribute(0, 1), *stage.folded(1)]
+    effects += stage.tell(m.Leave(**stage.who(0)))
+    assert of(effects, fx.End)
+    lines = [note.fields["round"] for note in of(effects, fx.Note) if note.what == "rounds"]
+    assert lines == [1]
