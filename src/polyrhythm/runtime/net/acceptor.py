@@ -6,6 +6,7 @@ peer is known. Until then, a fault in a peer's bytes ends that peer's link and n
 `core/server/strangers.py` decides which links are closed when there are too many.
 """
 
+import resource
 import socket
 import threading
 import time
@@ -122,7 +123,7 @@ class ConnectionAcceptor:
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             for number in self._strangers.make_room() if self._gate.scarce else ():
-                self._refuse(number, LinkError("descriptors are scarce"))
+                self._refuse(number, LinkError(_scarce()))
             sock = self._gate.accept(listener)
             if sock is None:
                 break
@@ -244,3 +245,11 @@ def _end(link: StreamLink) -> None:
     peer fit into the socket's buffer."""
     link.close()
     link.dispose()
+
+
+def _scarce() -> str:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"this process may open {most} files and sockets, and too few of them are free: raise the"
+        " limit (ulimit -n) before the job is started, or use fewer workers and servers"
+    )
