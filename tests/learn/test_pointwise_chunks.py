@@ -73,7 +73,8 @@ def test_a_step_visits_whole_blocks_of_one_pass(algorithm: Algorithm) -> None:
     chunks = make(algorithm, FIRST, SECOND)
     visited, progress = chunks.visit(12, PARAMETER)
     assert visited == 10, "a block, and no other one for the two points that are missing"
-    assert [(each.chunk, each.passes, each.cursor) for each in progress] == [(0, 0, 10)]
+    [(chunk, *at)] = [(each.chunk, each.passes, each.cursor) for each in progress]
+    assert chunk in (0, 1) and at == [0, 10]
     visited, _ = chunks.visit(1000, PARAMETER)
     assert visited == 40, "the rest of the pass"
     assert chunks.passes == 1
@@ -287,3 +288,119 @@ def test_a_fuzzy_cluster_without_points_is_not_made_of_rounding_errors() -> None
         errors += 0.0 < statistics["count"][1] < 1e-9
         assert np.array_equal(algorithm.update_parameter(statistics, old)["centers"][1], far)
     assert errors > 2, "this test needs rounding errors"
+
+
+class Recording(Total):
+    """Notes the points of every call. `remembers`: it is an algorithm with memory."""
+
+    def __init__(self, *, remembers: bool) -> None:
+        self.calls: list[list[float]] = []
+        self.remembers = remembers
+
+    def memory(self, count: int) -> dict[str, Any]:
+        return {"any": np.zeros(count)} if self.remembers else {}
+
+    def update_points(self, batch: Batch, parameter: Arrays, memory: Any) -> Arrays:
+        self.calls.append(batch.x[:, 0].tolist())
+        return super().update_points(batch, parameter, memory)
+
+
+class Copying(ArraySource):
+    """A source whose points may be permuted, as those of a table. Notes what is read."""
+
+    copies = True
+
+    def __init__(self, points: Batch) -> None:
+        super().__init__(points)
+        self.reads: list[int] = []
+
+    def read(self, first: int, last: int) -> Batch:
+        self.reads.append(first)
+        return super().read(first, last)
+
+
+def recorded(
+    source: ArraySource, *, remembers: bool, seed: int = 0, cursor: int = 0, passes: int = 3
+) -> list[list[float]]:
+    """The points of each call in some passes over four chunks of 25 points, in blocks of 10. `cursor`:
+    the position at which this worker begins in the second chunk."""
+    algorithm = Recording(remembers=remembers)
+    chunks = Chunks(algorithm, source, 1, 10)
+    first = [ChunkLease(n, 25 * n, 25 * n + 25, 0, cursor if n == 1 else 0) for n in range(4)]
+    chunks.take(Leased(points=100, seed=seed, chunks=tuple(first), epochs=passes, number=1))
+    while chunks.visit(10, PARAMETER)[0]:
+        pass
+    return algorithm.calls
+
+
+def hundred(kind: type[ArraySource] = ArraySource) -> Any:
+    return kind(Batch(np.arange(100.0).reshape(-1, 1)))
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("kind", [ArraySource, Copying])
+def test_points_are_visited_in_an_order_that_depends_on_the_seed(
+    kind: type[ArraySource], remembers: bool
+) -> None:
+    calls = recorded(hundred(kind), remembers=remembers)
+    assert calls == recorded(hundred(kind), remembers=remembers)
+    assert calls != recorded(hundred(kind), remembers=remembers, seed=1)
+    orders = []
+    for first in range(0, 36, 12):
+        visited = [point for call in calls[first : first + 12] for point in call]
+        assert sorted(visited) == [*range(100)], "every point once in each pass"
+        orders.append([int(call[0]) // 25 for call in calls[first : first + 12]])
+    assert all(sorted(order) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 for order in orders)
+    assert len({tuple(order) for order in orders}) > 1, "chunks are permuted in every pass"
+    assert orders[0] != sorted(orders[0])
+    inside = [tuple(call) for call in calls if call[0] < 25]
+    ascending = all(call == tuple(sorted(call)) for call in inside)
+    assert ascending == (kind is ArraySource), "an array is not copied"
+    assert len({frozenset(call) for call in inside}) == 3, "blocks always have the same points"
+    permuted = False
+    for chunk in range(4):
+        own = [call for call in calls if int(call[0]) // 25 == chunk]
+        permuted |= any(own[first] != own[0] for first in (3, 6))
+    assert permuted == (not remembers), "without memory, blocks are permuted in every pass"
+
+
+def test_chunks_are_read_in_the_order_of_the_file() -> None:
+    """Neighbouring chunks may be in one row group, which is parsed once."""
+    source = hundred(Copying)
+    recorded(source, remembers=True)
+    assert source.reads == [0, 25, 50, 75]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("kind", [ArraySource, Copying])
+def test_another_worker_continues_where_the_order_of_a_chunk_was_left(
+    kind: type[ArraySource], remembers: bool
+) -> None:
+    whole = recorded(hundred(kind), remembers=remembers, passes=1)
+    rest = recorded(hundred(kind), remembers=remembers, passes=1, cursor=10)
+    begun = [call for call in whole if 25 <= call[0] < 50]
+    assert rest[:2] == begun[1:], "a chunk that is partly visited comes first"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_halted_blocks_are_those_whose_points_have_voted(seed: int) -> None:
+    """The blocks of an algorithm without memory are visited in a permuted order."""
+
+    class Halting(Recording):
+        def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Any) -> Any:
+            return batch.x[:, 0] < 10
+
+    algorithm = Halting(remembers=False)
+    chunks = Chunks(algorithm, hundred(), 1, 10)
+    chunks.take(
+        Leased(points=100, seed=seed, chunks=(ChunkLease(0, 0, 45, 0, 0),), epochs=9, number=1)
+    )
+    for _ in range(5):
+        chunks.visit(10, PARAMETER)
+    assert collect(chunks)[:COUNTS] == [45.0, 10.0, 45.0]
+    algorithm.calls.clear()
+    for _ in range(5):
+        chunks.visit(10, PARAMETER, generation=2)
+    visited = sorted(int(call[0]) for call in algorithm.calls)
+    assert visited == [10, 20, 30, 40], "the block that has voted is left out"
+    assert collect(chunks) == [0.0, 0.0, 45.0, 0.0]

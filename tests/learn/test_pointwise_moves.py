@@ -30,6 +30,8 @@ LATER: Arrays = {"factor": np.asarray(3.0)}
 class Unreadable:
     """A source whose points this worker cannot read."""
 
+    copies = False
+
     def __len__(self) -> int:
         return COUNT
 

@@ -97,7 +97,8 @@ def test_m_steps_are_held_from_a_death_until_the_points_are_back(
 ) -> None:
     run = Run(DYING.replace("SYNC", sync) + CRASH.format(at_ms))
     (began, gone), (ended, back) = lines(run)
-    assert (began, gone) == ("m-steps-held", {"absent": 150, "points": 600})
+    assert began == "m-steps-held" and gone["points"] == 600
+    assert gone["absent"] == pytest.approx(150, abs=5), "a quarter, in chunks of 9 or 10 points"
     assert ended == "m-steps-resumed"
     assert back["absent"] == 0
     first = min(version for version, present in watched.present.items() if present == 600)

@@ -264,7 +264,7 @@ class Points:
     def _in_order(self, this_pass: int) -> deque[int]:
         """The chunks of this pass in the order of their visits: first a chunk that is partly
         visited, then the others as shuffled for this pass."""
-        rank = np.random.default_rng((self._seed, this_pass, 1)).permutation(max(self._at) + 1)
+        rank = chunk_ranks(self._seed, this_pass, max(self._at) + 1)
         left = (number for number, (passes, _) in self._at.items() if passes == this_pass)
         return deque(sorted(left, key=lambda number: (self._at[number][1] == 0, rank[number])))
 
@@ -282,6 +282,11 @@ class Points:
                 shuffled = rng.permutation(points)
             self._last_shuffled = last = ((chunk.chunk, chunk.first), passes, shuffled)
         return last[2]
+
+
+def chunk_ranks(seed: int, this_pass: int, count: int) -> Indices:
+    """For each of the first `count` chunks, its rank in the order of this pass."""
+    return np.random.default_rng((seed, this_pass, 1)).permutation(count)
 
 
 def _seeded(numbers: tuple[int, ...]) -> np.random.Generator:

@@ -72,3 +72,17 @@ def test_a_worker_that_joins_gets_chunks_of_the_others_unless_the_job_ends() -> 
 
 def test_chunks_of_a_worker_that_leaves_get_new_holders_although_the_job_ends() -> None:
     assert "late" in shared_with_late_worker(ends=True, removed=True)
+
+
+def test_only_chunks_of_statistics_are_shared_in_a_permuted_order() -> None:
+    """Points of other kinds are permuted before they are dealt to chunks."""
+    for whole in (False, True):
+        view, sharing = View(), Sharing(seed=0, epochs=None, whole_chunks=whole)
+        for name in NAMES:
+            view.enter(view.admit(name, 0))
+        for member in view.members():
+            lease = sharing.enrol(member, Enrol(points=10_000, batch=10), view)
+            assert isinstance(lease, Leased)
+            chunks = [chunk.chunk for chunk in lease.chunks]
+            neighbours = chunks[-1] - chunks[0] == len(chunks) - 1
+            assert neighbours != whole, chunks

@@ -1,6 +1,7 @@
 """The data plan: chunks of the data set, their leases to members, and full passes over all points.
 
-A seeded permutation distributes the points over chunks; each chunk is leased to a member. *The
+A seeded permutation distributes the points over chunks; each chunk is leased to a member. With kind
+statistics a chunk is a range of the data set, and chunks are permuted in place of points. *The
 trailer of a contribution reports how far its chunks were visited. This progress counts when the
 contribution counts.* Therefore a chunk moves to another member only when no contribution with its
 points can be in flight: its holder has contributed under a lease that does not contain the chunk,
@@ -11,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from polyrhythm.core.lead.ahead import Ahead
-from polyrhythm.core.lead.chunk_edges import chunk_edges
+from polyrhythm.core.lead.chunk_edges import chunk_edges, dealt
 from polyrhythm.core.lead.chunks import Chunk, Gift, HeldPoints, Holder, check_chunks, quotas
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
@@ -34,10 +35,11 @@ class DataPlan:
         least: int = 1,
         fewest: int = 1,
         groups: Sequence[int] = (),
+        permuted: bool = False,
     ) -> None:
         """`least`: the fewest points of a chunk, so that each chunk has enough points for a batch.
         `fewest`: the fewest chunks, if there are enough points for them. `groups`: see
-        `chunk_edges`."""
+        `chunk_edges`. `permuted`: whether chunks are shared in the order of `dealt`."""
         self.points = points
         self._seed = seed
         self.epochs = epochs
@@ -50,6 +52,8 @@ class DataPlan:
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
         edges = chunk_edges(points, count, least, workers, groups)
         self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
+        self._order = dealt(edges[:-1], groups, seed) if permuted else range(len(self.chunks))
+        """The order in which chunks are shared."""
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
         """The chunks that are to change their holder, and that their holder has not given up yet."""
@@ -68,7 +72,12 @@ class DataPlan:
 
     @classmethod
     def resumed(
-        cls, record: Record, epochs: int | None, members: Mapping[str, Holder]
+        cls,
+        record: Record,
+        epochs: int | None,
+        members: Mapping[str, Holder],
+        groups: Sequence[int] = (),
+        permuted: bool = False,
     ) -> "DataPlan":
         """The data plan of a checkpoint. `members`: the present members by name. A member that held
         chunks at the time of the cut gets them again, up to its share."""
@@ -76,6 +85,9 @@ class DataPlan:
         plan.chunks = [
             Chunk(c.first, c.last, passes=c.passes, cursor=c.cursor) for c in record.chunks
         ]
+        plan._order = range(len(plan.chunks))
+        if permuted:
+            plan._order = dealt([chunk.first for chunk in plan.chunks], groups, record.seed)
         plan._changed = set(range(len(plan.chunks)))
         plan._passes = MinimumTracker()
         wanted: dict[Holder, list[int]] = {}
@@ -97,9 +109,10 @@ class DataPlan:
             return set()
         held: dict[Holder, list[int]] = {member: [] for member in members}
         loose = []
-        for index, chunk in enumerate(self.chunks):
-            if chunk.due in held and chunk.due is not None:
-                held[chunk.due].append(index)
+        for index in self._order:
+            due = self.chunks[index].due
+            if due in held and due is not None:
+                held[due].append(index)
             else:
                 loose.append(index)
         shares = quotas(len(self.chunks), held, members)

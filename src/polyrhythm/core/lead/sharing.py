@@ -131,7 +131,8 @@ class Sharing:
                 return unexpected(differs, member.name, points, self._record.points)
             self._members = view.entered()
             named = {each.name: each.key for each in view.members() if each.entered}
-            self._make(DataPlan.resumed(self._record, self._epochs, named))
+            record, epochs, whole = self._record, self._epochs, self._whole_chunks
+            self._make(DataPlan.resumed(record, epochs, named, message.groups, permuted=whole))
         elif self._plan is None:
             self._members = view.entered()
             least = min(self._min_batch, batch or self._min_batch)
@@ -139,7 +140,8 @@ class Sharing:
             if self._whole_chunks:
                 least = max(least, least_of_whole(points, len(self._members), fewest))
             count, seed, epochs = len(self._members), self._seed, self._epochs
-            plan = DataPlan(points, count, seed, epochs, least, fewest, message.groups)
+            groups, whole = message.groups, self._whole_chunks
+            plan = DataPlan(points, count, seed, epochs, least, fewest, groups, permuted=whole)
             self._make(plan)
             plan.share(self._members)
         elif points != self._plan.points:

@@ -67,6 +67,8 @@ def open_points(
 class Table:
     """What all tables share: the row groups, and the cache of parsed row groups in memory."""
 
+    copies = True
+
     def __init__(self, path: Path, counts: Sequence[int], given: tuple[Any, ...]) -> None:
         """`given`: the arguments of the constructor. A table that is sent to another process is
         opened there again."""

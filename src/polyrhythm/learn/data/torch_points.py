@@ -15,6 +15,8 @@ class DatasetSource:
     several dimensions, such as an image, becomes one row. Items are read one by one, or together if
     the data set has `__getitems__`; a worker reads only the items of its own chunks."""
 
+    copies = True
+
     def __init__(self, dataset: Any) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise UsageError(

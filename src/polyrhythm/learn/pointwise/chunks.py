@@ -3,7 +3,17 @@ in which they are visited.
 
 A chunk is a range of the source. It is read when the worker gets it, and stays in memory. *Points
 are visited in blocks of a fixed size. A block is always visited as a whole, so an algorithm without
-memory sees the same points together in every pass.* The first three numbers of the statistics are
+memory sees the same points together in every pass.*
+
+The points of a sorted file are visited in another order than that of the file. The lead shares the
+chunks in a permuted order (`core/lead/chunk_edges.py`). A worker reads them in the order of the file,
+so that it parses each row group once, and visits them in an order that is permuted again in every
+pass. If reading makes a copy of the points anyway, as that of a table does, the worker permutes them
+inside of the chunk. Otherwise they stay in their order, because a copy of all points would cost memory;
+but without memory the blocks of a chunk are permuted in every pass. *All orders follow from the seed of
+the job, so that another worker can continue in the middle of a chunk.*
+
+The first three numbers of the statistics are
 counts: the points that have added something, those of them that have voted to halt, and the sum of
 the points' generations.
 
@@ -24,6 +34,7 @@ from polyrhythm.core.worker.positions import position
 from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.learn.migration.layout import Packed, Samples, pack
 from polyrhythm.learn.migration.received import ReceivedPoints
+from polyrhythm.learn.points import chunk_ranks
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Memory, has_memory
 from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
 from polyrhythm.learn.pointwise.layout import Array, Arrays
@@ -31,6 +42,8 @@ from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Leased
 
+Blocks = npt.NDArray[np.int64]
+"""The numbers of some blocks of a chunk."""
 COUNTS = 3
 """How many numbers come before the statistics of the algorithm."""
 _FEWER, _MORE = 0.25, 0.25
@@ -44,13 +57,17 @@ chunk is then mostly visited at once, because a visit of a part costs nearly as 
 class LeasedChunk:
     """One leased chunk."""
 
-    def __init__(self, lease: ChunkLease, points: Batch, memory: Memory, block: int) -> None:
+    def __init__(
+        self, lease: ChunkLease, points: Batch, memory: Memory, block: int, seed: int = 0
+    ) -> None:
+        """`seed`: the seed of the job."""
         self.number = lease.chunk
         self.length = lease.last - lease.first
         self.passes, self.cursor = lease.passes, lease.cursor
         self._points = points
         self._memory = memory
         self._block = block
+        self._seed = seed
         count = -(-self.length // block)
         self._last: list[Array | None] = [None] * count
         """If the algorithm has no memory: what each block has added to the statistics."""
@@ -58,6 +75,19 @@ class LeasedChunk:
         """The generation of each block: the generation in which it was visited last. 0: it was
         never visited."""
         self._halted = np.zeros(count, np.bool_)
+        self._ordered: tuple[int, Blocks] = (-1, np.arange(count))
+        """A pass, and the order in which the blocks are visited in this pass."""
+
+    def _order(self) -> Blocks:
+        """The order of the blocks in the present pass. A last block with fewer points stays the last
+        one, so a cursor is a multiple of the length of a block. With memory neighbouring blocks are
+        visited by one call, in the order of the points."""
+        if not self._memory and self._ordered[0] != self.passes:
+            count, full = len(self._generations), self.length // self._block
+            rng = np.random.default_rng((self._seed, self.passes, 3, self.number))
+            order = np.concatenate([rng.permutation(full), np.arange(full, count)])
+            self._ordered = (self.passes, order)
+        return self._ordered[1]
 
     @property
     def seen(self) -> bool:
@@ -78,9 +108,11 @@ class LeasedChunk:
         }
 
     @classmethod
-    def of_state(cls, lease: ChunkLease, state: dict[str, Any], memory: Memory) -> "LeasedChunk":
+    def of_state(
+        cls, lease: ChunkLease, state: dict[str, Any], memory: Memory, seed: int = 0
+    ) -> "LeasedChunk":
         """A chunk that another worker has sent, with the memory of its points."""
-        chunk = cls(lease, batch_of(state["points"]), memory, state["block"])
+        chunk = cls(lease, batch_of(state["points"]), memory, state["block"], seed)
         for at, last in zip(state["at"].tolist(), state["last"], strict=True):
             chunk._last[at] = last
         chunk._generations, chunk._halted = state["generations"], state["halted"]
@@ -108,16 +140,21 @@ class LeasedChunk:
         visits = max(1, ceil(left / wanted - share))
         last = first + ceil(left / visits)
         end = min(self.length, last * self._block)
-        visited, change = end - self.cursor, self._update(first, last, algorithm, parameter)
-        self._advance(first, last, generation, change)
+        blocks = self._order()[first:last]
+        visited, change = end - self.cursor, self._update(blocks, algorithm, parameter)
+        self._advance(blocks, generation, change)
         self.passes, self.cursor = (self.passes, end) if end < self.length else (self.passes + 1, 0)
         return visited, change
 
-    def _update(self, first: int, last: int, algorithm: Algorithm, parameter: Arrays) -> Array:
+    def _update(self, blocks: Blocks, algorithm: Algorithm, parameter: Arrays) -> Array:
         layout = algorithm.layout(parameter)
         total = np.zeros(COUNTS + layout.size)
-        together = bool(self._memory) and not self._halted[first:last].any()
-        for begin, end in [(first, last)] if together else _singles(self._halted, first, last):
+        left = blocks[~self._halted[blocks]]
+        if self._memory and len(left) == len(blocks):
+            ranges = [(int(blocks[0]), int(blocks[-1]) + 1)]
+        else:
+            ranges = [(block, block + 1) for block in left.tolist()]
+        for begin, end in ranges:
             rows = slice(begin * self._block, min(self.length, end * self._block))
             batch = self._points.part(rows)
             memory = {name: array[rows] for name, array in self._memory.items()}
@@ -131,15 +168,14 @@ class LeasedChunk:
                 total[1] += self._halt(begin, end, votes)
         return total
 
-    def _advance(self, first: int, last: int, generation: int, change: Array) -> None:
+    def _advance(self, blocks: Blocks, generation: int, change: Array) -> None:
         """Give these blocks the generation under way, and add the difference to the counts in
         `change`. Halted blocks have nothing to visit, so they advance too."""
-        before = self._generations[first:last]
-        lengths = np.full(last - first, self._block)
-        lengths[-1] = self._length_of(last - 1)
+        before = self._generations[blocks]
+        lengths = np.minimum(self._block, self.length - blocks * self._block)
         change[0] += lengths[before == 0].sum()
         change[2] += (lengths * np.maximum(generation - before, 0)).sum()
-        np.maximum(before, generation, out=before)
+        self._generations[blocks] = np.maximum(before, generation)
 
     def _halt(self, begin: int, end: int, votes: npt.NDArray[np.bool_]) -> float:
         """Leave out each block of which all points have voted to halt. Returns the number of points
@@ -154,11 +190,6 @@ class LeasedChunk:
 
     def _length_of(self, block: int) -> int:
         return min(self._block, self.length - block * self._block)
-
-
-def _singles(halted: npt.NDArray[np.bool_], first: int, last: int) -> list[tuple[int, int]]:
-    """A range of one block for each block that has not voted to halt."""
-    return [(block, block + 1) for block in range(first, last) if not halted[block]]
 
 
 class Chunks:
@@ -248,12 +279,21 @@ class Chunks:
     def _read(self, lease: ChunkLease) -> LeasedChunk:
         if lease.chunk in self._received:
             state = Samples(self._received.rows(lease.chunk, 0, 1))[0]
-            chunk = LeasedChunk.of_state(lease, state, self._algorithm.adopt(state["memory"]))
+            memory = self._algorithm.adopt(state["memory"])
+            chunk = LeasedChunk.of_state(lease, state, memory, self._seed)
             self.remembered.adopt(lease.chunk, state["subtotal"])
             return chunk
         points = self._source.read(lease.first, lease.last)
+        if self._source.copies:
+            rng = np.random.default_rng((self._seed, 4, lease.chunk))
+            points = points.part(rng.permutation(len(points)))
         memory = self._algorithm.memory(len(points)) if self._remembers else {}
-        return LeasedChunk(lease, points, memory, min(self._block, lease.last - lease.first))
+        block = min(self._block, lease.last - lease.first)
+        return LeasedChunk(lease, points, memory, block, self._seed)
+
+    @property
+    def _seed(self) -> int:
+        return 0 if self._lease is None else self._lease.seed
 
     def visit(
         self, count: int, parameter: Arrays, *, loose: bool = False, generation: int = 1
@@ -293,7 +333,10 @@ class Chunks:
             if chunk.passes == this_pass
             or (not chunk.seen and (epochs is None or chunk.passes < epochs))
         ]
-        return deque(sorted(found, key=lambda chunk: (not chunk.cursor, chunk.seen, chunk.number)))
+        rank = chunk_ranks(self._seed, this_pass, max(self._chunks, default=0) + 1)
+        return deque(
+            sorted(found, key=lambda chunk: (not chunk.cursor, chunk.seen, rank[chunk.number]))
+        )
 
 
 def _add_in_place(one: Array, other: Array) -> Array:

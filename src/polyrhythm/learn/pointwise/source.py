@@ -10,6 +10,10 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 
 
 class Source(Protocol):
+    copies: bool
+    """Whether the points that `read` returns are in memory for this worker alone. They may then be put
+    into another order, which costs one more copy of them while they are read."""
+
     def __len__(self) -> int:
         """The number of points."""
 
@@ -24,6 +28,8 @@ class Source(Protocol):
 class ArraySource:
     """Points in memory, or in an array that is mapped from a file (`np.load(..., mmap_mode="r")`):
     the system then reads only the pages of the rows that are used."""
+
+    copies = False
 
     def __init__(self, points: Batch) -> None:
         self.points = points
