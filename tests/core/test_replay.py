@@ -20,7 +20,10 @@ def learn(worker: Worker) -> None:
     torch.manual_seed(worker.seed)
     model = torch.nn.Linear(6, 3)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    points = torch.randn(48, 6), torch.randint(0, 3, (48,))
+    own = torch.Generator().manual_seed(
+        worker.seed
+    )  # workers are threads that share torch's generator
+    points = torch.randn(48, 6, generator=own), torch.randint(0, 3, (48,), generator=own)
     for inputs, labels in worker.batches(points, batch_size=4):
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
@@ -93,7 +96,7 @@ def test_a_trace_that_was_cut_short_replays_up_to_there(traces: list[Path], tmp_
 def test_each_life_has_a_trace_of_its_own(tmp_path: Path) -> None:
     for _ in range(3):
         origin = Origin("worker", "worker", -1, "worker-1", JobSpec(job="j"))
-        Trace(tmp_path / "worker-1.trace", [origin]).close()
+        Trace(tmp_path / "worker-1.trace", [origin], lambda note: None).close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "worker-1.2.trace",
         "worker-1.3.trace",

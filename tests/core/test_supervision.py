@@ -3,12 +3,12 @@
 import pytest
 
 from polyrhythm.core.supervision import (
-    Contributed,
     Died,
     ProcessLoss,
     Respawn,
     RespawnDecision,
     Started,
+    Trained,
     loss_of,
 )
 from polyrhythm.observe.reasons import in_words
@@ -34,7 +34,7 @@ class Life:
         return verdict
 
     def contribute(self) -> None:
-        assert self.respawn.on(Contributed("worker-1"), self.now_ns) is None
+        assert self.respawn.on(Trained("worker-1"), self.now_ns) is None
 
     def wait_s(self, after_s: float) -> float:
         """Let the worker die `after_s` after its start; return how long it waits for its next

@@ -44,7 +44,7 @@ def test_without_a_timer() -> None:
         ({}, "try --sync fsp, --sync psp --kind local or --sync ssp:4"),
         ({"kind": "statistics"}, "try --sync fsp"),
         ({"sync": "fsp", "kind": "statistics"}, "try smaller batches"),
-        ({"sync": "fsp", "data_private": True}, "try smaller batches"),
+        ({"sync": "fsp", "data_private": True}, "try --sync ssp:4"),
         ({"sync": "psp", "kind": "local"}, "try --sync ssp:4"),
         ({"deterministic": True, "timer": "off"}, "try the job without this worker"),
     ],

@@ -31,7 +31,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Contributed:
+class Trained:
     """A contribution of this worker has been acknowledged, the first since its start."""
 
     name: str
@@ -63,12 +63,12 @@ class Respawn:
     def __init__(self) -> None:
         self._past: dict[str, _Past] = {}
 
-    def on(self, event: Started | Contributed | Died, now_ns: int) -> RespawnDecision | None:
+    def on(self, event: Started | Trained | Died, now_ns: int) -> RespawnDecision | None:
         past = self._past.setdefault(event.name, _Past(now_ns))
         if isinstance(event, Started):
             past.since_ns = now_ns
             return None
-        if isinstance(event, Contributed):
+        if isinstance(event, Trained):
             past.deaths = 0
             return None
         lived_ns = now_ns - past.since_ns

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.supervision import Contributed, Died, Respawn, Started
+from polyrhythm.core.supervision import Died, Respawn, Started, Trained
 from polyrhythm.engines.engine import EngineRun
 from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told
@@ -37,7 +37,7 @@ class Respawning:
         self._respawn.on(Started(name), time.monotonic_ns())
 
     def contributed(self, name: str) -> None:
-        self._respawn.on(Contributed(name), time.monotonic_ns())
+        self._respawn.on(Trained(name), time.monotonic_ns())
 
     def plan(self, child: Child) -> Reason | None:
         """Plan to start this process again. If it died too often, the process is given up, and the

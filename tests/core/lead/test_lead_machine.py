@@ -644,6 +644,7 @@ def test_reports_go_to_the_journal() -> None:
     stage = Stage().begin()
     (note,) = stage.tell(m.Report(**stage.who(0), round=-1, metrics={"accuracy": 0.5}))
     fields = {"worker": 0, "name": "worker-0", "evaluated": False, "metrics": {"accuracy": 0.5}}
+    fields.update(passes=0, points=0)
     assert note == fx.Note("reported", fields)
 
 

@@ -45,7 +45,7 @@ def _rank(name: str) -> tuple[bool, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Separation:
     """What follows from a broken link. `leaves`: the name of the process that must go; None if the job
     must wait for the link."""
 
@@ -55,7 +55,7 @@ class Verdict:
 
 def judge(
     pair: Pair, broken: Collection[Pair], workers: int, may_lose: Callable[[int], bool]
-) -> Verdict:
+) -> Separation:
     """Decide which process of a pair that cannot talk must go. `broken`: all such pairs. `workers`:
     how many workers the job has. `may_lose`: whether the job can do without this server."""
     worker, server = worker_number(pair[0]), server_number(pair[1])
@@ -64,16 +64,16 @@ def judge(
         cut = sorted(_workers_without(server, broken))
         fields: dict[str, Field] = {"server": server, "workers": cut}
         if 2 * len(cut) > workers and may_lose(server):
-            return Verdict(pair[1], Reason("server-cut-off", {**fields, "of": workers}))
-        return Verdict(pair[0], Reason("cut-off", {"worker": worker, "server": server}))
+            return Separation(pair[1], Reason("server-cut-off", {**fields, "of": workers}))
+        return Separation(pair[0], Reason("cut-off", {"worker": worker, "server": server}))
     numbers = [number for name in pair if (number := server_number(name)) is not None]
     links = {number: sum(server_name(number) in each for each in broken) for number in numbers}
     fields = {"servers": numbers}
     for number in sorted(numbers, key=lambda each: (links[each], each), reverse=True):
         if may_lose(number):
             (other,) = set(numbers) - {number}
-            return Verdict(server_name(number), Reason("servers-cut-off", {"by": other}))
-    return Verdict(None, Reason("servers-apart", fields))
+            return Separation(server_name(number), Reason("servers-cut-off", {"by": other}))
+    return Separation(None, Reason("servers-apart", fields))
 
 
 def _workers_without(server: int, broken: Collection[Pair]) -> set[int]:
@@ -106,7 +106,7 @@ class BrokenLinks:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def silent(self, message: m.Unreachable, heard_ns: int, now_ns: int) -> Verdict | None:
+    def silent(self, message: m.Unreachable, heard_ns: int, now_ns: int) -> Separation | None:
         """A server has heard nothing of a peer over its link for some time. `heard_ns`: when the lead
         last heard from that peer. Returns what follows; None if that is still open, or if the link
         is not at fault."""
@@ -118,16 +118,16 @@ class BrokenLinks:
         link.reported_ns = now_ns
         return self._judge(pair, now_ns) if message.silent_s >= self._judged_s else None
 
-    def unopened(self, worker: int, server: int, now_ns: int) -> Verdict | None:
+    def unopened(self, worker: int, server: int, now_ns: int) -> Separation | None:
         """A worker that has rejoined cannot connect to a server, and tries again by itself. Returns
         what follows for the server, if anything does."""
         pair = worker_name(worker), server_name(server)
         link = self._links.setdefault(pair, Broken(now_ns, now_ns))
         link.lasts, link.reported_ns = True, now_ns
-        verdict = self._judge(pair, now_ns)
-        return verdict if verdict.leaves == pair[1] else None
+        separation = self._judge(pair, now_ns)
+        return separation if separation.leaves == pair[1] else None
 
-    def _judge(self, pair: Pair, now_ns: int) -> Verdict:
+    def _judge(self, pair: Pair, now_ns: int) -> Separation:
         self.expire(now_ns)
         present = {member.worker for member in self._view.members() if member.attached}
         present |= {worker for one, _ in self._links if (worker := worker_number(one)) is not None}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.broken_links import Verdict
+from polyrhythm.core.lead.broken_links import Separation
 from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
@@ -282,13 +282,13 @@ class LeadMachine:
             return  # the report is about an earlier incarnation of the peer
         if self._ending.decided or not self._servers.present(message.server):
             return
-        verdict = self._broken.silent(message, heard_ns, now_ns)
-        if verdict is None or verdict.leaves is None:
+        separation = self._broken.silent(message, heard_ns, now_ns)
+        if separation is None or separation.leaves is None:
             return
-        if member is not None and verdict.leaves == message.peer:
+        if member is not None and separation.leaves == message.peer:
             self._lifecycle.exclude(member, message.server, now_ns)
         else:
-            self._lose_cut_off(verdict, now_ns)
+            self._lose_cut_off(separation, now_ns)
 
     def _on_unopened(self, message: m.Unreachable, now_ns: int) -> None:
         """A worker that rejoins cannot connect to a server."""
@@ -302,14 +302,14 @@ class LeadMachine:
         detail = plain(message.detail)
         fields = {"worker": member.worker, "name": member.name, "server": server}
         self._outbox.note("unopened", **fields, detail=detail)
-        verdict = self._broken.unopened(member.worker, server, now_ns)
-        if verdict is not None:
-            self._lose_cut_off(verdict, now_ns)
+        separation = self._broken.unopened(member.worker, server, now_ns)
+        if separation is not None:
+            self._lose_cut_off(separation, now_ns)
 
-    def _lose_cut_off(self, verdict: Verdict, now_ns: int) -> None:
-        server = None if verdict.leaves is None else server_number(verdict.leaves)
+    def _lose_cut_off(self, separation: Separation, now_ns: int) -> None:
+        server = None if separation.leaves is None else server_number(separation.leaves)
         if server is not None:
-            self._end_if_fatal(self._servers.lose(server, verdict.reason, now_ns), now_ns)
+            self._end_if_fatal(self._servers.lose(server, separation.reason, now_ns), now_ns)
 
     def _on_caught_up(self, message: m.CaughtUp, now_ns: int) -> None:
         if self._servers.caught_up(message, now_ns):

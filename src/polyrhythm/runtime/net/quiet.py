@@ -12,7 +12,7 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime.net.peers import Peers, can_fall_silent
 
 
-class QuietLinks:
+class QuietLinkReader:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._arrivals: WeakKeyDictionary[Link, int] = WeakKeyDictionary()

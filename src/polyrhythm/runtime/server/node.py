@@ -37,7 +37,7 @@ from polyrhythm.runtime.net.authorise import for_the_lead
 from polyrhythm.runtime.net.beats import Beats
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.net.quiet import QuietLinks
+from polyrhythm.runtime.net.quiet import QuietLinkReader
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
@@ -88,7 +88,7 @@ class ServerNode:
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._beats = Beats(self._peers)
-        self._quiet = QuietLinks(self._peers)
+        self._quiet = QuietLinkReader(self._peers)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
             machines[LEAD] = LeadMachine(job)
