@@ -268,6 +268,12 @@ def test_the_degrees_of_fuzzy_c_means_add_up_to_one() -> None:
     assert len(set(zip(found.labels_, agree.labels_, strict=True))) == 3
 
 
+def test_fuzzy_c_means_without_clusters_warns() -> None:
+    x = np.random.default_rng(0).normal(size=(500, 12)).astype(np.float32)
+    with pytest.warns(ConvergenceWarning, match="about 1/3.*give an m below 1.2"):
+        FuzzyCMeans(3, random_state=0).fit(x)
+
+
 def test_nothing_that_computes_comes_from_scikit_learn() -> None:
     """import-linter checks that no other module imports scikit-learn."""
     source = Path(conventions.__file__).read_text()

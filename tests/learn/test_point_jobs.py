@@ -42,6 +42,17 @@ def test_kmeans_finds_the_clusters_of_a_file(table: Path, tmp_path: Path, sync: 
     assert labels_of(x, centers)[1].sum() == pytest.approx(local.objectives[-1], rel=0.01)
 
 
+def test_a_job_says_if_fuzzy_c_means_has_found_no_clusters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "t.npy", np.random.default_rng(0).normal(size=(600, 12)))
+    run("fcm", tmp_path, sync="bspb", set={"data": tmp_path / "t.npy", "k": 3})
+    said = capsys.readouterr().err
+    assert said.count("belong to each of the 3 clusters to a degree of about 1/3") == 1
+    run("fcm", tmp_path, sync="bspb", set={"data": tmp_path / "t.npy", "k": 3, "m": 1.1})
+    assert "to a degree of about" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("job", ["kmeans", "fcm"])
 def test_clusters_far_from_the_origin_are_found(tmp_path: Path, job: str) -> None:
     """Map coordinates, whose last digits float32 does not have."""

@@ -1,17 +1,19 @@
 """Fuzzy C-Means as an estimator. scikit-learn has no such estimator; the interface is that of
 scikit-learn's KMeans."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyrhythm.estimators.base import check_positive, check_weights, warn_few_points
-from polyrhythm.estimators.conventions import check_is_fitted
+from polyrhythm.estimators.conventions import ConvergenceWarning, check_is_fitted
 from polyrhythm.estimators.kmeans import Clusterer
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm as Algorithm
-from polyrhythm.learn.pointwise.fuzzy import degrees
+from polyrhythm.learn.pointwise.fuzzy import degrees, equal_degrees
+from polyrhythm.learn.pointwise.local import sample_of
 
 
 class FuzzyCMeans(Clusterer):
@@ -63,6 +65,10 @@ class FuzzyCMeans(Clusterer):
         self._n_features_out = self.n_clusters
         self.labels_ = self._degrees(x).argmax(0).astype(np.int32)
         warn_few_points(x, self.n_clusters, "n_clusters")
+        sample = sample_of(points, algorithm.sample_points, np.random.default_rng(0))
+        fault = equal_degrees(sample.x, found.parameter["centers"], self.m)
+        if fault is not None:
+            warnings.warn(fault, ConvergenceWarning, stacklevel=2)
         return self
 
     def _degrees(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:

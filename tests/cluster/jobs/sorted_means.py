@@ -1,5 +1,5 @@
-"""k-means on points that are sorted by their first feature: the clusters of one worker are not those
-of another. The algorithm itself never ends the job.
+"""k-means, or fuzzy c-means with `--set fuzzy=yes`, on points that are sorted by their first feature: the
+clusters of one worker are not those of another. The algorithm itself never ends the job.
 
 `--set die=N`: worker-1 kills itself after N passes over its points. `--set start=N`: the seed of the
 points and of the first centres. `--set data=FILE`: take the points of this file, and not random ones.
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.nearest import labels_of
 from polyrhythm.learn.pointwise.runner import run_pointwise
@@ -23,7 +24,8 @@ POINTS, WORKERS, K, FEATURES = 12_000, 4, 20, 4
 
 
 class Mortal(KMeansAlgorithm):
-    """Kills its process when it has visited `lives` points. `lowest`: the lowest objective."""
+    """Kills its process when it has visited `lives` points. `lowest`: the lowest objective of all
+    points."""
 
     lives = lowest = float("inf")
     visited = points = 0
@@ -41,6 +43,17 @@ class Mortal(KMeansAlgorithm):
         return found
 
 
+def fuzzy_main(worker, points, rng):
+    algorithm = FuzzyCMeansAlgorithm(K, tol=-1)
+    first = algorithm.init_parameter(Batch(points), rng)
+    source = ArraySource(Batch(points))
+    fit = run_pointwise(worker, algorithm, source, parameter=first, batch=500, block=500)
+    found = algorithm.update_points(Batch(points), fit.parameter, {})
+    last = algorithm.objective(found, fit.parameter) / len(points)
+    lowest = min(fit.objectives, default=np.inf) / len(points)
+    Path(f"{worker.name}.objective").write_text(f"{last} {lowest}")
+
+
 def random_points(rng):
     """Points of as many clusters as there are centres. Clusters are far apart in the first feature."""
     centers = rng.normal(size=(K, FEATURES)) * 4
@@ -52,6 +65,8 @@ def main(worker):
     options = worker.options
     rng = np.random.default_rng(int(options.get("start", 0)))
     points = np.load(options["data"]) if "data" in options else random_points(rng)
+    if options.get("fuzzy") == "yes":
+        return fuzzy_main(worker, points, rng)
     algorithm = Mortal(K, tol=-1)
     algorithm.points = len(points)
     if "die" in options and worker.name == "worker-1":

@@ -9,7 +9,12 @@ import pytest
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
-from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm, degrees
+from polyrhythm.learn.pointwise.fuzzy import (
+    FuzzyCMeansAlgorithm,
+    degrees,
+    equal_degrees,
+    largest_fuzzifier,
+)
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, given_centers, plus_plus
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.local import fit_local
@@ -403,6 +408,42 @@ def test_the_objective_of_fuzzy_c_means_has_the_degrees_of_the_last_visits(
             repeated = x[rows] if weight is None else np.repeat(x[rows], weight[rows], axis=0)
             expected += fuzzy_sum(repeated, parameter["centers"], at["centers"], m)
         assert algorithm.objective(total, parameter) == pytest.approx(expected, rel=1e-9)
+
+
+def test_points_that_belong_to_all_clusters_alike_are_reported() -> None:
+    """In 12 features without clusters, all centres of fuzzy c-means with m = 2 move to the mean. The
+    same points have clusters with a smaller m."""
+    x = np.random.default_rng(0).normal(size=(2_000, 12))
+    x[:, 0] *= 2.0
+    for m, expected in ((2.0, "each of the 3 clusters to a degree of about 1/3"), (1.2, None)):
+        found = fit_local(
+            FuzzyCMeansAlgorithm(3, m=m), Batch(x), rng=np.random.default_rng(0), max_passes=200
+        )
+        said = equal_degrees(x, found.parameter["centers"], m)
+        assert (said is None) if expected is None else (said is not None and expected in said)
+        assert said is None or "give an m below 1.8" in said
+    assert equal_degrees(blobs(), blobs()[:4], 2.0) is None
+    assert equal_degrees(np.ones((9, 2)), np.ones((3, 2)), 2.0) is None, "there is only one point"
+
+
+@pytest.mark.parametrize("d", [5, 40])
+def test_beyond_the_largest_fuzzifier_the_centres_meet(d: int) -> None:
+    x = np.random.default_rng(0).normal(size=(3_000, d))
+    x[:, 0] *= 1.5
+    limit = largest_fuzzifier(x - x.mean(0))
+    rng = np.random.default_rng(1)
+    nearly_equal = x.mean(0) + 1e-3 * rng.normal(size=(3, d))
+    for m, grows in ((1.0 + 0.9 * (limit - 1.0), True), (1.0 + 1.1 * (limit - 1.0), False)):
+        first = {
+            "centers": nearly_equal,
+            "variance": np.zeros(()),
+            "offset": np.zeros(d),
+        }
+        found = fit_local(
+            FuzzyCMeansAlgorithm(3, m=m), Batch(x), rng=rng, max_passes=20, parameter=first
+        )
+        spread = np.ptp(found.parameter["centers"], axis=0)[0]
+        assert (spread > np.ptp(nearly_equal, axis=0)[0]) == grows
 
 
 def test_kmeans_on_digits_is_as_good_as_scikit_learns() -> None:

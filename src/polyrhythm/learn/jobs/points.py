@@ -5,7 +5,7 @@ from polyrhythm.learn.data.tables import open_points
 from polyrhythm.learn.jobs.point_options import DATA, label
 from polyrhythm.learn.pointwise.algorithm import Algorithm
 from polyrhythm.learn.pointwise.blocks import one_blas_thread
-from polyrhythm.learn.pointwise.runner import run_pointwise
+from polyrhythm.learn.pointwise.runner import Fit, run_pointwise
 from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.learn.worker import Worker
 
@@ -15,9 +15,9 @@ def table_of(worker: Worker) -> Source:
     return open_points(worker.options[DATA], label=label(worker.options))
 
 
-def run(worker: Worker, algorithm: Algorithm, source: Source) -> None:
-    """Run an algorithm until the job ends. The result is in the job's model file."""
+def run(worker: Worker, algorithm: Algorithm, source: Source) -> Fit:
+    """Run an algorithm until the job ends. The result is in the job's model file too."""
     if not len(source):
         raise UsageError(f"{worker.options[DATA]} has no points")
     with one_blas_thread():
-        run_pointwise(worker, algorithm, source)
+        return run_pointwise(worker, algorithm, source)

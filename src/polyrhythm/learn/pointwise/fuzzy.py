@@ -99,6 +99,45 @@ def degrees(
     return norms, degree
 
 
+def equal_degrees(x: npt.NDArray[Any], centers: Array, m: float) -> str | None:
+    """If points belong to all clusters to nearly the same degree, so that the centres say nothing about
+    them, return a sentence that says so, and what to do. `x`: all points, or a sample of them."""
+    k, offset = len(centers), centers.mean(0)
+    near = np.asarray(x, np.float64) - offset
+    near = near[(near != 0.0).any(1)]
+    if k < 2 or not len(near):
+        return None
+    degree = degrees(near, centers - offset, m)[1]
+    if degree.max(0).mean() - 1.0 / k > _EQUAL * (1.0 - 1.0 / k):
+        return None
+    found = (
+        f"fuzzy c-means has found no clusters: points belong to each of the {k} clusters to a degree of"
+        f" about 1/{k}, and the centres lie close together"
+    )
+    most = largest_fuzzifier(near)
+    if m < most:
+        return f"{found}; give a smaller m than {m:g}, or use k-means"
+    return (
+        f"{found}. With m = {m:g} the best place for all centres is the mean of these points; give an m"
+        f" below {most:.4g}, or use k-means"
+    )
+
+
+_EQUAL = 0.02
+"""If the centres lie at one place, the highest degree of a point exceeds 1/k by less than this share of
+the difference to 1, although a fit ends before the centres are exactly equal. On real data with clusters
+the share is above 0.05."""
+
+
+def largest_fuzzifier(near: npt.NDArray[np.float64]) -> float:
+    """With a larger m, the objective has a minimum where all centres lie at the mean of the points (Yu,
+    Cheng and Huang, 2004). The limit is low if the points have many features and spread in many
+    directions. `near`: the points relative to their mean, without those that lie there."""
+    unit = near / np.linalg.norm(near, axis=1)[:, None]
+    spread = float(np.linalg.eigvalsh(unit.T @ unit / len(unit))[-1])
+    return 1.0 / (1.0 - 2.0 * spread) if spread < 0.5 else np.inf
+
+
 def add_up(totals: list[Arrays]) -> Arrays:
     """Add the results of several threads."""
     first = totals[0]
