@@ -61,10 +61,13 @@ def by_statistics(
 def record(algorithm: Algorithm, recorder: Recorder) -> None:
     """Let an algorithm report the points that it visits, and the parameters that it computes."""
     visit, compute = algorithm.update_points, algorithm.update_parameter
+    sampling = algorithm.starts_from_sample  # the first visit is that of the sample
 
     def update_points(batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
-        if batch.y is not None:
+        nonlocal sampling
+        if batch.y is not None and not sampling:
             recorder.visited(batch.y)
+        sampling = False
         return visit(batch, parameter, memory)
 
     def update_parameter(statistics: Arrays, old: Arrays) -> Arrays:

@@ -125,6 +125,24 @@ STATISTICS: tuple[Mutant, ...] = (
         "tests/learn/pointwise/test_mixture.py::test_the_objective_is_that_of_equation_2",
     ),
     mutant(
+        "sample-beside-all-points",
+        "A sample stands for points that are in the sum themselves.",
+        "learn:MStep.version_came",
+        "(1.0 - counted / self._points) * self._expected",
+        "self._expected",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_expected_statistics_stand_for_points_that_were_not_visited_yet",
+    ),
+    mutant(
+        "sample-after-the-first-pass",
+        "After the first pass, the first parameters have an effect again if points are missing.",
+        "learn:MStep.version_came",
+        "row[2] < self._points",
+        "True",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_expected_statistics_are_used_in_the_first_pass_only",
+    ),
+    mutant(
         "points-of-the-dead-count-as-present",
         "M-steps go on although the heirs have not visited the points of a dead worker yet.",
         "core:Chunk.begin_again",

@@ -37,6 +37,8 @@ def main(worker):
     x = x[np.argsort(x[:, 0])]
     algorithm = MAKES[options["algorithm"]]()
     lives = float(options["die"]) if "die" in options and worker.name == "worker-1" else np.inf
+    if algorithm.starts_from_sample:
+        lives += POINTS  # the sample is visited first
     visit, come, values = algorithm.update_points, MStep.version_came, []
 
     def update_points(batch, parameter, memory):

@@ -1,5 +1,5 @@
-"""k-means, or fuzzy c-means with `--set fuzzy=yes`, on points that are sorted by their first feature: the
-clusters of one worker are not those of another. The algorithm itself never ends the job.
+"""k-means, or fuzzy c-means with `--set fuzzy=yes`, on points that are sorted by their first feature:
+the clusters of one worker are not those of another. The algorithm itself never ends the job.
 
 `--set die=N`: worker-1 kills itself after N passes over its points. `--set start=N`: the seed of the
 points and of the first centres. `--set data=FILE`: take the points of this file, and not random ones.
@@ -66,7 +66,8 @@ def main(worker):
     rng = np.random.default_rng(int(options.get("start", 0)))
     points = np.load(options["data"]) if "data" in options else random_points(rng)
     if options.get("fuzzy") == "yes":
-        return fuzzy_main(worker, points, rng)
+        fuzzy_main(worker, points, rng)
+        return
     algorithm = Mortal(K, tol=-1)
     algorithm.points = len(points)
     if "die" in options and worker.name == "worker-1":

@@ -6,6 +6,7 @@ import pytest
 
 from polyrhythm.learn.pointwise.algorithm import Arrays, Batch
 from polyrhythm.learn.pointwise.chunks import COUNTS
+from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Array
 from polyrhythm.learn.pointwise.m_step import CONVERGED, MStep
@@ -116,3 +117,44 @@ def test_the_generation_under_way_does_not_fall_when_points_are_missing_from_the
     row[0], row[2] = POINTS - 2, 60.5 * (POINTS - 2)
     step.version_came(2, anew=False, final=False)
     assert step.generation == 61, "the next visits still count for this generation"
+
+
+def test_expected_statistics_stand_for_points_that_were_not_visited_yet() -> None:
+    """A quarter of the points, all from one end of the data, moves the centres of fuzzy c-means by a
+    part of the way to the best ones, and not all of them to that end."""
+    algorithm = FuzzyCMeansAlgorithm(4)
+    x = np.sort(np.random.default_rng(0).normal(size=(POINTS, 1)), axis=0)
+    first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
+    expected = algorithm.update_points(Batch(x), first, {})
+    best = algorithm.update_parameter(expected, first)
+    step = MStep(algorithm, first, POINTS, 0, expected=expected)
+    row = step.tensors[0].numpy()
+    part = algorithm.update_points(Batch(x[:13]), first, {})
+    rest = algorithm.update_points(Batch(x[13:]), first, {})
+    row[0] = row[2] = 13
+    row[COUNTS:] = algorithm.layout(first).flat(part)
+    step.version_came(1, anew=False, final=False)
+    total = {name: part[name] + (POINTS - 13) / POINTS * expected[name] for name in part}
+    wanted = algorithm.update_parameter(total, first)["centers"]
+    assert np.allclose(step.parameter["centers"], wanted)
+    assert step.objective is None, "it is not a sum over all points"
+    row[0] = row[2] = POINTS
+    row[COUNTS:] = algorithm.layout(first).flat({name: part[name] + rest[name] for name in part})
+    step.version_came(2, anew=False, final=False)
+    assert np.allclose(step.parameter["centers"], best["centers"]), (
+        "nothing stands for visited points"
+    )
+
+
+def test_expected_statistics_are_used_in_the_first_pass_only() -> None:
+    algorithm = FuzzyCMeansAlgorithm(2)
+    x = np.random.default_rng(0).normal(size=(POINTS, 2))
+    first = algorithm.init_parameter(Batch(x), np.random.default_rng(0))
+    found = algorithm.update_points(Batch(x), first, {})
+    half = algorithm.update_points(Batch(x[:25]), first, {})
+    step = MStep(algorithm, first, POINTS, 0, expected=found)
+    row = step.tensors[0].numpy()
+    row[0], row[2], row[COUNTS:] = 25, 3 * 25, algorithm.layout(first).flat(half)
+    step.version_came(9, anew=True, final=False)  # a hold has ended without the missing points
+    wanted = algorithm.update_parameter(half, first)["centers"]
+    assert np.allclose(step.parameter["centers"], wanted)

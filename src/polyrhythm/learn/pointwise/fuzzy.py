@@ -23,6 +23,7 @@ class FuzzyCMeansAlgorithm(Algorithm):
     """`m`: the fuzzifier, above 1; near 1 the result is that of KMeans. `tol`: as for KMeans."""
 
     name = "fcm"
+    starts_from_sample = True
 
     def __init__(self, k: int, *, m: float = 2.0, tol: float = 1e-4, threads: int = 1) -> None:
         if k < 1:

@@ -41,16 +41,20 @@ class MStep:
         resumed: int,
         *,
         rounds: bool = True,
+        expected: Arrays | None = None,
     ) -> None:
         """`first`: the first parameters. `points`: how many points the source has. `resumed`: the
         number of the checkpoint from which the job has resumed; 0 if it has not resumed. `rounds`:
-        whether all workers read the same versions."""
+        whether all workers read the same versions. `expected`: an estimate of the statistics of all
+        points at the first parameters. In the first pass it stands for the points that were not visited
+        yet; None: nothing stands for them."""
         self._rounds = rounds
         self._algorithm = algorithm
         self._points = points
         self._resumed = resumed
         self._layout = ArrayLayout.of(first)
         self._statistics = algorithm.layout(first)
+        self._expected = None if expected is None else self._statistics.flat(expected)
         own = self._layout.flat(first, what="the first parameters")
         self.parameter = self._layout.views(own)
         """The parameters with which points are visited."""
@@ -164,7 +168,10 @@ class MStep:
             # the objective of the last M-step is of an earlier version
             self.objective = None if held else self.objective
             return
-        statistics = self._statistics.views(row[COUNTS:].copy())
+        total = row[COUNTS:].copy()
+        if self._expected is not None and row[2] < self._points and not whole_only:
+            total += (1.0 - counted / self._points) * self._expected
+        statistics = self._statistics.views(total)
         due = whole and generations >= self._due
         before = self._algorithm.objective(statistics, self.parameter) if due else None
         new = self._algorithm.update_parameter(statistics, self.parameter)

@@ -102,6 +102,16 @@ def first_parameter(algorithm: Algorithm, source: Source, seed: int) -> Arrays:
     return algorithm.init_parameter(sample_source(source, algorithm.sample_points, rng), rng)
 
 
+def expected_statistics(
+    algorithm: Algorithm, source: Source, parameter: Arrays, seed: int
+) -> Arrays:
+    """The statistics of all points at these parameters, estimated from a sample that is the same on
+    every worker."""
+    sample = sample_source(source, algorithm.sample_points, np.random.default_rng((seed, 6)))
+    found = algorithm.update_points(sample, parameter, algorithm.memory(len(sample)))
+    return {name: array * (len(source) / len(sample)) for name, array in found.items()}
+
+
 def sample_source(source: Source, most: int | None, rng: np.random.Generator) -> Batch:
     """At most this many points: one range of each of several equal parts of the source. Ranges are taken
     because a file is read in ranges. There are several ranges because the order of the points may follow
@@ -145,7 +155,17 @@ class _Loop:
         self._least = least_of(min(job.min_batch, self._batch), self._batch)
         self._block = max(1, min(block, self._batch))
         rounds = traits_of(job.sync).rounds
-        self._m_step = MStep(algorithm, parameter, len(source), job.resume_number, rounds=rounds)
+        expected = None
+        if algorithm.starts_from_sample:
+            expected = expected_statistics(algorithm, source, parameter, job.seed)
+        self._m_step = MStep(
+            algorithm,
+            parameter,
+            len(source),
+            job.resume_number,
+            rounds=rounds,
+            expected=expected,
+        )
         size = self._m_step.row_size
         self._chunks = Chunks(algorithm, source, size, self._block, node.points)
         self._visits = Visits()
