@@ -379,7 +379,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "self._whole and self._progress.goals.holds(self._stopping.goal)",
         "self._whole",
         "tests/sim/test_simulated_statistics.py"
-        "::test_points_of_a_worker_that_dies_while_moves_end_are_visited_again[712]",
+        "::test_points_of_a_worker_that_dies_while_moves_end_are_visited_again[732]",
     ),
     mutant(
         "last-visits-are-not-repeated",
