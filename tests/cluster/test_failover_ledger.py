@@ -101,4 +101,5 @@ def test_no_contribution_is_lost_or_counted_twice(
         endure(job_workers, faults, begin_fault, rng)
         finish(job_workers, optimizer)
         assert "made dense" not in command.stderr(), "rows are contributed"
-        assert any("pushed" in line for line in command.journal("rounds"))
+        partial = link == INT8 or optimizer in (SPARSE_ADAM, SPARSE_MOMENTUM)
+        assert any("pushed" in line for line in command.journal("rounds")) is partial

@@ -124,7 +124,8 @@ def run(change: Callable[[Net], None]) -> None:
 
     def main(worker: Worker) -> None:
         net = Net()
-        optimizer = worker.attach(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = worker.attach(net, sgd, buffers={"seen": "mean"})
         step = 0
         while not worker.stopped:
             step += 1

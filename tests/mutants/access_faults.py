@@ -121,7 +121,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "index-folder-of-others",
         "Another user's folder says where a secret is.",
-        "io:_is_private",
+        "io:is_private",
         "status.st_uid != os.getuid()",
         "False",
         f"{_INDEX}::test_a_folder_of_another_user_is_not_used",
