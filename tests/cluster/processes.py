@@ -95,9 +95,11 @@ class Command:
         trace: bool = True,
         fresh: bool = False,
         spares: int = 0,
+        descriptors: int | None = None,
     ) -> None:
         """`verb`: `train`, or `serve` for a job without code. `trace`: record traces, and replay
-        them unless the test fails. `fresh` and `spares`: see `tests.commands.start.start`."""
+        them unless the test fails. `fresh`, `spares` and `descriptors`: see
+        `tests.commands.start.start`."""
         self.cwd = cwd
         self._traces = trace
         self.run_dir = cwd / "runs" / "run"
@@ -120,6 +122,7 @@ class Command:
             start_new_session=True,
             fresh=fresh,
             spares=spares,
+            descriptors=descriptors,
         )
 
     def __enter__(self) -> "Command":

@@ -113,43 +113,22 @@ def test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_
     silent connections, and one server dies."""
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 40, "--timer", "off"]
-    with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
+    with Command("job.py", *flags, "--respawn", cwd=tmp_path, descriptors=64) as command:
         await_gate(tmp_path)
         servers = command.servers()
         ports = [command.ports(pid)[0] for pid in servers]
-        with unlimited():
-            socks = [sock for port in ports for sock in flood(port, 100)]
-            try:
-                wait_until(lambda: descriptors_of(servers[1]) >= 44, "descriptors are scarce")
-                os.kill(servers[2], signal.SIGKILL)
-                wait_until(lambda: command.journal("server-lost"), "the lead has noticed")
-                wait_until(
-                    lambda: len(command.journal("server-joined")) == 4, "another has come", 120
-                )
-                (tmp_path / "go").touch()
-                assert command.wait(90) == 0, command.stderr()
-            finally:
-                for sock in socks:
-                    sock.close()
+        socks = [sock for port in ports for sock in flood(port, 100)]
+        try:
+            wait_until(lambda: descriptors_of(servers[1]) >= 44, "descriptors are scarce")
+            os.kill(servers[2], signal.SIGKILL)
+            wait_until(lambda: command.journal("server-lost"), "the lead has noticed")
+            wait_until(lambda: len(command.journal("server-joined")) == 4, "another has come", 120)
+            (tmp_path / "go").touch()
+            assert command.wait(90) == 0, command.stderr()
+        finally:
+            for sock in socks:
+                sock.close()
         assert [line["rounds"] for line in command.journal("ended")] == [40]
-
-
-class limited:  # noqa: N801
-    """Limit the descriptors of processes that start in this context."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def __enter__(self) -> None:
-        self._before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._most, self._before[1]))
-
-    def __exit__(self, *_: object) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, self._before)
-
-
-def unlimited() -> limited:
-    return limited(min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4 * FLOOD))
 
 
 def test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_continues(

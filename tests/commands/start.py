@@ -148,10 +148,12 @@ class WarmCommand:
         script: bool = False,
         fork_server: list[str] | None = None,
         engine_socket: int | None = None,
+        descriptors: int | None = None,
     ) -> None:
         """`script`: `argv` begins with the path of a Python script, and not with the command.
         `fork_server`: the arguments of a job's fork server, which the process becomes in place of a
-        command. `engine_socket`: the descriptor of its engine's socket."""
+        command. `engine_socket`: the descriptor of its engine's socket. `descriptors`: see
+        `start`."""
         self.args = argv
         self.returncode: int | None = None
         with contextlib.ExitStack() as opened:
@@ -165,7 +167,7 @@ class WarmCommand:
                 "argv": argv,
                 "cwd": str(cwd or Path.cwd()),
                 "env": dict(env),
-                "limits": {n: resource.getrlimit(getattr(resource, n)) for n in _LIMITS},
+                "limits": _limits(descriptors),
                 "new_session": start_new_session,
                 "network": network,
                 "spares": spares,
@@ -245,6 +247,16 @@ class WarmCommand:
         )
 
 
+def _limits(descriptors: int | None) -> dict[str, tuple[int, int]]:
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS}
+    if descriptors is not None:
+        for name in limits:
+            # this limit has a second name, RLIMIT_OFILE
+            if getattr(resource, name) == resource.RLIMIT_NOFILE:
+                limits[name] = (descriptors, descriptors)
+    return limits
+
+
 def _output(
     stream: Stream, own: int, null: IO[bytes], opened: contextlib.ExitStack
 ) -> tuple[int, IO[str] | None]:
@@ -306,14 +318,18 @@ def start(
     network: str | None = None,
     fresh: bool = False,
     spares: int = 0,
+    descriptors: int | None = None,
 ) -> Process:
     """Start `polyrhythm ARGS`. If the name of a network namespace is given, the command runs in it.
     `fresh`: execute the console script in place of a fork. `spares`: the number of jobs that the
-    command starts after it has opened a store (see `warm_server.Spare`)."""
+    command starts after it has opened a store (see `warm_server.Spare`). `descriptors`: how many
+    files and sockets each process of the command may open (`ulimit -n`)."""
     argv = [str(CLI), *(str(arg) for arg in args)]
     env = os.environ if env is None else env
     if fresh or _read_when_loaded(env) != warm_server().loaded:
         inside = [] if network is None else ["ip", "netns", "exec", network]
+        if descriptors is not None:
+            inside += ["bash", "-c", f'ulimit -n {descriptors}; exec "$@"', "bash"]
         return subprocess.Popen(
             [*inside, *argv],
             cwd=cwd,
@@ -334,6 +350,7 @@ def start(
         start_new_session=start_new_session,
         network=network,
         spares=spares,
+        descriptors=descriptors,
     )
 
 
@@ -344,8 +361,9 @@ def start_script(
     env: Mapping[str, str] | None = None,
     stdout: Stream = None,
     stderr: Stream = None,
+    descriptors: int | None = None,
 ) -> Process:
-    """Start `python PATH ARGS`, forked from the warm server."""
+    """Start `python PATH ARGS`, forked from the warm server. `descriptors`: see `start`."""
     return WarmCommand(
         [str(path), *args],
         cwd=cwd,
@@ -355,6 +373,7 @@ def start_script(
         stderr=stderr,
         start_new_session=False,
         script=True,
+        descriptors=descriptors,
     )
 
 
@@ -365,10 +384,20 @@ def run(
     timeout_s: float = 90.0,
     fresh: bool = False,
     spares: int = 0,
+    descriptors: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `polyrhythm ARGS` to its end."""
     pipe = subprocess.PIPE
-    process = start(*args, cwd=cwd, env=env, stdout=pipe, stderr=pipe, fresh=fresh, spares=spares)
+    process = start(
+        *args,
+        cwd=cwd,
+        env=env,
+        stdout=pipe,
+        stderr=pipe,
+        fresh=fresh,
+        spares=spares,
+        descriptors=descriptors,
+    )
     try:
         out, err = process.communicate(timeout=timeout_s)
     except BaseException:

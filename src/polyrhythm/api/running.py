@@ -15,6 +15,7 @@ from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.joining import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
+from polyrhythm.io.descriptors import check_limit, raise_limit
 from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.progress import ProgressDisplay
@@ -88,6 +89,8 @@ def _run(
     remote: Remote,
 ) -> tuple[EngineRun, ProgressDisplay]:
     """Run the job once, until it ends or parameters are lost."""
+    raise_limit()
+    check_limit(spec.workers, spec.servers)
     with writing(run_dir):
         write_process(run_dir)
         write_job(run_dir, spec)

@@ -18,6 +18,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.api.saying import say
 from polyrhythm.errors import PolyrhythmError
+from polyrhythm.io.descriptors import none_left, raise_limit, too_few
 
 COMMANDS = {
     "train": "train",
@@ -92,6 +93,7 @@ def called(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def run() -> None:
     """The entry point of the program. It ends the process when the command is done."""
+    raise_limit()
     names = called(sys.argv[1:])
     if names == ("simulate",):
         # Garbage collection would visit all objects of the simulation, during the run and when
@@ -107,3 +109,8 @@ def run() -> None:
             raise
         say(f"polyrhythm: {error}")
         sys.exit(error.status)
+    except OSError as error:
+        if "--debug" in sys.argv or not none_left(error):
+            raise
+        say(f"polyrhythm: {too_few()}")
+        sys.exit(PolyrhythmError.status)

@@ -15,6 +15,7 @@ from polyrhythm.api.secret import find_secret
 from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.text import name_fault
 from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.io.descriptors import none_left
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
 from polyrhythm.observe.reasons import in_words
@@ -145,7 +146,7 @@ def worker(
     except PolyrhythmError:
         raise
     except Exception as error:  # the code of the user has failed
-        if debug:
+        if debug or none_left(error):
             raise
         say(f"polyrhythm: {type(error).__name__}: {error}\n{traceback_of(error).rstrip()}")
         sys.exit(PolyrhythmError.status)

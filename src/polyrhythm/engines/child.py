@@ -29,6 +29,7 @@ from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.tracebacks import traceback_of
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, LinkEnded, PolyrhythmError, Refused
+from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.io.forked import close_when_forked
 from polyrhythm.io.jobindex import JobIndex, ListedJob
 from polyrhythm.learn.load import load_main
@@ -91,10 +92,16 @@ def run_child(request: ChildRequest, sock: socket.socket) -> int:
     run_dir = Path(request.run_dir)
     set_title(f"polyrhythm: {_described(request)} of {run_dir.name}", request.name)
     log = log_file(run_dir, request.name)
-    if request.run_dir:
-        output.send_to(log)
+    control = _Control(sock, log)
     try:
-        return _run(request, _Control(sock, log))
+        if request.run_dir:
+            output.send_to(log)
+        return _run(request, control)
+    except OSError as error:
+        if not none_left(error):
+            raise
+        control.tell(Told(failed=too_few()))
+        return 1
     finally:
         output.end()
 
@@ -120,6 +127,11 @@ def _run(request: ChildRequest, control: _Control) -> int:
         control.tell(Told(failed=exit_words(error)))
     # the error comes from the user's code, so the report has its traceback
     except Exception as error:
+        if none_left(error):
+            if request.debug:
+                traceback.print_exc()
+            control.tell(Told(failed=f"{error}: {too_few()}"))
+            return 1
         frames = traceback_of(error, whole=request.debug)
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1

@@ -48,14 +48,17 @@ class Exits:
         self._unread = b""
 
     def next(self) -> Exit:
-        """Wait for the next line."""
+        """Wait for the next line. Raises JobFailed if a process could not be started."""
         while b"\n" not in self._unread:
             if self._poll.poll(_LOOK_MS):
                 self._read()
             else:
                 self._waiting()
         line, _, self._unread = self._unread.partition(b"\n")
-        return msgspec.json.decode(line, type=Exit)
+        report = msgspec.json.decode(line, type=Exit)
+        if report.fault is not None:
+            raise JobFailed(report.fault)
+        return report
 
     def at_hand(self) -> Iterator[Exit]:
         """The lines that were read and not returned yet. This does not wait."""

@@ -22,6 +22,7 @@ from polyrhythm.engines.child import run_child
 from polyrhythm.engines.cuda import look_for_cuda_in_child
 from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, pack_line
 from polyrhythm.engines.titles import set_title
+from polyrhythm.io.descriptors import too_few
 from polyrhythm.learn.load import JOBS, load_module
 from polyrhythm.tensors.optimizers import load_optimizers
 
@@ -61,7 +62,10 @@ def main(engine: socket.socket, preload: list[str], *, cuda: bool) -> None:
                 _end(children)
             if not body:
                 _end(children)
-            _fork(engine, body, descriptors[0], children, (woken, waker))
+            if descriptors:
+                _fork(engine, body, descriptors[0], children, (woken, waker))
+            else:  # the kernel leaves a descriptor out for which the process has no number left
+                _tell(engine, Exit(fault=too_few()), children)
 
 
 def _fork(

@@ -29,6 +29,7 @@ from polyrhythm.engines.requests import ChildRequest, Told
 from polyrhythm.engines.respawning import Respawning
 from polyrhythm.engines.stopping import ProcessStop
 from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.observe.members import Members
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import FolderWatch
@@ -109,10 +110,14 @@ class LocalJob:
                 self._supervise()
             except _EndAtOnce:
                 pass  # the `finally` clause ends all processes that were started
-            except JobFailed as error:  # the fork server died while it started a process again
-                if self._lead is None:
+            except (JobFailed, OSError) as error:
+                # the fork server died while it started a process again, or no descriptor is left
+                if isinstance(error, OSError) and not none_left(error):
                     raise
-                self._run.failed = self._run.failed or str(error)
+                failed = too_few() if isinstance(error, OSError) else str(error)
+                if self._lead is None:
+                    raise JobFailed(failed) from None
+                self._run.failed = self._run.failed or failed
             finally:
                 self._starting = False
                 self._cleaning = True

@@ -109,11 +109,13 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A report of the fork server: a child was started, or has exited. `found`: the CUDA devices of
-    this host, in the first report, if the fork server was told to look for them."""
+    this host, in the first report, if the fork server was told to look for them. `fault`: why a
+    child could not be started."""
 
     found: CudaFound | None = None
     started: int | None = None
     exited: int | None = None
+    fault: str | None = None
     status: int = 0
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
+from polyrhythm.io.descriptors import any_left, too_few
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import SHAREABLE, Piece, map_segment
 from polyrhythm.io.stream import StreamLink
@@ -79,6 +80,8 @@ class ReferenceCarrier:
                 fds = array.array("i")
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._descriptors.extend(fds)
+        if message_flags & _TRUNCATED and not any_left():
+            raise LinkError(too_few())
         if message_flags & _TRUNCATED or len(self._descriptors) > _MOST_DESCRIPTORS:
             raise LinkError("the peer sent more descriptors at once than a link accepts")
         return nbytes

@@ -15,6 +15,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 
 from polyrhythm.errors import LinkError
+from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.io.fingerprint import Fingerprint
 
 SHAREABLE = sys.platform == "linux" and hasattr(os, "memfd_create")
@@ -103,6 +104,8 @@ def map_segment(fd: int, nbytes: int) -> memoryview:
             raise LinkError("the peer offered a memory segment that is smaller than the offer says")
         return memoryview(mmap.mmap(fd, max(1, nbytes), prot=mmap.PROT_READ))[:nbytes]
     except (OSError, ValueError, OverflowError) as error:
+        if none_left(error):
+            raise LinkError(too_few()) from None
         raise LinkError(
             f"the peer offered a memory segment that cannot be mapped: {error}"
         ) from None

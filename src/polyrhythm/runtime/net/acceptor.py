@@ -6,7 +6,6 @@ peer is known. Until then, a fault in a peer's bytes ends that peer's link and n
 `core/server/strangers.py` decides which links are closed when there are too many.
 """
 
-import resource
 import socket
 import threading
 import time
@@ -18,6 +17,7 @@ from functools import partial
 from polyrhythm.core.server.strangers import Strangers
 from polyrhythm.errors import FrameError, LinkEnded, LinkError
 from polyrhythm.io.accept import AcceptLimit
+from polyrhythm.io.descriptors import too_few
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
 from polyrhythm.io.poll import Poller
@@ -123,7 +123,7 @@ class ConnectionAcceptor:
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             for number in self._strangers.make_room() if self._gate.scarce else ():
-                self._refuse(number, LinkError(_scarce()))
+                self._refuse(number, LinkError(too_few()))
             sock = self._gate.accept(listener)
             if sock is None:
                 break
@@ -245,11 +245,3 @@ def _end(link: StreamLink) -> None:
     peer fit into the socket's buffer."""
     link.close()
     link.dispose()
-
-
-def _scarce() -> str:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        f"this process may open {most} files and sockets, and too few of them are free: raise the"
-        " limit (ulimit -n) before the job is started, or use fewer workers and servers"
-    )
