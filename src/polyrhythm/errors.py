@@ -22,6 +22,15 @@ class RunError(UsageError):
     status = 1
 
 
+class RunDeleted(RunError):
+    """The folder of a running run was deleted or moved. `jobs`: the running jobs to which such folders
+    belonged."""
+
+    def __init__(self, message: str, jobs: list[Any]) -> None:
+        super().__init__(message)
+        self.jobs = jobs
+
+
 class CodeMissing(UsageError):
     """A worker has no code to run for the job that it has joined."""
 

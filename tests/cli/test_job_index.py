@@ -14,8 +14,9 @@ from polyrhythm.api.secret import find_secret
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import UsageError
 from polyrhythm.io.jobindex import JobIndex, ListedJob
-from polyrhythm.io.secretfile import create_secret, parse_secret, read_secret
+from polyrhythm.io.secretfile import create_secret, fresh_secret, parse_secret, read_secret
 
+SECRET = fresh_secret()
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
 
 
@@ -33,7 +34,8 @@ def folder_of(environ: dict[str, str]) -> Path:
 
 
 def entry(host: str = "127.0.0.1", job: str = "j", **fields: object) -> ListedJob:
-    return ListedJob(host=host, port=4000, job=job, secret_file="/runs/a/secret", **fields)
+    given = {"run_dir": "/runs/a", "secret": SECRET, **fields}
+    return ListedJob(host=host, port=4000, job=job, **given)
 
 
 def rewrite(environ: dict[str, str], **fields: object) -> None:
@@ -152,13 +154,23 @@ def test_a_user_without_any_folder_has_no_index(environ: dict[str, str], tmp_pat
         assert not known
 
 
-def test_the_secret_is_found_through_the_index(environ: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    secret = create_secret(file)
-    mine = msgspec.structs.replace(entry(path="/jobs/mine.py"), secret_file=str(file))
-    with JobIndex(environ).registered(mine):
+def test_the_secret_is_found_through_the_index(environ: dict[str, str]) -> None:
+    with JobIndex(environ).registered(entry(path="/jobs/mine.py")):
         known = find_secret("127.0.0.1", 4000, None)
-    assert (known.secret, known.job, known.path) == (secret, "j", "/jobs/mine.py")
+    assert (known.secret, known.job, known.path) == (SECRET, "j", "/jobs/mine.py")
+
+
+def test_jobs_are_found_by_the_name_and_the_folder_of_their_run(environ: dict[str, str]) -> None:
+    index = JobIndex(environ)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with index.registered(entry()):
+        rewrite(environ, pid=gone.pid)
+        assert index.of_run("a") == []
+    with index.registered(entry()), index.registered(entry(job="k", run_dir="/others/a")):
+        assert [each.job for each in index.of_run("a")] == ["j", "k"]
+        assert [each.job for each in index.of_run("/others/a")] == ["k"]
+        assert index.of_run("b") == index.of_run("") == []
 
 
 def test_a_file_comes_before_the_environment_and_that_before_the_index(
@@ -166,10 +178,8 @@ def test_a_file_comes_before_the_environment_and_that_before_the_index(
 ) -> None:
     """The secret is removed from the environment even if it comes from a file, because a job may
     start processes."""
-    for name in ("indexed", "named"):
-        create_secret(tmp_path / name)
-    mine = msgspec.structs.replace(entry(), secret_file=str(tmp_path / "indexed"))
-    with JobIndex(environ).registered(mine):
+    create_secret(tmp_path / "named")
+    with JobIndex(environ).registered(entry()):
         for file, expected in (
             (tmp_path / "named", read_secret(tmp_path / "named")),
             (None, parse_secret(b"e" * 32, "")),

@@ -1,5 +1,6 @@
 """The folder of a run is deleted while the job runs. The job reports this, still prints its
-summary, and writes its model and its result to a new folder of the same name."""
+summary, and writes its model and its result to a new folder of the same name. It can still be
+stopped by the name of its run."""
 
 import json
 import shutil
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import Command, wait_until
+from tests.cluster.processes import Command, call, wait_until
 
 GOES_ON = "was deleted or moved: nothing is recorded any more"
 
@@ -44,3 +45,31 @@ def test_a_deleted_run_folder_is_reported_within_seconds_and_the_summary_is_prin
     else:
         assert "the job reached its goal: 40 rounds" in command.stdout()
         assert "40 rounds, 80 contributions" in command.stdout()
+
+
+def test_a_job_is_stopped_by_its_name_after_its_folder_was_deleted(
+    tmp_path: Path, gated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`why` says so in one line, because the journal was deleted too."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    flags = ("--workers", 2, "--servers", 2, "--timer", "off", "--quiet")
+    with Command(gated, *flags, cwd=tmp_path, trace=False) as command:
+        wait_until((tmp_path / "gate").exists, "round 20")
+        shutil.rmtree(command.run_dir)
+        refused = call("why", "run", cwd=elsewhere)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == (
+            "polyrhythm: the folder of run run was deleted or moved while the job runs, so its state"
+            " is not known here; 'polyrhythm stop run' ends the job, and saves its model there\n"
+        )
+        (tmp_path / "go").touch()
+        stopped = call("stop", "run", cwd=elsewhere)
+        assert stopped.returncode == 0, stopped.stderr
+        assert stopped.stdout.startswith("run run: stopped on request of")
+        assert command.wait(60) == 0
+    assert (command.run_dir / "model.safetensors").is_file()
+    assert list((tmp_path / "state" / "polyrhythm" / "jobs").iterdir()) == []
+    ended = call("stop", "run", cwd=elsewhere)
+    assert ended.returncode == 1 and "there is no run 'run'" in ended.stderr

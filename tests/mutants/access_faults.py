@@ -129,7 +129,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "index-of-another-host",
         "In a home folder that several hosts share, a command finds the job of another host.",
-        "io:JobIndex.find",
+        "io:JobIndex._running",
         "entry.boot == boot",
         "True",
         f"{_INDEX}::test_a_job_of_another_host_is_not_found_in_a_home_that_both_share",
@@ -137,7 +137,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "index-of-killed-jobs",
         "The index entry of a killed job hides a job that runs.",
-        "io:JobIndex.find",
+        "io:JobIndex._running",
         "_was_killed(entry)",
         "False",
         f"{_INDEX}::test_the_entry_of_a_killed_job_does_not_hide_a_running_job",

@@ -46,4 +46,4 @@ def find_secret(host: str, port: int, file: Path | None) -> Known:
             " there; for a job of another machine or user, give its run's file 'secret' with"
             f" --secret-file FILE or its text in ${VARIABLE}"
         )
-    return Known(read_secret(Path(entry.secret_file)), entry.job, entry.path)
+    return Known(entry.secret, entry.job, entry.path)

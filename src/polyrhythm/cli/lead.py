@@ -8,10 +8,12 @@ from pathlib import Path
 
 from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
-from polyrhythm.errors import RunError, UsageError
+from polyrhythm.errors import RunDeleted, RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST, is_loopback
+from polyrhythm.io.jobindex import ListedJob
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
+from polyrhythm.observe.words import listed
 from polyrhythm.wire.proof import Secret
 
 
@@ -38,6 +40,8 @@ def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
     another user."""
     try:
         path = find_run(runs_dir, run)
+    except RunDeleted as error:
+        return _lead_of_deleted(run, error.jobs, secret_file)
     except UsageError:
         address = parse_address(run)
         if address is None:
@@ -50,6 +54,21 @@ def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
     secret = read_secret(secret_file) if secret_file is not None else _secret_of(found)
     job = found.job.job if found.job is not None else ""
     return Lead(f"run {found.name}", host, port, secret, job, path, found.process)
+
+
+def _lead_of_deleted(run: str, jobs: list[ListedJob], secret_file: Path | None) -> Lead:
+    """The lead of a job whose folder was deleted while it runs: the index of this user's jobs has its
+    address and its secret."""
+    if len(jobs) != 1:
+        addresses = listed(f"{_reachable(job.host)}:{job.port}" for job in jobs)
+        raise RunError(
+            f"the folders of {len(jobs)} running runs named {run!r} were deleted: give the address of"
+            f" one: {addresses}"
+        )
+    (job,) = jobs
+    secret = job.secret if secret_file is None else read_secret(secret_file)
+    name = f"run {Path(job.run_dir).name}"
+    return Lead(name, _reachable(job.host), job.port, secret, job.job)
 
 
 def check_running(run: Run) -> None:
@@ -78,9 +97,14 @@ def _address_of(run: Run) -> tuple[str, int]:
     host, port = listening
     if run.word == "unknown" and (is_loopback(host) or host in ANY_HOST):
         raise RunError(f"run {run.name} cannot be reached from here: {run.reason}")
+    return _reachable(host), port
+
+
+def _reachable(host: str) -> str:
+    """An address at which this host reaches a process that listens at `host`."""
     if host in ANY_HOST:
-        host = "::1" if ":" in host else "127.0.0.1"
-    return host, port
+        return "::1" if ":" in host else "127.0.0.1"
+    return host
 
 
 def _secret_of(run: Run) -> Secret:

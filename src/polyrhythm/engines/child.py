@@ -174,13 +174,14 @@ def _serve(request: ChildRequest, control: _Control) -> int:
 def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[bool]:
     """Register the lead's address, so that other commands of the same user find the job's secret.
     Yields False if the index of jobs cannot be written."""
-    if not request.leads or not request.secret_file:
+    if not request.leads or not request.secret_file or request.secret is None:
         return nullcontext(True)
     entry = ListedJob(
         host=address.host,
         port=address.port,
         job=request.job.job,
-        secret_file=request.secret_file,
+        run_dir=request.run_dir,
+        secret=request.secret,
         path=request.job.path,
     )
     return JobIndex(os.environ).registered(entry)

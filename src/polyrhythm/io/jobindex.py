@@ -1,5 +1,5 @@
 """An index of this user's jobs on this host, by which a command finds the secret of the job at
-HOST:PORT.
+HOST:PORT, or of a job whose run's folder was deleted.
 
 *The index is a folder that belongs to the user and that no other user can read or write (mode
 0700). A folder with another owner or mode is not used.* While a job runs, it has one file in the
@@ -21,6 +21,7 @@ import msgspec
 
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.local import host_identity
+from polyrhythm.wire.proof import Secret
 
 
 class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,9 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     job: str
-    secret_file: str
+    run_dir: str
+    """The folder of the run. It may have been deleted or moved while the job runs."""
+    secret: Secret
     path: str = ""
     """The path of the job's file, as its user wrote it; empty for a built-in job."""
     boot: str = ""
@@ -88,19 +91,32 @@ class JobIndex:
     def find(self, host: str, port: int) -> ListedJob | None:
         """The job of this user that listens at this address of this host; None if there is none."""
         boot, network = _this_host()
-        found = [
-            entry
-            for folder in self._folders
-            if is_private(folder)
-            for _, entry in _entries(folder)
-            if entry.port == port and entry.boot == boot and not _was_killed(entry)
-        ]
+        found = [entry for entry in self._running(boot) if entry.port == port]
         addresses = _addresses(host)
         exact = [entry for entry in found if entry.host in addresses]
         matching = exact or [entry for entry in found if entry.host in ANY_HOST]
         return max(
             matching, key=lambda entry: (entry.network == network, entry.began), default=None
         )
+
+    def of_run(self, name: str) -> list[ListedJob]:
+        """The jobs of this user on this host whose run has this name, or this folder."""
+        path = str(Path(name).resolve())
+        boot, _ = _this_host()
+        return [
+            entry
+            for entry in self._running(boot)
+            if path == entry.run_dir or name == Path(entry.run_dir).name
+        ]
+
+    def _running(self, boot: str) -> list[ListedJob]:
+        return [
+            entry
+            for folder in self._folders
+            if is_private(folder)
+            for _, entry in _entries(folder)
+            if entry.boot == boot and not _was_killed(entry)
+        ]
 
     def _prune(self, folder: Path, newer: ListedJob) -> None:
         """Remove the entries of killed jobs of this host."""

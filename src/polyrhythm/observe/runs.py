@@ -19,7 +19,8 @@ import msgspec
 
 from polyrhythm.core.lead.progress import STOPPED
 from polyrhythm.core.model_files import RUNS_FOLDER
-from polyrhythm.errors import RunError
+from polyrhythm.errors import RunDeleted, RunError
+from polyrhythm.io.jobindex import JobIndex
 from polyrhythm.io.runindex import RunIndex
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.learning import ended_in_words
@@ -161,6 +162,13 @@ def find_run(runs_dir: Path, name: str | None) -> Path:
                 return path
         if (elsewhere := _elsewhere(runs_dir, name)) is not None:
             return elsewhere
+        told = name if runs_dir == Path(RUNS_FOLDER) else str(runs_dir / name)
+        if jobs := JobIndex(os.environ).of_run(told):
+            raise RunDeleted(
+                f"the folder of run {name} was deleted or moved while the job runs, so its state is not"
+                f" known here; 'polyrhythm stop {name}' ends the job, and saves its model there",
+                jobs,
+            )
         raise RunError(f"there is no run {name!r} in {runs_dir}: see 'polyrhythm runs'")
     paths = list(run_dirs(runs_dir))
     if paths:
