@@ -40,12 +40,12 @@ def test_asp_sends_no_release_for_a_contribution() -> None:
 
 def test_asp_tells_a_worker_now_and_then_how_far_the_job_has_come() -> None:
     """No release follows a contribution, so the lead tells the progress in a message of its own: with
-    the first contribution, and not before 0.2 seconds are over again."""
+    the first contribution, and not before 0.05 seconds are over again."""
     stage = Stage(workers=2, sync="asp", rounds=100).begin()
     told = []
     for sequence in range(1, 20):
         told += sent(stage.contribute(0, sequence), m.Progressed)
-        stage.tick(0.05)
+        stage.tick(0.0125)
     assert [message.worker for message in told] == [0] * 5
     assert [message.rank for message in told] == [0] * 5
     points = [message.progress.points for message in told]

@@ -226,6 +226,14 @@ LEARN: tuple[Mutant, ...] = (
         "tests/learn/test_worker.py::test_scheduled_rates_travel_with_the_contribution",
     ),
     mutant(
+        "schedules-count-the-steps-of-the-loop",
+        "A scheduler makes one step per call, whatever the other workers have done.",
+        "core:ScheduleCalls.behind",
+        "max(0, floor(now + self._ahead + _EPSILON) - position)",
+        "1",
+        "tests/core/worker/test_job_steps.py::test_the_scheduler_makes_as_many_steps_as_the_job",
+    ),
+    mutant(
         "frozen-parameters-are-trained",
         "A frozen parameter is given to the servers' optimizer.",
         "learn:describe",

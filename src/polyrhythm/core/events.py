@@ -325,6 +325,8 @@ class Computed(Event, frozen=True):
     """See `Trailer.nbytes`."""
     terminated: str = ""
     """See `Trailer.terminated`."""
+    whole_steps: float = -1.0
+    """See `Trailer.whole_steps`."""
 
 
 class StateKept(Event, frozen=True):

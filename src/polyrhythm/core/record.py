@@ -46,6 +46,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[RecordedWorker, ...] = ()
     best: float | None = None
     """With `--keep-best`: the best value that was reported; None if none was."""
+    steps: float = -1.0
+    """How many steps the job had made (`core/worker/job_steps.py`); -1 in checkpoints of earlier
+    versions."""
+    step_workers: int = 0
+    """How many workers the job had when it first began: a step of the job is a batch of each."""
 
     @property
     def counted(self) -> int:

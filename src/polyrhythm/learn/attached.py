@@ -1,12 +1,14 @@
 """The optimizer that `worker.attach` returns: the optimizer of one model. Its `step()` exchanges
 parameters as the sync policy demands (`learn/exchange.py`).
 
-It is a torch optimizer, so learning rate schedulers accept it. It shares the parameter groups of
-the user's optimizer, so the learning rates that a scheduler sets are sent with each contribution.
+It is a torch optimizer, so learning rate schedulers accept it (`learn/schedules.py`). It shares the
+parameter groups of the user's optimizer, so the learning rates that a scheduler sets are sent with
+each contribution.
 """
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attachment import Attachment
 from polyrhythm.learn.closures import History, loss_of, needs_closure
+from polyrhythm.learn.schedules import Schedules
 
 
 class TakesSteps(Protocol):
@@ -55,6 +58,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
+        self.schedules = Schedules(self, inner)
         self._attachment = Attachment(model, inner)
         self.parameters = [p for group in inner.param_groups for p in group["params"]]
         self.needs_closure = needs_closure(inner)
@@ -170,7 +174,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
                     self._scale(share)
                 return loss
 
-            self._result = self.inner.step(evaluate)
+            with self._known_rate():
+                self._result = self.inner.step(evaluate)
         elif self.needs_closure:
             raise UsageError(
                 f"{type(self.inner).__name__} evaluates the loss several times in a step: call"
@@ -178,7 +183,19 @@ class AttachedOptimizer(torch.optim.Optimizer):
             )
         else:
             self._scale(share)
-            self.inner.step()
+            with self._known_rate():
+                self.inner.step()
+
+    @contextlib.contextmanager
+    def _known_rate(self) -> Iterator[None]:
+        """While the learning rate is not known, make steps with the rate 0."""
+        rates = [group.get("lr") for group in self.param_groups] if self.schedules.unknown else []
+        groups = [(group, rate) for group, rate in zip(self.param_groups, rates, strict=False)]
+        for group, rate in groups:
+            group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+        yield
+        for group, rate in groups:
+            group["lr"] = rate
 
     def _evaluate(self) -> Any:
         assert self._closure is not None
@@ -212,6 +229,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rate of every parameter group."""
+        if self.schedules.unknown:
+            return (0.0,) * len(self.param_groups)
         return tuple([float(group.get("lr", 0.0)) for group in self.param_groups])
 
     def check_tensors(self) -> None:

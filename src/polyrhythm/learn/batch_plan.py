@@ -56,6 +56,12 @@ class BatchPlan:
             return False
         return self._cadence.fits(points, self._standing(), self._loop.terms)
 
+    def share(self) -> float:
+        """The size of the step that the training loop has just made, as a share of a step over whole
+        batches."""
+        batches = max(1, self._visits.unstepped)
+        return min(1.0, self._visits.in_step / (batches * self._whole))
+
     def begin_batch(self, points: int) -> None:
         """The training loop gets a batch for which this many points were requested."""
         self._batch = points

@@ -12,6 +12,7 @@ import torch
 from polyrhythm.core.sharing_of_buffers import LOCAL
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Due, Standing, choose_cadence, decide
+from polyrhythm.core.worker.job_steps import JobSteps
 from polyrhythm.errors import ModelChanged, NotFinite
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.attached_models import AttachedModels
@@ -66,6 +67,11 @@ class Exchange:
         on_servers = self._kind.steps_on_servers
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
+        estimates = not (self.traits.rounds and self._kind.steps_on_servers)
+        self.job_steps = JobSteps(node.loop.progress.steps, estimates=estimates)
+        self._incarnation = node.incarnation
+        if not self._several:
+            models[0].schedules.begin(self, say)
         self._dropping = Dropping(visits, self.plan, models[0], say)
         self._maker = StepMaker(
             node, flat, self._models, models, self._left_out, say, on_servers=on_servers
@@ -125,6 +131,23 @@ class Exchange:
             if self._due() is not NO:
                 self._contribute_steps()
 
+    def count_steps(self) -> JobSteps:
+        """The steps of the job, as far as this worker knows them now."""
+        if self._incarnation != self._node.incarnation:
+            # the job has gone on without this worker
+            self._incarnation = self._node.incarnation
+            self.job_steps.rejoin(self._loop.progress.steps)
+        self.job_steps.tell(self._loop.progress.steps)
+        return self.job_steps
+
+    @property
+    def catches_up(self) -> int:
+        """See `CountsSteps`."""
+        progress = self._loop.progress
+        if not (self._loop.progress_read and progress.data_set):
+            return 0
+        return progress.points // progress.data_set
+
     def _skip(self, model: AttachedOptimizer, why: str) -> None:
         """Leave out a step that the user's code has not made. The gradients remain, because the
         next step may use them."""
@@ -134,13 +157,15 @@ class Exchange:
 
     def _end_step(self, stepped: int | None, *, skipped: bool, objective: bool) -> None:
         """End a step. `stepped`: see `_contribute`. `objective`: whether its loss is known."""
-        self._since.end_step()
+        whole = self._whole()
+        self._since.end_step(whole)
+        self.job_steps.step(whole)
         if self._copies is not None and (self._pacer is not None or self.traits.gathers):
             self._copies.await_computing()  # the time of a step ends when the device is done
         if self._pacer is not None:
             self._pacer.pace(self._since.visited)
         if self.traits.gathers and self._since.given is None and self._micro.abandons():
-            self._leave_out(objective and not skipped)
+            self._leave_out(objective and not skipped, whole)
         elif self.traits.gathers:
             self._micro.end(self._since.weighed, skipped=skipped)
         elif self.traits.trains_through and self._on_its_way:
@@ -176,10 +201,14 @@ class Exchange:
             node.ask_for_barrier()
         return due
 
-    def _leave_out(self, objective: bool) -> None:
+    def _whole(self) -> float:
+        """The size of the step that was just made, as a share of a step over whole batches. Only
+        policies that choose the size of batches make smaller steps."""
+        return self.plan.share() if self.traits.gathers and self._visits.in_step else 1.0
+
+    def _leave_out(self, objective: bool, whole: float) -> None:
         self._visits.take_back()
-        self._since.stepped = self._since.weighed
-        self._since.steps -= 1
+        self._since.take_back(whole)
         if objective:
             self.objective.remove_last()
         self._micro.abandon()
@@ -291,7 +320,7 @@ class Exchange:
         """Make a step with the gradients that the user's code has accumulated since its last step.
         Otherwise their points would count, but not their gradients."""
         skipped = not self._maker.finish(self._unweighed(), self._since.share)
-        self._since.steps += 1
+        self._since.end_step(self._whole())
         if self.traits.gathers:
             self._micro.end(self._since.weighed, skipped=skipped)
         self._visits.stepped()
@@ -334,7 +363,7 @@ class Exchange:
             began_ns = self._copies.computed_ns(began_ns)
             self._node.timesheet.resumed_late(self._copies.take_late_ns())
         objective = self.objective.take_mean()
-        steps, self._since.steps = max(1, self._since.steps), 0
+        steps, whole_steps = self._since.take_steps()
         probe = self.objective.take_first(asked=self._loop.terms.probe[1] > 0)
         wait = not self.traits.trains_through or self._loop.asked
         self._node.contribute(
@@ -350,6 +379,7 @@ class Exchange:
             micro=self.cadence.micro_batch(),
             skipped=left_out,
             of=(-1 if stepped is None else stepped, visited),
+            whole_steps=whole_steps if self.traits.gathers else -1.0,
             wait=wait,
         )
         self._on_its_way = not wait

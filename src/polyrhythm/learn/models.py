@@ -176,6 +176,11 @@ class Models:
     ) -> None:
         self.join("step").step(model, objective, points)
 
+    def end_schedules(self) -> None:
+        """The job has ended: see `Schedules.finish`."""
+        for each in self._models:
+            each.attached.schedules.finish()
+
     # -- what can be attached ------------------------------------------------------------------
 
     def _check(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str) -> None:

@@ -14,16 +14,33 @@ class Uncontributed:
         self.stepped = 0.0
         """The number of points between the last contribution and the last step, without those that
         the training loop dropped."""
+        self.whole_steps = 0.0
+        """How many steps over whole batches the steps are worth."""
 
     def give(self, points: float) -> None:
         self.given = (self.given or 0.0) + points
 
-    def end_step(self) -> None:
+    def end_step(self, whole: float) -> None:
+        """`whole`: the size of the step as a share of a step over whole batches."""
         self.steps += 1
         self.stepped = self.weighed
+        self.whole_steps += whole
+
+    def take_back(self, whole: float) -> None:
+        """Undo the last step."""
+        self.steps -= 1
+        self.stepped = self.weighed
+        self.whole_steps -= whole
 
     def forget(self) -> None:
-        self.steps, self.given, self.stepped = 0, None, 0.0
+        self.steps, self.given, self.stepped, self.whole_steps = 0, None, 0.0, 0.0
+
+    def take_steps(self) -> tuple[int, float]:
+        """The number of steps, and how many steps over whole batches they are worth. Then begin at
+        zero."""
+        steps, whole = max(1, self.steps), self.whole_steps
+        self.steps, self.whole_steps = 0, 0.0
+        return steps, whole
 
     @property
     def visited(self) -> float:

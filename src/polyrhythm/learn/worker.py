@@ -113,13 +113,17 @@ class Worker:
         told. If the job has several goals, the nearest one counts. A target of a metric, or
         `--target-change`, does not count, because the way to it is not known: in a job with no other
         goal, this is 0 until the job ends."""
-        return 1.0 if self._node.loop.stopped else self._node.loop.progress.share
+        loop = self._node.loop
+        loop.progress_read = True
+        return 1.0 if loop.stopped else loop.progress.share
 
     @property
     def passes(self) -> float:
         """How many passes all workers together have made over the data set, as this worker was last
         told; 0 if passes are not counted."""
-        progress = self._node.loop.progress
+        loop = self._node.loop
+        loop.progress_read = True
+        progress = loop.progress
         return progress.points / progress.data_set if progress.data_set else 0.0
 
     @property
@@ -277,6 +281,8 @@ class Worker:
             yield batch
         if self._visits.pending:
             exchange.contribute_rest()
+        if self._node.loop.stopped:
+            self._models.end_schedules()
 
     def _leased(self, loading: Loading, least: int) -> Iterator[tuple[int, Any]]:
         """Yield batches of leased points, each with its number of points."""

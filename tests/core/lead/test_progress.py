@@ -6,7 +6,12 @@ import pytest
 
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress, RoundEquivalents
+from polyrhythm.core.lead.progress import (
+    IDLE_ROUNDS,
+    CountedSteps,
+    JobProgress,
+    RoundEquivalents,
+)
 from polyrhythm.core.lead.routing import RoutingTable
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Effect, Reason
@@ -94,7 +99,7 @@ def test_points_count_also_without_a_data_set() -> None:
     assert [job.fold("opened", 0), job.fold(contributions=2), job.fold(contributions=2)] == [
         None
     ] * 3
-    assert job.progress.told() == Progress(points=4, data_set=0, share=0.8)
+    assert job.progress.told() == Progress(points=4, data_set=0, share=0.8, steps=4.0)
     assert in_words(job.fold()) == "the job reached its goal: 5 points"
 
 
@@ -113,3 +118,25 @@ def test_points_before_a_resume_count_on(record: dict[str, Any]) -> None:
     assert job.progress.told().points == 28
     assert job.fold("opened") is None
     assert in_words(job.fold()) == "the job reached its goal: 30 points"
+
+
+def test_a_step_of_the_job_is_a_batch_of_each_worker() -> None:
+    """A contribution has two steps, or three parts of batches that are worth one and a half."""
+    steps = CountedSteps(JobSpec(job="j", workers=4))
+    steps.count(Trailer(worker=0, steps=2))
+    steps.count(Trailer(worker=1, steps=3, whole_steps=1.5))
+    assert steps.now == 3.5 / 4
+    steps.count(Trailer(worker=1, steps=1, whole_steps=1e50))
+    assert steps.now == 4.5 / 4, "no step is worth more than one over a whole batch"
+
+
+def test_a_resumed_job_counts_steps_of_as_many_batches_as_before() -> None:
+    """The schedule was written for the number of workers with which the job first began."""
+    steps = CountedSteps(JobSpec(job="j", workers=6))
+    steps.resume(Record(number=1, round=60, steps=64.0, step_workers=3))
+    assert steps.now == 64.0
+    steps.count(Trailer(worker=0, steps=3))
+    assert steps.now == 65.0
+    old = CountedSteps(JobSpec(job="j", workers=2))
+    old.resume(Record(number=1, round=60, part=0.5))
+    assert old.now == 60.5, "a checkpoint of an earlier version"

@@ -298,6 +298,8 @@ class Cuts:
             chunks=chunks,
             workers=tuple(workers),
             best=self._best.best,
+            steps=self._progress.steps.now,
+            step_workers=self._progress.steps.workers,
         )
 
     def taken(self, message: m.CutTaken, now_ns: int) -> None:

@@ -18,7 +18,7 @@ from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire.messages import WINDOW, Folded, Trailer
 
 _ON_ARRIVAL = Reason("on-arrival")
-_TELL_EVERY_NS = 2 * 10**8
+_TELL_EVERY_NS = 5 * 10**7
 """A worker that is not released after its contributions is told the job's progress at most this
 often."""
 

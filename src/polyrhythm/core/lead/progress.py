@@ -36,6 +36,35 @@ def stopped(by: str) -> Reason:
     return Reason(STOPPED.code, {"by": by}) if by else STOPPED
 
 
+class CountedSteps:
+    """How many steps the job has made since it first began (`core/worker/job_steps.py`)."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self.workers = max(1, job.workers)
+        """How many workers the job had when it first began."""
+        self._made = 0.0
+        """How many steps over whole batches all workers have made together."""
+
+    @property
+    def now(self) -> float:
+        return self._made / self.workers
+
+    def resume(self, record: Record) -> None:
+        """Continue from this checkpoint. *A resumed job with another number of workers has steps of
+        as many batches as before, because the schedule was written for them.*"""
+        self.workers = record.step_workers or self.workers
+        steps = record.round + record.part if record.steps < 0 else record.steps
+        self._made = steps * self.workers
+
+    def count(self, trailer: Trailer) -> None:
+        whole = trailer.whole_steps
+        self._made += trailer.steps if whole < 0 else min(whole, trailer.steps)
+
+    def skip(self) -> None:
+        """A worker has left a step out. The training loop has made it, and goes on."""
+        self._made += 1
+
+
 class JobProgress:
     def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
         self.goals = Goals(job)
@@ -48,6 +77,7 @@ class JobProgress:
         self._outbox = outbox
         self.points = 0
         """How many points have counted since the job first began, also before a resume."""
+        self.steps = CountedSteps(job)
         self._told = Progress()
         """What workers were last told of the progress."""
         self._counted = 0
@@ -83,17 +113,19 @@ class JobProgress:
         return self._passes.visited
 
     def resume(self, record: Record) -> None:
-        """Continue from this checkpoint: the points that had counted before it count on."""
+        """Continue from this checkpoint: the points and steps that had counted before it count on."""
         self.points = record.counted
         self.accounting.passes = record.passes
+        self.steps.resume(record)
 
     def told(self) -> Progress:
         """What workers are told of the job's progress."""
-        points, data_set = self.points, self._sharing.points
+        points, data_set, steps = self.points, self._sharing.points, self.steps.now
         share = self.goals.share(points, data_set)
         last = self._told
-        if last.points != points or last.share != share or last.data_set != data_set:
-            self._told = last = Progress(points, data_set, share)
+        same = last.points == points and last.share == share and last.steps == steps
+        if not same or last.data_set != data_set:
+            self._told = last = Progress(points, data_set, share, steps)
         return last
 
     def report(self, member: Member, message: Report) -> Reason | None:
@@ -119,6 +151,7 @@ class JobProgress:
         fold under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
         self.points += points
+        self.steps.count(trailer)
         self._skipped = 0
         self.goals.limit.contributed(trailer.worker, now_ns)
         self.accounting.count(trailer, points, now_ns)
@@ -134,6 +167,8 @@ class JobProgress:
         self._commit(message, ahead=ahead)
         self._skipped += 1
         without_step = message.skipped is not None and message.skipped.code == NO_STEP
+        if not without_step:
+            self.steps.skip()
         self._all_without_step = without_step and (self._skipped == 1 or self._all_without_step)
         count = self.accounting.skip(message.worker, without_step=without_step)
         code = "no-steps" if self._all_without_step else "all-skipped"

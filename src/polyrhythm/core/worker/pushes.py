@@ -231,6 +231,7 @@ class Pushes:
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
         several = computed.model >= 0 or computed.visited >= 0
         rare = probed or computed.abandoned_ns or computed.batch or computed.skipped or several
+        rare = rare or computed.whole_steps >= 0
         if rare or computed.nbytes >= 0 or computed.terminated:
             trailer = replace(
                 trailer,
@@ -245,6 +246,7 @@ class Pushes:
                 visited=computed.visited,
                 nbytes=computed.nbytes,
                 terminated=computed.terminated,
+                whole_steps=computed.whole_steps,
             )
         outbox.tell_lead(trailer)
 

@@ -27,6 +27,8 @@ class UserLoop:
         """The last effect `Resume`: it says when to contribute next."""
         self.progress, self.rank = m.Progress(), -1
         """How far the job has come, and the rank of this worker, as the lead has told it last."""
+        self.progress_read = False
+        """Whether the user's code has asked how far the job has come."""
         self.hurried = False
         """Whether the interval of the round is over, so that the worker must contribute now."""
         self.resumed = False

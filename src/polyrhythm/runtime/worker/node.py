@@ -120,13 +120,15 @@ class WorkerNode(MachineHost):
         skipped: int = 0,
         of: tuple[int, int] = (-1, -1),
         terminated: str = "",
+        whole_steps: float = -1.0,
         wait: bool = True,
     ) -> None:
         """Send the contribution in `push`. With `wait`, also wait until the sync policy lets this
         worker go on. `began_ns`: when the user's code stopped computing and began to fill `push`.
         `probe`: the loss on the probe sample, the number of its points, and the time in nanoseconds
         that it took. `micro`: the user's batch size, and the duration of the shortest micro-batch
-        in nanoseconds. `of`: `Trailer.model` and `Trailer.visited`. `terminated`: see `Trailer`."""
+        in nanoseconds. `of`: `Trailer.model` and `Trailer.visited`. `terminated` and `whole_steps`: see
+        `Trailer`."""
         assert self._model is not None
         buffer, nbytes = self._pushing.lend()
         event = ev.Computed(
@@ -147,6 +149,7 @@ class WorkerNode(MachineHost):
             *of,
             nbytes,
             terminated,
+            whole_steps,
         )
         if wait:
             self._exchange(event, began_ns)

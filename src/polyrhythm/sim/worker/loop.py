@@ -234,6 +234,7 @@ class Loop(LoopState):
             batch,
             micro_ns,
             nbytes=self.push_nbytes,
+            whole_steps=points / self._batch if traits.gathers else -1.0,
         )
         self.contributions += 1
         self._probed = NOT_PROBED

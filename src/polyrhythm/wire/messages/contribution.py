@@ -1,7 +1,7 @@
 """Messages about one contribution: the worker pushes it, the servers fold it, the lead releases the
 worker, and the worker pulls the new version."""
 
-from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Rate
+from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Number, Rate
 from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec, Progress, Row
 
@@ -74,6 +74,9 @@ class Trailer(Message, frozen=True, kw_only=True):
     nbytes: Count = -1
     """The size of the contribution's slices in bytes, as the worker has sent them, if they are not the
     whole model as it is: some are quantised, left out, or sent row by row. -1: they are."""
+    whole_steps: Number = -1.0
+    """How many steps over whole batches the contribution is worth: a step over half a batch counts
+    half. -1: all of its steps were made with whole batches."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):

@@ -171,6 +171,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The number of points in the data set; 0 if passes are not counted."""
     share: Number = 0.0
     """How much of the way to its goal the job has made, from 0 to 1."""
+    steps: Weight = 0.0
+    """How many steps the job has made, since it first began (`core/worker/job_steps.py`)."""
 
 
 class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):

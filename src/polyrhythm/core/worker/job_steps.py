@@ -1,0 +1,119 @@
+"""Learning-rate schedules follow the steps of the job, not the steps of one worker's loop.
+
+*A step of the job is one whole batch of each of the workers with which the job began (`--workers`).*
+Under `bsp` this is a round, and the training loop of a worker makes one step in it. Under other
+policies the loop of a fast worker makes more steps and that of a slow worker fewer, under `fsp` the
+steps are parts of a batch, and the loop of a worker that joined late has made none. The lead counts
+the steps of the job and tells them to workers. In a training loop that calls `scheduler.step()`
+after every step, each call steps the scheduler until it has made as many steps as the job: not at
+all, once or several times. So the rate is the same on all workers, and under every policy, after
+equally many passes (docs/decisions/110).
+"""
+
+from math import floor, inf
+
+_EPSILON = 1e-6
+
+
+class JobSteps:
+    """How many steps the job has made, as one worker knows it: what the lead has told it last, and an
+    estimate of the steps since then."""
+
+    __slots__ = ("_estimates", "_growth", "_most", "_since", "_told", "joined", "own")
+
+    def __init__(self, told: float, *, estimates: bool = True) -> None:
+        """`told`: the steps that the job had made when this worker began. `estimates`: whether its
+        steps count before the lead tells its count. If the servers make one step per round, the lead
+        tells its count before every step."""
+        self.joined = told
+        self.own = 0
+        """How many steps the worker's loop has made."""
+        self._told = told
+        self._since = 0.0
+        """How many steps of whole batches the loop has made since the lead told its count."""
+        self._estimates = estimates
+        self._most = (inf, inf)
+        """How many steps the job made between the last times at which the lead told its count: the
+        estimate adds no more than that."""
+        self._growth = (1.0, 1.0)
+        """How many steps the job made per step of this worker, between the last times at which the
+        lead told its count. The estimate uses the lowest of these values, and at most 1, because a
+        scheduler cannot go back."""
+
+    def step(self, whole: float) -> None:
+        """The loop has made a step. `whole`: its size as a share of a whole batch."""
+        self.own += 1
+        self._since += whole
+
+    def tell(self, told: float) -> None:
+        if told != self._told:
+            if self._since:
+                self._growth = (self._growth[1], (told - self._told) / self._since)
+            self._most = (self._most[1], told - self._told)
+            self._told, self._since = told, 0.0
+
+    def rejoin(self, told: float) -> None:
+        """The worker was evicted and has joined again: the job has made steps without it."""
+        self._told, self._since = told, 0.0
+
+    @property
+    def told(self) -> float:
+        return self._told
+
+    @property
+    def now(self) -> float:
+        if not self._estimates:
+            return self._told
+        since = self._since * max(0.0, min(1.0, *self._growth))
+        return self._told + min(since, max(self._most))
+
+
+class ScheduleCalls:
+    """The calls of one scheduler: how many steps it makes when the training loop calls it.
+
+    *Only a scheduler that is called once after every step follows the job. A scheduler that is called
+    more rarely, such as once per pass, makes one step per call.*"""
+
+    __slots__ = ("_ahead", "_called", "_calls", "_catching_up")
+
+    def __init__(self) -> None:
+        self._called: int | None = None
+        """How many steps the loop had made at the last call."""
+        self._calls = 0
+        """How many calls in a row came one step after the call before."""
+        self._catching_up = False
+        """Whether the last calls may be those of a loop that catches up with the passes."""
+        self._ahead = 0.0
+        """How many steps the scheduler is ahead of the job, because the loop calls it before its
+        first step or did not call it in its first steps."""
+
+    def steps(self, position: int, job: JobSteps, catches_up: int = 0) -> int:
+        """The loop calls the scheduler, which has made `position` steps. Returns how many steps it
+        makes now. `catches_up`: in how many calls in a row a loop that steps the scheduler once per
+        pass may catch up with the passes of the job."""
+        called, self._called = self._called, job.own
+        if called is None:
+            soon = job.own <= 1
+            self._ahead = 1.0 - (job.own if soon else job.now - job.joined)
+        else:
+            soon = job.own == called + 1
+            if job.own > called + 1:
+                self._ahead = position + 1 - job.now
+        self._calls = self._calls + 1 if soon else 0
+        self._catching_up = soon and self._calls <= catches_up
+        if self._calls <= catches_up:
+            return 1
+        return self.behind(position, job.now)
+
+    def behind(self, position: int, now: float) -> int:
+        """How many steps the scheduler lacks when the job has made `now` steps."""
+        return max(0, floor(now + self._ahead + _EPSILON) - position)
+
+    def waits(self, job: JobSteps) -> bool:
+        """Whether it is not known yet how the loop calls the scheduler."""
+        return self._catching_up and self._called is not None and job.own <= self._called + 1
+
+    @property
+    def follows(self) -> bool:
+        """Whether the last calls show that the loop calls the scheduler after every step."""
+        return self._calls > 1
