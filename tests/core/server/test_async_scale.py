@@ -33,3 +33,12 @@ def test_the_steps_of_all_members_move_as_far_as_a_round(optimizer: str) -> None
     scale = MEMBERS ** -power_for("auto", optimizer)
     alone = moved(optimizer, MEMBERS, scale)
     assert alone == pytest.approx(moved(optimizer, 1, 1.0), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "power"), [("SGD", 1.0), ("AdamW", 0.5), ("SparseAdam", 0.5), ("Adagrad", 0.0)]
+)
+def test_the_default_is_the_scale_that_was_measured_to_be_nearest(
+    optimizer: str, power: float
+) -> None:
+    assert power_for("auto", optimizer) == power
