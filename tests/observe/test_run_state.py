@@ -34,6 +34,14 @@ def test_speeds_are_those_of_the_last_seconds() -> None:
     assert worker.points_per_s == pytest.approx(50.0)
 
 
+def test_the_objective_is_that_of_the_last_pass_if_a_line_covers_several() -> None:
+    passes = [line(1.0 + n / 10, "passed", passes=n, objective=4.0 / n) for n in (1, 2, 4)]
+    lines = [*opened(0), *passes, rounds(2.0, 40, {"0": totals(40)}, objective=2.3)]
+    assert fold(lines).objective == 1.0
+    lines.append(rounds(3.0, 44, {"0": totals(44)}, objective=0.9))
+    assert fold(lines).objective == 0.9
+
+
 def test_the_speed_of_one_who_came_late_counts_from_its_coming() -> None:
     lines = [*opened(0), joined(5.0, 1), rounds(7.0, 9, {"0": totals(6), "1": totals(4)})]
     state = fold(lines)

@@ -145,6 +145,9 @@ class RunState(RunFacts):
             self._wait_on(self.waiting, self.at_s)
             self.waiting = self.waiting.without(worker, self.at_s)
 
+    def _passed(self, line: dict[str, Any]) -> None:
+        self.pass_objective = line.get("objective")
+
     def _rounds(self, line: dict[str, Any]) -> None:
         if self.opened_s is None:
             self.opened_s, self.waiting = self.at_s, None
@@ -167,7 +170,10 @@ class RunState(RunFacts):
         # The objective of the line is null if the mean is not finite. A `learning` line reports
         # that.
         objective = line.get("objective") if _is_number(line.get("objective")) else None
-        self.objective = self.objective if objective is None else objective
+        # If the line covers several passes, the last of them is more recent than their mean.
+        latest, self.pass_objective = self.pass_objective, None
+        latest = latest if _is_number(latest) else objective
+        self.objective = self.objective if latest is None else latest
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
         self._recent.take(line.get("workers", {}), self.at_s, self.workers)
 
@@ -302,6 +308,7 @@ class RunState(RunFacts):
         "rejoined": _joined,
         "left": _left,
         "evicted": _evicted,
+        "passed": _passed,
         "rounds": _rounds,
         "waiting": _waiting,
         "reported": _reported,

@@ -7,7 +7,7 @@ steps are parts of a batch, and the loop of a worker that joined late has made n
 the steps of the job and tells them to workers. In a training loop that calls `scheduler.step()`
 after every step, each call steps the scheduler until it has made as many steps as the job: not at
 all, once or several times. So the rate is the same on all workers, and under every policy, after
-equally many passes (docs/decisions/110).
+equally many passes (docs/decisions/111).
 """
 
 from math import floor, inf
