@@ -28,10 +28,10 @@ class RunFacts:
     contributions: int = 0
     points: int = 0
     objective: float | None = None
-    """The mean of the last pass if passes are shorter than the span of a line about rounds; otherwise of
-    the rounds of the last such line."""
+    """The mean of the rounds of the last line about rounds, or of the last pass if that line covers the
+    pass as a whole."""
     pass_objective: float | None = None
-    """The mean of the last pass, if it has ended since the last line about rounds."""
+    """The mean of the last pass, if it has begun and ended since the last line about rounds."""
     finding: Finding | None = None
     """The last finding of the lead about the objective; None if there is no finding."""
     nbytes: int = 0

@@ -146,7 +146,8 @@ class RunState(RunFacts):
             self.waiting = self.waiting.without(worker, self.at_s)
 
     def _passed(self, line: dict[str, Any]) -> None:
-        self.pass_objective = line.get("objective")
+        if line["passes"] - self.passes >= 2:  # the pass is shorter than the time since the last line
+            self.pass_objective = line.get("objective")
 
     def _rounds(self, line: dict[str, Any]) -> None:
         if self.opened_s is None:
@@ -170,7 +171,7 @@ class RunState(RunFacts):
         # The objective of the line is null if the mean is not finite. A `learning` line reports
         # that.
         objective = line.get("objective") if _is_number(line.get("objective")) else None
-        # If the line covers several passes, the last of them is more recent than their mean.
+        # The mean of a pass that this line covers as a whole is more recent than that of the line.
         latest, self.pass_objective = self.pass_objective, None
         latest = latest if _is_number(latest) else objective
         self.objective = self.objective if latest is None else latest
