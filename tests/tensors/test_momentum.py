@@ -215,3 +215,13 @@ def test_momentum_decays_with_every_step_if_there_are_rounds_or_if_the_job_says_
     stepping = Stepping(JobSpec(job="j", **job))
     stepping.enlist(4)
     assert stepping.step(1.0, 0.1, 1).per_round == 1
+
+
+@pytest.mark.parametrize(("name", "contains"), [("AdamW", False), ("Adam", True)])
+def test_only_coupled_weight_decay_is_part_of_the_first_moment(name: str, contains: bool) -> None:
+    """The parameters are large and the gradients small, so a decay in the moment cannot be missed."""
+    server = Server(name, {"weight_decay": 0.1}, torch.full((LENGTH,), 100.0))
+    for gradient in gradients(6):
+        server.fold(gradient, step_of(3))
+    (state,) = server.updater._optimizer.state.values()
+    assert bool((state["exp_avg"].abs() > 1).any()) is contains

@@ -1,12 +1,13 @@
-"""The opener's end of the handshake."""
+"""Both ends of the handshake, after the proof."""
 
 import threading
+from typing import Any
 
 import pytest
 
-from polyrhythm.errors import LinkError
+from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.io.memory import memory_pair
-from polyrhythm.runtime.net.handshake import introduce
+from polyrhythm.runtime.net.handshake import greet, introduce
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 
@@ -29,3 +30,38 @@ def test_a_server_that_speaks_another_protocol_is_left() -> None:
     answers.join()
     with pytest.raises(LinkError):
         there.receive()
+
+
+def hello(**fields: Any) -> m.WorkerHello:
+    given = {"name": "w", "job": "j", "identity": "", "digests": tuple(Digest), **fields}
+    return m.WorkerHello(**given)
+
+
+def greeted(hello: m.WorkerHello, digest: str) -> m.HelloReply:
+    here, there = memory_pair("s1", "w0")
+    greet(here, hello, "s1", m.Address("", 0, "", ""), digest, m.JobSpec(job="j"))
+    reply, _ = there.receive()
+    assert isinstance(reply, m.HelloReply)
+    return reply
+
+
+def test_a_server_uses_the_digest_that_it_was_told_to_use() -> None:
+    assert greeted(hello(), "sha1").digest == Digest.SHA1
+    with pytest.raises(FrameError, match=r"w offers no digest that s1 accepts \(sha1\)"):
+        greeted(hello(digests=(Digest.XXH3,)), "sha1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"job": "another"}, "w was refused: it belongs to another job"),
+        ({"digests": (99,)}, "w offers no digest that s1 accepts"),
+    ],
+)
+def test_a_hello_that_does_not_fit_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(FrameError, match=said):
+        greeted(hello(**fields), "auto")
+
+
+def test_a_hello_that_names_no_job_is_accepted() -> None:
+    assert greeted(hello(job=""), "auto").name == "s1"
