@@ -9,6 +9,7 @@ import pytest
 
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Batch
+from polyrhythm.learn.pointwise.drift import Drift
 from polyrhythm.learn.pointwise.fuzzy import (
     FuzzyCMeansAlgorithm,
     degrees,
@@ -169,6 +170,64 @@ def test_points_that_change_their_cluster_are_looked_at_again(joining: bool) -> 
             step = rng.normal(size=(5, 2))
             centers = centers + np.where(far[:, None], 3.0, 0.1) * step
     assert moved > 5_000
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_points_of_every_block_are_looked_at_again(threads: int, weighted: bool) -> None:
+    """A visit of 20,000 points has three blocks. In some visits most points of a block move, in others
+    few, and in the last ones few points are looked at."""
+    rng = np.random.default_rng(0)
+    x, centers = rng.normal(size=(20_000, 2)) * 4.0, rng.normal(size=(5, 2)) * 4.0
+    weight = rng.random(len(x)) if weighted else None
+    algorithm = KMeansAlgorithm(5, threads=threads)
+    memory = algorithm.memory(len(x))
+    total = algorithm.layout(at(centers)).zeros()
+    for number in range(14):
+        change = algorithm.update_points(Batch(x, None, weight), at(centers), memory)
+        for name, array in change.items():
+            total[name] += array
+        nearest = ((x[:, None] - centers) ** 2).sum(2).argmin(1)
+        assert np.array_equal(memory["label"], nearest), number
+        weighed = np.ones(len(x)) if weight is None else weight
+        for cluster in range(5):
+            inside = nearest == cluster
+            assert total["points"][cluster] == np.count_nonzero(inside)
+            assert np.isclose(total["count"][cluster], weighed[inside].sum())
+            assert np.allclose(total["sum"][cluster], weighed[inside] @ x[inside])
+        far = rng.random(5) < 0.5 if number % 3 == 1 and number < 10 else np.zeros(5, bool)
+        step = rng.normal(size=(5, 2))
+        centers = centers + np.where(far[:, None], 3.0, 0.02) * step
+    assert np.allclose(memory["square"], (x * x).sum(1))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_bound_of_another_cluster_is_forgotten_in_every_block(threads: int) -> None:
+    """The first two centres move to and fro, and the third does not, so the drift of the first one is
+    twice as large. Then the points of the first centre go to the third one, and back. A bound that
+    they kept would be that of the first centre. Points of the second centre are left out."""
+    rng = np.random.default_rng(0)
+    home = np.array([[0.0, 0.0], [0.0, 500.0], [12.0, 0.0]])
+    x = home[rng.integers(0, 3, 30_000)] + rng.normal(size=(30_000, 2))
+    algorithm = KMeansAlgorithm(3, threads=threads)
+    memory = algorithm.memory(len(x))
+    swing = np.array([[1.5], [1.5], [0.0]])
+    away, back = home.copy(), home.copy()
+    away[0, 0], back[2, 0] = -40.0, 52.0
+    for centers in (*[home + swing, home - swing] * 50, home, home + 1e-3, away, back):
+        algorithm.update_points(Batch(x), at(centers), memory)
+    nearest = ((x[:, None] - back) ** 2).sum(2).argmin(1)
+    assert np.array_equal(memory["label"], nearest)
+
+
+def test_bounds_end_when_a_centre_leaves_the_radius_for_which_they_were_computed() -> None:
+    drift, centers = Drift(), np.array([[-1.0, 0.0], [1.0, 0.0]])
+    before = drift.to(centers)
+    best, second = np.array([-3.0]), np.array([5.0])  # |c|^2 - 2 x.c of the point (-2, 0)
+    bound = before.bound(best, second, np.array([4.0]), np.zeros(1, np.int32), 3.0)
+    assert bound > before.limit[0] + 1.5
+    assert bound > drift.to(np.array([[-1.0, 0.0], [1.01, 0.0]])).limit[0]
+    assert bound < drift.to(np.array([[-1.0, 0.0], [2.01, 0.0]])).limit[0], "it is too far out"
 
 
 def test_a_look_at_few_points_does_not_copy_all_of_them() -> None:
@@ -345,7 +404,7 @@ def test_plus_plus_finds_clusters_that_lie_far_apart() -> None:
 
 
 def test_labels_and_distances_are_those_of_brute_force() -> None:
-    x = blobs(5_000)
+    x = blobs(20_000)
     centers = x[:9]
     labels, squared = labels_of(x, centers, threads=2)
     apart = ((x[:, None] - centers) ** 2).sum(2)
