@@ -146,7 +146,9 @@ class RunState(RunFacts):
             self.waiting = self.waiting.without(worker, self.at_s)
 
     def _passed(self, line: dict[str, Any]) -> None:
-        if line["passes"] - self.passes >= 2:  # the pass is shorter than the time since the last line
+        if (
+            line["passes"] - self.passes >= 2
+        ):  # the pass is shorter than the time since the last line
             self.pass_objective = line.get("objective")
 
     def _rounds(self, line: dict[str, Any]) -> None:
