@@ -193,9 +193,11 @@ class AttachedOptimizer(torch.optim.Optimizer):
         groups = [(group, rate) for group, rate in zip(self.param_groups, rates, strict=False)]
         for group, rate in groups:
             group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
-        yield
-        for group, rate in groups:
-            group["lr"] = rate
+        try:
+            yield
+        finally:
+            for group, rate in groups:
+                group["lr"] = rate
 
     def _evaluate(self) -> Any:
         assert self._closure is not None

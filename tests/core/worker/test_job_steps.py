@@ -98,6 +98,16 @@ def test_a_scheduler_from_a_checkpoint_goes_on_where_it_was() -> None:
     assert loop.call() == 1
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_scheduler_that_had_made_steps_before_the_job_goes_on_from_there(share: float) -> None:
+    """As one that the user's code has restored from a file of its own."""
+    loop = Loop(position=100)
+    for step in range(1, 9):
+        loop.step(told=step * share, whole=share)
+        loop.call()
+    assert loop.position == 100 + 8 * share
+
+
 def test_a_scheduler_that_the_loop_calls_before_its_steps_is_one_step_ahead() -> None:
     loop = Loop()
     for step in range(1, 4):

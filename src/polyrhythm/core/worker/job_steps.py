@@ -84,8 +84,9 @@ class ScheduleCalls:
         self._catching_up = False
         """Whether the last calls may be those of a loop that catches up with the passes."""
         self._ahead = 0.0
-        """How many steps the scheduler is ahead of the job, because the loop calls it before its
-        first step or did not call it in its first steps."""
+        """How many steps the scheduler is ahead of the job, because it had made steps before the
+        job began, or because the loop calls it before its first step or did not call it in its first
+        steps."""
 
     def steps(self, position: int, job: JobSteps, catches_up: int = 0) -> int:
         """The loop calls the scheduler, which has made `position` steps. Returns how many steps it
@@ -94,7 +95,10 @@ class ScheduleCalls:
         called, self._called = self._called, job.own
         if called is None:
             soon = job.own <= 1
-            self._ahead = 1.0 - (job.own if soon else job.now - job.joined)
+            # A scheduler that has made steps before the job began goes on from there. In a job that has
+            # made steps itself, a scheduler from its checkpoint has the position of the job.
+            before = position if job.joined < 1 else 0
+            self._ahead = before + 1.0 - (job.own if soon else job.now - job.joined)
         else:
             soon = job.own == called + 1
             if job.own > called + 1:
