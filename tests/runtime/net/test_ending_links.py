@@ -1,20 +1,28 @@
 """Which of two links of a peer is used, and which machines are told when a link ends."""
 
+import threading
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.names import LEAD
 from polyrhythm.errors import LinkEnded
+from polyrhythm.io.link import Link
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.handshake import greet
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.net.server_links import ServerLinks
+from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
+
+ADDRESS = m.Address("memory", 0, "", "")
 
 
 def link_of(peer: str, incarnation: int) -> MemoryLink:
@@ -107,3 +115,88 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
         driver.close()
         links.reading.close()
     assert gone == ["s2", "s3"]
+
+
+class Lasting(MemoryLink):
+    """Records for how long it was told to last."""
+
+    outlasts: float | None = None
+
+    def outlast(self, seconds: float) -> None:
+        self.outlasts = seconds
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_accepted_link_outlasts_a_failure_of_the_network_as_long_as_the_job_says(
+    leads: bool,
+) -> None:
+    driver = Driver({"s1": Ears(), LEAD: Ears()}, lambda name, effect: None)
+    job = m.JobSpec(job="j", lead_timeout_s=600.0)
+    links = ServerLinks(
+        m.ServerHello(server=1, name="s1", job="j", address=ADDRESS, identity=""),
+        Peers(),
+        driver,
+        job=job,
+        leads=leads,
+        digest="auto",
+        journal=None,
+        take=lambda link, message, payload, wait: None,
+        needs_thread=lambda link: False,
+    )
+    link = Lasting("link-1", SimpleQueue(), SimpleQueue())
+    link.close()  # a server that leads reads the link until its end
+    try:
+        links.accept_link(link, m.WorkerHello(name="w", job="j", identity=""))
+    finally:
+        driver.close()
+        links.reading.close()
+    assert (
+        link.outlasts == link_timeout_s(600.0) > link_timeout_s(m.JobSpec(job="j").lead_timeout_s)
+    )
+
+
+class Answering:
+    """Dials servers within this process, which accept every hello."""
+
+    shared = False
+
+    def __init__(self) -> None:
+        self.servers: list[MemoryLink] = []
+
+    def dial(self, address: m.Address, peer: str) -> Link:
+        here, there = memory_pair("w0", peer)
+        self.servers.append(there)
+        threading.Thread(target=self._answer, args=(there, peer)).start()
+        return here
+
+    def _answer(self, link: MemoryLink, name: str) -> None:
+        hello, _ = link.receive()
+        assert isinstance(hello, m.WorkerHello)
+        greet(link, hello, name, ADDRESS, "auto", m.JobSpec(job="j"))
+
+
+def test_a_link_that_is_not_wanted_any_more_takes_the_place_of_no_other() -> None:
+    """The worker has joined again while its former incarnation waited for the answer."""
+    dialer = Answering()
+    links = WorkerLinks(
+        dialer,
+        "auto",
+        None,
+        take=lambda link, message, payload: None,
+        place_of=lambda message, nbytes: None,
+        run=lambda: None,
+        catch_up=lambda: None,
+        post=lambda event: None,
+    )
+    hello = m.WorkerHello(name="w", job="j", identity="")
+    try:
+        links.reach(ADDRESS, "s1", hello, 2)
+        used = links.to("s1")
+        assert used is not None
+        links.reach(ADDRESS, "s1", hello, 2, wanted=lambda: False)
+        assert links.to("s1") is used
+        with pytest.raises(LinkEnded):
+            dialer.servers[1].receive()
+    finally:
+        links.stop_reporting()
+        links.close()

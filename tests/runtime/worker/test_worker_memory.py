@@ -71,3 +71,26 @@ def test_a_version_is_cut_by_what_its_server_says_it_holds() -> None:
     landing.take(link, message, Payload(memoryview(version.view(torch.uint8).numpy())))
     assert [type(event) for event in told] == [Landed]
     assert tensor.tolist() == [0.0] * LENGTH + [7.0] * LENGTH
+
+
+def test_a_slice_that_is_kept_for_later_does_not_change_with_the_memory_of_its_link() -> None:
+    """A link that carries bytes receives the next slice into the same memory."""
+    told: list[object] = []
+    tensor = torch.zeros(2 * LENGTH)
+    model, layout = model_of(tensor)
+    landing = Landing(told.append)
+    landing.attach(model, layout, in_place=False)
+    landing.arrange([Route(0), Route(0)])
+    landing.expect(Expect(None, 2))
+    link, _ = memory_pair("worker", "s0")
+    link.by_reference = False
+    received = torch.full((LENGTH,), 7.0)
+    for number, value in enumerate((7.0, 8.0)):
+        received.fill_(value)
+        message = Parameters(server=0, round=2, slice=number)
+        landing.take(link, message, Payload(memoryview(received.view(torch.uint8).numpy())))
+    received.fill_(9.0)
+    assert not told
+    landing.expect(Expect(2, None))
+    assert [type(event) for event in told] == [Landed, Landed]
+    assert tensor.tolist() == [7.0] * LENGTH + [8.0] * LENGTH

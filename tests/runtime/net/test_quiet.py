@@ -1,0 +1,74 @@
+"""A link is quiet if nothing has come over it since the last look."""
+
+import select
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from polyrhythm.core.events import LinksQuiet
+from polyrhythm.io.link import Link
+from polyrhythm.io.memory import memory_pair
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
+from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.net.quiet import QuietLinkReader
+from polyrhythm.wire import messages as m
+
+QUIET = LinksQuiet((("w1", 3),))
+NONE_ANY_MORE = LinksQuiet(())
+HELLO = m.WorkerHello(name="w", job="j", identity="")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[StreamLink, StreamLink]]:
+    """Both ends of a TCP link: that of a server, and that of the worker `w1`."""
+    with closing(listen_tcp("127.0.0.1", 0)) as listener:
+        worker = dial_tcp("127.0.0.1", listener.getsockname()[1], "s0")
+        sock, _ = listener.accept()
+    server = tcp_link(sock, "w1")
+    server.incarnation = 3
+    yield server, worker
+    for link in (server, worker):
+        link.close()
+        link.dispose()
+
+
+def reader_of(*links: Link) -> QuietLinkReader:
+    peers = Peers()
+    for link in links:
+        peers.add(link)
+    return QuietLinkReader(peers)
+
+
+def test_a_link_is_quiet_until_something_comes_over_it(
+    ends: tuple[StreamLink, StreamLink],
+) -> None:
+    server, worker = ends
+    reader = reader_of(server)
+    assert reader.look() is None, "nobody has looked before"
+    assert [reader.look(), reader.look()] == [QUIET, QUIET]
+    worker.send(HELLO)
+    server.receive()
+    assert [reader.look(), reader.look()] == [NONE_ANY_MORE, QUIET]
+
+
+def test_a_link_whose_bytes_wait_because_the_server_is_busy_is_not_quiet(
+    ends: tuple[StreamLink, StreamLink],
+) -> None:
+    server, worker = ends
+    reader = reader_of(server)
+    assert [reader.look(), reader.look()] == [None, QUIET]
+    worker.send(HELLO)
+    assert select.select([server], [], [], 10)[0]
+    assert [reader.look(), reader.look()] == [NONE_ANY_MORE, None]
+
+
+def test_links_within_a_process_and_links_of_other_peers_are_never_quiet(
+    ends: tuple[StreamLink, StreamLink],
+) -> None:
+    server, _ = ends
+    server.peer = "link-7"
+    inside, _ = memory_pair("s0", "w2")
+    reader = reader_of(server, inside)
+    assert [reader.look(), reader.look(), reader.look()] == [None, None, None]
