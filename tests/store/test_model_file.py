@@ -3,6 +3,7 @@ and safetensors load it. The file gets its name only when it is complete."""
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.errors import StoreError
 from polyrhythm.learn.describe import describe
+from polyrhythm.store import model_file
 from polyrhythm.store.model_file import ModelFile
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages import ModelSpec
@@ -44,13 +46,29 @@ def channels_last() -> nn.Module:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+class TiedConvolutions(nn.Module):
+    """Two convolutions with one weight, whose elements are not in the order of its shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)
+        self.second.weight = self.first.weight
+        self.to(memory_format=torch.channels_last)
+
+
 def frozen() -> nn.Module:
     model = nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 20))
     model[0].requires_grad_(False)
     return model
 
 
-MODELS = {"tied": Tied, "mixed": mixed, "channels_last": channels_last, "frozen": frozen}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "tied": Tied,
+    "mixed": mixed,
+    "channels_last": channels_last,
+    "tied channels_last": TiedConvolutions,
+    "frozen": frozen,
+}
 
 
 def laid_out(
@@ -85,6 +103,21 @@ def test_a_fresh_model_loads_the_file_strictly_and_is_equal(tmp_path: Path, name
         assert torch.equal(value, expected[key]) and value.dtype == expected[key].dtype, key
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
     assert (tmp_path / "model.safetensors").stat().st_size == file.nbytes
+
+
+def test_a_tied_weight_that_is_copied_in_pieces_is_equal_under_both_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_file, "_CHUNK_NBYTES", 100)
+    model = Tied()
+    spec, layout, data = laid_out(model)
+    file = ModelFile(tmp_path / "model.safetensors", spec, layout)
+    for slice_, piece in enumerate(data):
+        file.write(slice_, piece)
+    file.commit()
+    saved = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(saved["embedding.weight"], model.embedding.weight)
+    assert torch.equal(saved["head.weight"], model.embedding.weight)
 
 
 def test_the_former_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
