@@ -212,6 +212,17 @@ def test_large_tensors_are_checked_to_their_last_element() -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 600])
+def test_a_gradient_with_other_strides_than_its_parameter_keeps_its_elements(rows: int) -> None:
+    """Torch lets a gradient be transposed in memory. A large gradient is copied in pieces."""
+    model = torch.nn.Linear(1024, rows, bias=False)
+    flat, _, _ = flatten(model)
+    model.weight.grad = torch.randn(1024, rows).t()
+    push = buffers(flat)
+    flat.fill_gradients(push)
+    assert torch.equal(laid(flat, push)[0], model.weight.grad)
+
+
+@pytest.mark.parametrize("rows", [2, 600])
 def test_numbers_that_overflow_the_wire_dtype_are_not_sent(rows: int) -> None:
     """The largest float32 rounds to infinity in bf16."""
     model = torch.nn.Linear(1024, rows, bias=False)

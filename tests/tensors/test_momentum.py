@@ -225,3 +225,27 @@ def test_only_coupled_weight_decay_is_part_of_the_first_moment(name: str, contai
         server.fold(gradient, step_of(3))
     (state,) = server.updater._optimizer.state.values()
     assert bool((state["exp_avg"].abs() > 1).any()) is contains
+
+
+def test_momentum_is_corrected_for_a_group_that_came_from_another_server() -> None:
+    """Before that, no group on this server had momentum."""
+    spec = OptimizerSpec("SGD", ({"lr": RATE}, {"lr": RATE, "momentum": 0.9}))
+
+    def optimizer_of(*groups: int) -> tuple[Optimizer, list[Held]]:
+        held = [
+            Held(Slice(group, 0, group, 0, LENGTH), start(), torch.zeros(LENGTH), WEIGHT)
+            for group in groups
+        ]
+        return Optimizer(spec, held, fused=can_fuse(spec, [torch.float32])), held
+
+    together, both = optimizer_of(0, 1)
+    ours, (first,) = optimizer_of(0)
+    coming, (second,) = optimizer_of(1)
+    ours.absorb(coming)
+    for gradient in gradients(3):
+        for updater, held in ((together, both), (ours, [first, second])):
+            for each in held:
+                each.aggregate.copy_(gradient * WEIGHT)
+            updater.fold(held, [each.parameters for each in held], [step_of(4)] * 2)
+    assert torch.equal(second.parameters, both[1].parameters)
+    assert torch.equal(first.parameters, both[0].parameters)

@@ -9,8 +9,19 @@ from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.tensors.held import Held
+from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_rows
-from polyrhythm.tensors.rows import ABSENT, Rows, read_rows, write_rows
+from polyrhythm.tensors.rows import (
+    ABSENT,
+    Rows,
+    add_rows,
+    read_rows,
+    rows_nbytes,
+    sent_rows,
+    write_rows,
+)
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,
@@ -84,6 +95,29 @@ def test_a_tensor_that_cannot_be_cut_between_rows_is_an_ordinary_one(shape: tupl
     if shape and 0 not in shape:
         with pytest.raises(UsageError, match="SparseAdam needs gradients of rows"):
             check_rows(spec_of("SparseAdam", odd), layout)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_a_row_whose_gradient_is_minus_zero_counts_as_sent(gathered: bool) -> None:
+    """A row that no worker has sent is -0.0 in the aggregate. As in torch, the optimizer makes a
+    step with every row that the gradient contains."""
+    tensor = torch.zeros(COUNT, WIDTH, requires_grad=True)
+    layout = lay_out(spec_of("SparseAdam"), 1, 4096)
+    (slice_,) = layout.slices
+    flat = FlatModel(layout, [tensor], "same")
+    memory, push = flat.push_buffers(lambda nbytes: memoryview(bytearray(nbytes)))
+    values = torch.stack([torch.full((WIDTH,), -0.0), torch.ones(WIDTH)])
+    tensor.grad = torch.sparse_coo_tensor(torch.tensor([[2, 5]]), values, tensor.shape)
+    if gathered:
+        KINDS["gradient"].gather(flat, 3.0)
+        flat.fill_gathered(push, 3.0)
+    else:
+        flat.fill_gradients(push)
+    assert flat.indices == {slice_.id: 2}
+    data = memory[slice_.space][: rows_nbytes(slice_, 2, torch.float32.itemsize)]
+    held = Held(slice_, torch.zeros(slice_.length), torch.zeros(slice_.length))
+    add_rows(held, read_rows(slice_, data, 2, torch.float32), 3.0)
+    assert sent_rows(slice_, held.aggregate).tolist() == [2, 5]
 
 
 # -- payloads ----------------------------------------------------------------------------------
