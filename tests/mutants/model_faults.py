@@ -89,6 +89,14 @@ MODEL: tuple[Mutant, ...] = (
         f"{_FILE}::test_a_fresh_model_loads_the_file_strictly_and_is_equal[channels_last]",
     ),
     mutant(
+        "tied-weights-before-their-order",
+        "A tied weight in channels_last is saved with another order under its second name.",
+        "store:ModelFile.commit",
+        "self._reorder()\nself._repeat()",
+        "self._repeat()\nself._reorder()",
+        f"{_FILE}::test_a_fresh_model_loads_the_file_strictly_and_is_equal[tied channels_last]",
+    ),
+    mutant(
         "best-loss-is-the-highest",
         "With --keep-best val_loss the worst model is kept.",
         "core:KeepBest._better",
