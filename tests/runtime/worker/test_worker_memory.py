@@ -94,3 +94,24 @@ def test_a_slice_that_is_kept_for_later_does_not_change_with_the_memory_of_its_l
     landing.expect(Expect(2, None))
     assert [type(event) for event in told] == [Landed, Landed]
     assert tensor.tolist() == [7.0] * LENGTH + [8.0] * LENGTH
+
+
+def test_a_slice_that_began_to_arrive_before_it_was_expected_is_copied_to_its_place() -> None:
+    """When its bytes began to arrive, the slice was not expected, so they were received into the
+    link's own memory. Another thread runs the machine, which expects the slice from then on."""
+    told: list[object] = []
+    tensor = torch.zeros(2 * LENGTH)
+    model, layout = model_of(tensor)
+    landing = Landing(told.append)
+    landing.attach(model, layout, in_place=False)
+    landing.arrange([Route(0), Route(0)])
+    link, _ = memory_pair("worker", "s0")
+    link.by_reference = False
+    version = torch.full((LENGTH,), 7.0)
+    data = memoryview(version.view(torch.uint8).numpy())
+    message = Parameters(server=0, round=1, slice=1)
+    assert landing.place_of(message, len(data)) is None
+    landing.expect(Expect(1, None))
+    landing.take(link, message, Payload(data))
+    assert [type(event) for event in told] == [Landed]
+    assert tensor.tolist() == [0.0] * LENGTH + [7.0] * LENGTH

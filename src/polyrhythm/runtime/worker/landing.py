@@ -27,6 +27,8 @@ class Landing:
         """How many slices have been written to the parameters, including those that are being
         written now."""
         self._put = put
+        self._received: dict[int, m.Parameters] = {}
+        """By their `id`, the messages whose bytes are received directly into their final place."""
         self._model: FlatModel | None = None
         self._layout: Layout | None = None
         self._reads_in_place = False
@@ -75,10 +77,16 @@ class Landing:
         if not 0 <= message.slice < len(self._layout.slices):
             return None
         memory = self._model.memory_of(self._layout.slices[message.slice])
+        if memory is None or len(memory) != nbytes:
+            return None
         self.count += 1
-        return memory if memory is not None and len(memory) == nbytes else None
+        self._received[id(message)] = message
+        return memory
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
+        # do not conclude this from the message: another thread may have run the machine since the
+        # bytes began to arrive, so the slice may be expected only now
+        placed = self._received.pop(id(message), None) is not None
         with self._keeping:
             expected = self._is_expected(message)
             keeps = not expected and message.round == self._keeps
@@ -96,12 +104,7 @@ class Landing:
         if payload is None:
             self._land(message, None)
             return
-        whole = message.parts is None and message.slice != m.EVERY_SLICE
-        if (
-            not link.by_reference
-            and whole
-            and self._model.memory_of(self._layout.slices[message.slice]) is not None
-        ):
+        if placed:
             self._landed(message)
         else:
             self._land(message, payload.view())
