@@ -208,6 +208,18 @@ def test_small_gains_of_statistics_count_as_convergence() -> None:
     assert learning.finding.state is SETTLED
 
 
+def test_a_resumed_model_that_had_learned_before_has_converged() -> None:
+    """The checkpoint is from the end of training. The first losses of the resumed job are already
+    low, so a small gain is no fault."""
+    learning = Learning(resumed=True)
+    for _ in range(100):
+        learning.count(0, 0.6, 96.0)
+        learning.folded(0)
+    for number in range(6, 16):
+        learning.passed(number, RunningMean(0.6, 0.01, 1440.0))
+    assert learning.finding.state is SETTLED
+
+
 def test_a_worker_stays_reported_until_its_own_objective_is_finite() -> None:
     """Worker 3 has not contributed since, while the others have made a full pass."""
     learning = Learning()

@@ -178,9 +178,10 @@ class Learning:
 
     def __init__(self, *, resumed: bool = False, small_gains: bool = False) -> None:
         """`resumed`: the job continues from a checkpoint. The first round then does not show the
-        objective before training, so later passes are compared with the first pass. `small_gains`:
-        the objective of a healthy job may fall by a small share of its first value."""
-        self._trend = Trend(small_gains)
+        objective before training, so later passes are compared with the first pass, and the model
+        may have learned nearly all before. `small_gains`: the objective of a healthy job may fall
+        by a small share of its first value."""
+        self._trend = Trend(small_gains or resumed)
         self._passes = 0
         self._broken: dict[int, None] = {}
         """The workers that reported an objective that is not finite since the last check."""

@@ -70,7 +70,7 @@ class JobProgress:
         self.goals = Goals(job)
         rows = keeps_rows(job.kind)
         self.accounting = Accounting(job.resume_round, whole_objectives=rows)
-        self.learning = Learning(resumed=bool(job.resume), small_gains=rows)
+        self.learning = Learning(resumed=bool(job.resume), small_gains=rows or bool(job.init))
         self._passes = Passes()
         self._job = job
         self._sharing = sharing
