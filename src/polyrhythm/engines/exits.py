@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import msgspec
 
@@ -19,11 +20,24 @@ _LOOK_MS = 100
 def ending(status: int) -> str:
     """How a process ended, in words. A negative `status` is the number of a signal."""
     if status < 0:
-        try:
-            return f"killed by {signal.Signals(-status).name}"
-        except ValueError:  # most real-time signals have no name
-            return f"killed by signal {-status}"
+        return f"killed by {name_of(-status)}"
     return f"exit status {status}"
+
+
+def name_of(number: int) -> str:
+    """The name of a signal, such as SIGTERM."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
+
+
+def signal_again(number: int, stopped: str) -> NoReturn:
+    """Give this process the signal that has stopped its job, now that the signal's former handler is
+    restored: Ctrl-C raises KeyboardInterrupt, SIGTERM ends the process, and a handler of the user's
+    program runs. If the program goes on after that, KeyboardInterrupt says what was stopped."""
+    signal.raise_signal(number)
+    raise KeyboardInterrupt(f"{stopped} was stopped by {name_of(number)}")
 
 
 def exit_words(error: SystemExit) -> str:

@@ -24,7 +24,7 @@ from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.cuda import look_for_cuda, use_device
 from polyrhythm.engines.debugger import in_debugger
 from polyrhythm.engines.engine import EngineRun, EngineWatch
-from polyrhythm.engines.exits import exit_words
+from polyrhythm.engines.exits import exit_words, signal_again
 from polyrhythm.engines.failures import failure_lines, first_line
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.requests import ChildRequest
@@ -176,12 +176,13 @@ def run_inline(
     options: NodeOptions | None = None,
     timeout_s: float = 600.0,
 ) -> InlineRun:
-    """Run `main` on `job.workers` workers. Raises the error of a worker if any worker failed."""
+    """Run `main` on `job.workers` workers. Raises the error of a worker if any worker failed. A signal
+    that stops the job has its usual effect afterwards."""
     journal = MemoryJournal()
     run = InlineRun(None, journal.lines)
     _run(job, main, options or NodeOptions(check=True), journal, run, timeout_s)
     if run.interrupted:
-        raise KeyboardInterrupt
+        signal_again(run.interrupted, f"the job {job.job}")
     _raise_first(run)
     return run
 

@@ -16,6 +16,7 @@ from polyrhythm.core.devices import assign, may_use_cuda
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import ProcessLoss, loss_of
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
+from polyrhythm.engines.exits import name_of
 from polyrhythm.engines.failures import (
     NEVER_ATTACHED,
     FailureLines,
@@ -369,6 +370,8 @@ class LocalJob:
         self._said_stopping = self._stopping.waits_for_workers
         if self._said_stopping and self._run.ended is None and not self._members.ended:
             begins = "stopping" if by is None else f"stopping on request of {by}"
+            if self._run.interrupted:
+                begins = f"stopping after {name_of(self._run.interrupted)}"
             again = "again" if self._run.interrupted else "twice"
             self._say(f"{begins}: {_STOPPING.format(times=again)}")
 

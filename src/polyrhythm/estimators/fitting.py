@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.engines.exits import signal_again
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.errors import JobFailed, UsageError
+from polyrhythm.errors import Interrupted, JobFailed, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.blocks import one_blas_thread
@@ -252,6 +253,7 @@ def _processes(
     """Fit with worker processes on this machine. The processes map the points from a file."""
     from polyrhythm.api.training import train
 
+    signal = 0
     with tempfile.TemporaryDirectory(prefix="polyrhythm-fit-") as name:
         folder = Path(name)
         kept = _keep(fit.points, folder)
@@ -270,7 +272,7 @@ def _processes(
 
         called_s = time.perf_counter()
         try:
-            train(
+            result = train(
                 main,
                 kind="statistics",
                 sync=sync,
@@ -283,16 +285,29 @@ def _processes(
                 runs_dir=str(folder / "runs"),
                 quiet=quiet,
             )
+            if not result.stopped:
+                return _result_in(folder, called_s)
+            signal = result.signal
+        except Interrupted as interrupted:
+            signal = interrupted.result.signal
         except JobFailed as failed:
             # the worker has written its error to a file: raise that error, as a fit in this process
             # does
             for path in sorted(folder.glob("*.error")):
                 raise UsageError(path.read_text()) from failed
             raise
-        for path in sorted(folder.glob("worker-*.npz")):
-            found = _saved(path)
-            found.start_s = max(0.0, found.began_s - called_s)
-            return found
+    # the files of the fit are deleted by now, so the signal may end the process
+    if signal:
+        signal_again(signal, "the fit")
+    raise JobFailed("the fit was stopped on request before its end, so there is no model")
+
+
+def _result_in(folder: Path, called_s: float) -> Fitted:
+    """The result of a fit that has ended: all workers have written the same."""
+    for path in sorted(folder.glob("worker-*.npz")):
+        found = _saved(path)
+        found.start_s = max(0.0, found.began_s - called_s)
+        return found
     raise JobFailed("no worker has written a result")
 
 
