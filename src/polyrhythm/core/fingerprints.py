@@ -1,9 +1,9 @@
 """Fingerprints of data sets, as workers announce them (`Enrol.data`), and their comparison.
 
-A fingerprint is a text. One that `learn/fingerprint.py` makes from values has two parts: a digest of
-what must be equal (types, shapes, integers), and a *sketch* of the floating-point numbers. *Sketches
-are compared with a tolerance: the same file, normalised on two kinds of processors, may differ in
-the last bits of its numbers.*
+A fingerprint is a text. One that `learn/fingerprint.py` makes has three parts: a digest of the *form*
+(types, shapes, names of columns), a digest of the values that must be equal (integers, texts, bytes of
+files), and a *sketch* of the floating-point numbers. *Sketches are compared with a tolerance: the same
+file, normalised on two kinds of processors, may differ in the last bits of its numbers.*
 """
 
 import re
@@ -15,27 +15,44 @@ _UNITS = 2**19
 _TOLERANCE = 64
 _SCALE_UNITS, _LEAST, _MOST = 256, -120.0, 120.0
 _SCALE_TOLERANCE = 1
-_PATTERN = re.compile(r"([0-9a-f]{16}):((?:[0-9a-f]{5}){6})((?:[0-9a-f]{4}){2})\Z")
+_PATTERN = re.compile(r"([0-9a-f]{8})([0-9a-f]{8})(?::((?:[0-9a-f]{5}){6})((?:[0-9a-f]{4}){2}))?\Z")
 
 
-def made(digest: str, projections: list[float], scales: list[float]) -> str:
-    """The fingerprint with this digest (16 hexadecimal digits) and sketch."""
+def made(form: str, values: str, projections: list[float], scales: list[float]) -> str:
+    """The fingerprint with these digests (8 hexadecimal digits each) and this sketch. No projections:
+    the data set has no floating-point numbers."""
+    if not projections:
+        return form + values
     lines = [min(2 * _UNITS - 1, max(0, round((each + 1) * _UNITS))) for each in projections]
     sizes = [round((min(_MOST, max(_LEAST, each)) - _LEAST) * _SCALE_UNITS) for each in scales]
-    return f"{digest}:{''.join(f'{n:05x}' for n in lines)}{''.join(f'{n:04x}' for n in sizes)}"
+    return (
+        f"{form}{values}:{''.join(f'{n:05x}' for n in lines)}{''.join(f'{n:04x}' for n in sizes)}"
+    )
+
+
+def difference(one: str, other: str) -> str | None:
+    """In what two data sets with these fingerprints differ, in words; None if they may be the same.
+    An unknown fingerprint (empty) may be any."""
+    if not one or not other or one == other:
+        return None
+    mine, theirs = _PATTERN.match(one), _PATTERN.match(other)
+    if mine is None or theirs is None:
+        return "their attribute `fingerprint`"
+    if mine[1] != theirs[1]:
+        return "the types or shapes of their columns"
+    if mine[2] != theirs[2]:
+        return "the integers, texts or bytes of some points"
+    if mine[3] is None or theirs[3] is None:
+        return None if mine[3] == theirs[3] else "the types or shapes of their columns"
+    near = _near(mine[3], theirs[3], 5, _TOLERANCE) and _near(
+        mine[4], theirs[4], 4, _SCALE_TOLERANCE
+    )
+    return None if near else "the floating-point numbers of some points"
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two data sets with these fingerprints may be the same. An unknown fingerprint (empty)
-    may be any."""
-    if not one or not other or one == other:
-        return True
-    mine, theirs = _PATTERN.match(one), _PATTERN.match(other)
-    if mine is None or theirs is None or mine[1] != theirs[1]:
-        return False
-    return _near(mine[2], theirs[2], 5, _TOLERANCE) and _near(
-        mine[3], theirs[3], 4, _SCALE_TOLERANCE
-    )
+    """Whether two data sets with these fingerprints may be the same."""
+    return difference(one, other) is None
 
 
 def _near(one: str, other: str, digits: int, most: int) -> bool:

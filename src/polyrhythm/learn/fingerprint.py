@@ -12,7 +12,7 @@ says that the data set is not compared.
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -56,17 +56,21 @@ def fingerprint_of(dataset: Any) -> str:
 
 class _Sketch:
     def __init__(self) -> None:
-        self._exact = hashlib.blake2b(digest_size=8)
+        self._form = hashlib.blake2b(digest_size=4)
+        self._values = hashlib.blake2b(digest_size=4)
         self._known = False
         self._columns: list[tuple[list[float], list[float]]] = []
         """For each column of floating-point numbers, its projections and scales."""
 
-    def add(self, *parts: object) -> None:
-        """Add what must be equal."""
+    def add_form(self, *parts: object) -> None:
+        """Add types, shapes, names and numbers of points."""
         self._known = True
-        for part in parts:
-            data = part if isinstance(part, bytes) else repr(part).encode()
-            self._exact.update(len(data).to_bytes(8, "little") + data)
+        _update(self._form, parts)
+
+    def add(self, *parts: object) -> None:
+        """Add values that must be equal."""
+        self._known = True
+        _update(self._values, parts)
 
     def add_column(self, column: Any) -> None:
         """Add some rows of a tensor, an array or a sparse matrix."""
@@ -74,7 +78,7 @@ class _Sketch:
             kind, shape = str(column.dtype).removeprefix("torch."), tuple(column.shape)
         else:
             kind, shape = str(column.dtype), tuple(column.shape)
-        self.add(kind, shape)
+        self.add_form(kind, shape)
         at = _spread(shape[0], _ROWS)
         if not at or 0 in shape:
             return
@@ -111,13 +115,19 @@ class _Sketch:
     def text(self) -> str:
         if not self._known:
             return ""
-        digest = self._exact.hexdigest()
+        digests = self._form.hexdigest(), self._values.hexdigest()
         if not self._columns:
-            return digest
+            return made(*digests, [], [])
         count = len(self._columns)
         lines = [sum(c[0][at] for c in self._columns) / count for at in range(PROJECTIONS)]
         sizes = [sum(c[1][at] for c in self._columns) / count for at in range(SCALES)]
-        return made(digest, lines, sizes)
+        return made(*digests, lines, sizes)
+
+
+def _update(digest: "hashlib._Hash", parts: Iterable[object]) -> None:
+    for part in parts:
+        data = part if isinstance(part, bytes) else repr(part).encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
 
 
 def _log(size: float) -> float:
@@ -160,10 +170,10 @@ def _describe(dataset: Any, sketch: _Sketch, depth: int) -> None:
         for tensor in tensors:
             sketch.add_column(tensor)
     elif isinstance(dataset, RowGroups):
-        sketch.add(dataset._given[1:3])  # the columns of labels and features
+        sketch.add_form(dataset._given[1:3])  # the columns of labels and features
         _describe(dataset.source, sketch, depth)
     elif isinstance(dataset, Table):
-        sketch.add(len(dataset), dataset.groups())
+        sketch.add_form(len(dataset), dataset.groups())
         _describe_file(dataset.path, sketch)
     elif isinstance(dataset, ArraySource):
         points = dataset.points
@@ -190,7 +200,7 @@ def _describe_attributes(dataset: Any, sketch: _Sketch, depth: int) -> None:
         if isinstance(value, Dataset):
             _describe(value, sketch, depth + 1)
         for column in _columns(value, count):
-            sketch.add(name)
+            sketch.add_form(name)
             if isinstance(column, list):
                 sketch.add(column)
             else:
@@ -231,7 +241,7 @@ def _describe_file(path: Path, sketch: _Sketch) -> None:
     files: Sequence[Path] = [path]
     if path.is_dir():
         every = sorted(each for each in path.rglob("*.parquet") if each.is_file())
-        sketch.add(len(every))
+        sketch.add_form(len(every))
         files = [every[at] for at in _spread(len(every), _FILES)]
     for file in files:
         nbytes = file.stat().st_size

@@ -178,7 +178,8 @@ SENTENCES = {
     "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
     "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
     " has a data set of its own, give --data-private",
-    "data-unlike": "{name}'s data set differs from that of {first}: if every worker has a data set of"
+    "data-unlike": "{name}'s data set differs from that of {first} in {differs}: if workers draw their"
+    " points at random, let all draw with the same seed, for example torch.manual_seed(worker.seed); if every worker has a data set of"
     " its own, give --data-private; if the points are the same, give the data set the same attribute"
     " `fingerprint` (a text) on all workers",
     "data-changed": "{name} gave worker.batches a data set of {points:point}, but has given it one"

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from polyrhythm.core.fingerprints import alike
+from polyrhythm.core.fingerprints import difference
 from polyrhythm.core.lead.balance.balancing import Balancing, Moved
 from polyrhythm.core.lead.chunk_edges import least_of_whole
 from polyrhythm.core.lead.chunks import Holder, missing_points
@@ -147,8 +147,10 @@ class Sharing:
         elif points != self._plan.points:
             return unexpected("data-differs", member.name, points, self._plan.points)
         # a member may announce other values of its points later: the others are not there yet
-        if not member.enrolled and not alike(self._data, message.data):
-            return Reason("data-unlike", {"name": member.name, "first": self._first})
+        differs = difference(self._data, message.data)
+        if not member.enrolled and differs is not None:
+            fields = {"name": member.name, "first": self._first, "differs": differs}
+            return Reason("data-unlike", fields)
         if not self._data:
             self._data, self._first = message.data, member.name
         member.enrolled = True
