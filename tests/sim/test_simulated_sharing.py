@@ -371,7 +371,7 @@ def test_a_worker_with_other_data_is_refused_while_the_others_train_on() -> None
     assert not run.end.failed
     (refused,) = run.lines("refused")
     assert refused["reason"] == "data-unlike" and refused["fields"]["name"] == "late"
-    assert refused["fields"]["differs"] == "their attribute `fingerprint`"
+    assert refused["fields"]["differs"] == "fingerprint"
 
 
 def test_a_slow_worker_that_shares_nothing_is_not_named_among_those_that_give_points(

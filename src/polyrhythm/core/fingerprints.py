@@ -31,23 +31,23 @@ def made(form: str, values: str, projections: list[float], scales: list[float]) 
 
 
 def difference(one: str, other: str) -> str | None:
-    """In what two data sets with these fingerprints differ, in words; None if they may be the same.
-    An unknown fingerprint (empty) may be any."""
+    """In what two data sets with these fingerprints differ; None if they may be the same. An
+    unknown fingerprint (empty) may be any."""
     if not one or not other or one == other:
         return None
     mine, theirs = _PATTERN.match(one), _PATTERN.match(other)
     if mine is None or theirs is None:
-        return "their attribute `fingerprint`"
+        return "fingerprint"
     if mine[1] != theirs[1]:
-        return "the types or shapes of their columns"
+        return "form"
     if mine[2] != theirs[2]:
-        return "the integers, texts or bytes of some points"
+        return "values"
     if mine[3] is None or theirs[3] is None:
-        return None if mine[3] == theirs[3] else "the types or shapes of their columns"
+        return None if mine[3] == theirs[3] else "form"
     near = _near(mine[3], theirs[3], 5, _TOLERANCE) and _near(
         mine[4], theirs[4], 4, _SCALE_TOLERANCE
     )
-    return None if near else "the floating-point numbers of some points"
+    return None if near else "numbers"
 
 
 def alike(one: str, other: str) -> bool:

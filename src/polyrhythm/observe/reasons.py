@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polyrhythm.core.names import server_name, worker_name
-from polyrhythm.observe.templates import GOALS, NOTICED, SENTENCES
+from polyrhythm.observe.templates import DIFFERENCES, GOALS, NOTICED, SENTENCES
 from polyrhythm.observe.words import counted, listed, measure
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -100,6 +100,8 @@ class _Shown(dict[str, Any]):
         if key == "cause":
             own = {name: field for name, field in self._fields.items() if name != "cause"}
             return _filled(SENTENCES, str(value), own, self._name_of)
+        if key == "differs":
+            return DIFFERENCES[str(value)]
         if key == "goal":
             return _filled(GOALS, str(value), self._fields, self._name_of)
         return value

@@ -179,9 +179,9 @@ SENTENCES = {
     "data-differs": "{name}'s data set has {points:point}, the job's has {expected}; if every worker"
     " has a data set of its own, give --data-private",
     "data-unlike": "{name}'s data set differs from that of {first} in {differs}: if workers draw their"
-    " points at random, let all draw with the same seed, for example torch.manual_seed(worker.seed); if every worker has a data set of"
-    " its own, give --data-private; if the points are the same, give the data set the same attribute"
-    " `fingerprint` (a text) on all workers",
+    " points at random, let all draw with the same seed, for example torch.manual_seed(worker.seed);"
+    " if every worker has a data set of its own, give --data-private; if the points are the same, give"
+    " the data set the same attribute `fingerprint` (a text) on all workers",
     "data-changed": "{name} gave worker.batches a data set of {points:point}, but has given it one"
     " of {expected} before: a worker trains on one data set",
     "data-lost": "the {points:point} of {name} are lost with it, and no pass includes them any more:"
@@ -319,3 +319,11 @@ NOTICED = {
     "servers-cut-off": "the silence of its link to s{by}",
 }
 """For each code of a reason, the words for how the loss of a server was noticed."""
+
+DIFFERENCES = {
+    "form": "the types or shapes of its columns",
+    "values": "the integers, texts or bytes of some points",
+    "numbers": "the floating-point numbers of some points",
+    "fingerprint": "its attribute `fingerprint`",
+}
+"""In what the data set of a worker differs from that of the first worker."""
