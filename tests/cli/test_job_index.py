@@ -108,7 +108,7 @@ def test_a_job_of_another_host_is_not_found_in_a_home_that_both_share(
 ) -> None:
     index = JobIndex(environ)
     with index.registered(entry()):
-        rewrite(environ, boot="another")
+        rewrite(environ, boot="another", machine="another")
         assert index.find("127.0.0.1", 4000) is None
         with index.registered(entry(job="k")):
             assert len(list(folder_of(environ).iterdir())) == 2
@@ -254,3 +254,26 @@ def test_two_secrets_differ(tmp_path: Path) -> None:
 def test_the_processes_of_a_job_do_not_inherit_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYRHYTHM_SECRET", "e" * 32)
     assert "e" * 32 not in environment([1]).values()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "left"),
+    [("a/1", "a/1", 1), ("a/1", "b/1", 2), ("a/1", "a/2", 2), ("", "", 2)],
+    ids=["a reboot", "another name", "another id", "unknown"],
+)
+def test_a_reboot_ends_all_jobs_of_its_machine(
+    environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    now: str,
+    left: int,
+) -> None:
+    """The job of another machine, which shares the home folder, may run."""
+    index = JobIndex(environ)
+    monkeypatch.setattr("polyrhythm.io.jobindex._machine", lambda: before)
+    killed = index._register(entry())
+    assert killed is not None
+    rewrite(environ, boot="before the reboot")
+    monkeypatch.setattr("polyrhythm.io.jobindex._machine", lambda: now)
+    with index.registered(entry(job="next")):
+        assert len(list(folder_of(environ).glob("*.json"))) == left

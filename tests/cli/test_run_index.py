@@ -80,6 +80,25 @@ def test_the_index_keeps_the_newest_runs(tmp_path: Path, monkeypatch: pytest.Mon
     assert RunIndex(os.environ).runs() == made[:1:-1]
 
 
+@pytest.mark.parametrize("other", ["node-7", "node-1-a", "node"])
+def test_a_host_does_not_remove_the_links_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Hosts may share home folders, but not the folders of all runs."""
+    monkeypatch.setattr("polyrhythm.io.runindex._MOST", 3)
+    monkeypatch.setattr("socket.gethostname", lambda: other)
+    for number in range(2):
+        RunIndex(os.environ).add(tmp_path / "not mounted here" / f"{number}")
+        (tmp_path / f"{number}").mkdir()
+        RunIndex(os.environ).add(tmp_path / f"{number}")
+    links = {path.name for path in (tmp_path / "state" / "polyrhythm" / "runs").iterdir()}
+    monkeypatch.setattr("socket.gethostname", lambda: "node-1")
+    made = [make_run(tmp_path / "made" / f"{number}") for number in range(5)]
+    after = {path.name for path in (tmp_path / "state" / "polyrhythm" / "runs").iterdir()}
+    assert links <= after and len(after) == len(links) + 3
+    assert RunIndex(os.environ).runs()[:3] == made[:1:-1]
+
+
 def test_an_index_that_cannot_be_written_does_not_stop_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

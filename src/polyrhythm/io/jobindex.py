@@ -5,7 +5,7 @@ HOST:PORT, or of a job whose run's folder was deleted.
 0700). A folder with another owner or mode is not used.* While a job runs, it has one file in the
 folder: its entry. Hosts may share home folders, so an entry contains the boot id of its host and is
 found on that host only. The entry of a killed job is ignored, and is removed when the next job
-registers.
+registers on the same machine, also after a reboot.
 """
 
 import contextlib
@@ -36,6 +36,8 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """The path of the job's file, as its user wrote it; empty for a built-in job."""
     boot: str = ""
+    machine: str = ""
+    """The machine, also after a reboot; empty if it is not known."""
     network: str = ""
     """The network namespace in which the job listens."""
     processes: str = ""
@@ -75,6 +77,7 @@ class JobIndex:
             entry,
             boot=boot,
             network=network,
+            machine=_machine(),
             processes=_process_namespace(),
             pid=os.getpid(),
             began=time.time(),
@@ -119,15 +122,26 @@ class JobIndex:
         ]
 
     def _prune(self, folder: Path, newer: ListedJob) -> None:
-        """Remove the entries of killed jobs of this host."""
+        """Remove the entries of killed jobs of this host. A reboot ends all jobs of its machine."""
         for path, entry in _entries(folder):
-            if entry.boot == newer.boot and _was_killed(entry):
+            rebooted = entry.boot != newer.boot and entry.machine == newer.machine != ""
+            if rebooted or (entry.boot == newer.boot and _was_killed(entry)):
                 path.unlink(missing_ok=True)
 
 
 def _this_host() -> tuple[str, str]:
     boot, _, rest = host_identity().partition("/")
     return boot or socket.gethostname(), rest.partition("/")[0]
+
+
+def _machine() -> str:
+    """The name of this machine with its id, because machines with the same name may share home
+    folders; empty if it has no id."""
+    try:
+        number = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        return ""
+    return f"{socket.gethostname()}/{number}" if number else ""
 
 
 def _process_namespace() -> str:

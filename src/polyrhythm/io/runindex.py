@@ -4,8 +4,8 @@
 The links are made and read at once, so no reader sees a part of one. The index keeps the newest runs.
 Links to folders that are gone lead nowhere, and are removed when the next run is added. Hosts may
 share home folders, so the name of a link has the name of its host, and a host removes only its own
-links. A job does not need the index: if it cannot be written, runs are found from their own folder
-only.
+links, and keeps as many as it would keep alone. A job does not need the index: if it cannot be
+written, runs are found from their own folder only.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ import xxhash
 from polyrhythm.io.jobindex import is_private, make_private, state_folders
 
 _MOST = 500
-"""The most runs in the index."""
+"""The most runs of a host in the index."""
 
 
 class RunIndex:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._folders = tuple(folder / "runs" for folder in state_folders(environ))
         """Links are made in the first folder that can be used, and read from all."""
-        self._host = f"{socket.gethostname()}-"
+        self._host = socket.gethostname()
 
     def add(self, run_dir: Path) -> None:
         """Add a run. If no folder can be written, nothing is added."""
         path = str(run_dir.absolute())
-        name = f"{self._host}{xxhash.xxh3_64_hexdigest(path.encode())}"
+        name = f"{self._host}-{xxhash.xxh3_64_hexdigest(path.encode())}"
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 make_private(folder)
@@ -53,9 +53,9 @@ class RunIndex:
         return [path for path in self.runs() if path.name == name]
 
     def _prune(self, folder: Path) -> None:
-        for count, (_, link, path) in enumerate(sorted(_links(folder), reverse=True), 1):
-            gone = link.name.startswith(self._host) and not path.is_dir()
-            if gone or count >= _MOST:
+        mine = [found for found in _links(folder) if found[1].name.rpartition("-")[0] == self._host]
+        for count, (_, link, path) in enumerate(sorted(mine, reverse=True), 1):
+            if count >= _MOST or not path.is_dir():
                 link.unlink(missing_ok=True)
 
 
