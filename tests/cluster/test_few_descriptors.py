@@ -83,6 +83,22 @@ def test_a_process_that_joins_ends_with_a_line(tmp_path: Path, long_job: Path, r
     assert "may open 8 files and sockets" in last or "Too many open files" in last
 
 
+@pytest.mark.parametrize("most", [5, 6])
+def test_a_worker_that_can_open_almost_nothing_ends_with_a_line(
+    tmp_path: Path, long_job: Path, most: int
+) -> None:
+    with Command(long_job, "--workers", 2, "--local-workers", 1, cwd=tmp_path) as command:
+        (line,) = wait_until(lambda: command.journal("listening"), "the lead listens")
+        limited = ["bash", "-c", f'ulimit -n {most}; exec "$@"', "bash", CLI, "worker"]
+        address = f"127.0.0.1:{line['port']}"
+        ended = subprocess.run(
+            [*limited, "--connect", address], cwd=tmp_path, capture_output=True, text=True
+        )
+    assert ended.returncode == PolyrhythmError.status
+    assert "Traceback" not in ended.stderr
+    assert f"this process may open {most} files and sockets" in ended.stderr.splitlines()[-1]
+
+
 def test_the_soft_limit_is_raised_and_the_hard_one_stays(soft_limit: None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors.raise_limit()

@@ -27,9 +27,11 @@ from polyrhythm.errors import (
     LinkError,
     NotFinite,
     OutOfMemory,
+    PolyrhythmError,
     Refused,
     ToldToLeave,
 )
+from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
@@ -64,6 +66,9 @@ def _die(args: threading.ExceptHookArgs) -> None:
     if not begins_in_ours(args.exc_traceback):
         threading.__excepthook__(args)
         return
+    if args.exc_value is not None and none_left(args.exc_value):
+        print(f"polyrhythm: {too_few()}", file=sys.stderr, flush=True)
+        os._exit(PolyrhythmError.status)
     traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
     os._exit(70)
 

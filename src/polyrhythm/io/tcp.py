@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from polyrhythm.errors import LinkError
 from polyrhythm.io.addresses import ANY_HOST, is_loopback
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
+from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
 from polyrhythm.io.stream import StreamLink
@@ -105,6 +106,8 @@ def dial_tcp(host: str, port: int, peer: str) -> StreamLink:
     try:
         sock = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
     except OSError as error:
+        if none_left(error):
+            raise LinkError(too_few()) from None
         raise LinkError(
             f"could not reach {peer} at {host}:{port}: {error.strerror or error}; {_advice(host)}"
         ) from None
