@@ -30,7 +30,7 @@ from polyrhythm.runtime.net.dial import DialerFromOutside
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, Reason, failed
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, Reason, failed
 from polyrhythm.wire.proof import Secret
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -144,7 +144,7 @@ class ConnectedWorker(Worker):
         if self._node.loop.asked or isinstance(error, KeyboardInterrupt):
             return TOLD_TO_LEAVE, False
         if error is None or (isinstance(error, SystemExit) and not error.code):
-            return DONE, False
+            return self._node.loop.done, False
         if isinstance(error, ToldToLeave | JobFailed | Refused | LinkError):
             return failed(error), False
         if isinstance(error, SystemExit):

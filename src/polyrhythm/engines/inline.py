@@ -41,7 +41,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-from polyrhythm.wire.messages.reasons import DONE
+from polyrhythm.wire.messages.reasons import NEVER_ATTACHED
 
 _END_TIMEOUT_S = 10.0
 _TICK_S = 0.2
@@ -299,7 +299,7 @@ def _work(
     run: InlineRun,
 ) -> None:
     node = WorkerNode(name, job.job, hub, options)
-    reason, raised = DONE, False
+    reason, raised = NEVER_ATTACHED, False
     try:
         use_device(node.device)
         worker = Worker(node, node.join(hub.address(SEAT.server)))
@@ -307,6 +307,7 @@ def _work(
             call(main, worker)
         finally:
             worker.close()
+        reason = node.loop.done
     # `sys.exit` ends this worker, and not the process, in which other workers run
     except SystemExit as error:
         run.errors[name] = error

@@ -36,7 +36,7 @@ from polyrhythm.runtime.operator import may_run
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 from polyrhythm.wire.proof import Secret
 
 _GRACE_S = 5.0
@@ -152,7 +152,7 @@ def run_remote(
     except JobFailed as error:
         say(f"left: the job has ended: {error}")
         return 0
-    left = "the job has ended" if node.loop.stopped else in_words(DONE)
+    left = "the job has ended" if node.loop.stopped else in_words(node.loop.done)
     say(f"left: {in_words(TOLD_TO_LEAVE) if node.loop.asked else left}")
     return present.status
 

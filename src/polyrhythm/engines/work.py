@@ -39,7 +39,7 @@ from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import (
-    DONE,
+    NEVER_ATTACHED,
     NO_CODE,
     TOLD_TO_LEAVE,
     Reason,
@@ -95,12 +95,12 @@ def presence(
 ) -> Iterator[Presence]:
     """Run the body of the `with` statement as a member of the job. When the body ends, the worker
     leaves and tells the lead why. `signals`: the signals that ask the worker to leave."""
-    reason, raised = DONE, False
+    reason, raised = NEVER_ATTACHED, False
     present = Presence(own_command)
     _handle(node, signals, present)
     try:
         yield present
-        reason = TOLD_TO_LEAVE if node.loop.asked else DONE
+        reason = TOLD_TO_LEAVE if node.loop.asked else node.loop.done
     except (ToldToLeave, JobFailed, Refused, LinkError, CodeMissing) as error:
         reason = NO_CODE if isinstance(error, CodeMissing) else failed(error)
         reason = TOLD_TO_LEAVE if node.loop.asked else reason

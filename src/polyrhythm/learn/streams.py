@@ -2,7 +2,8 @@
 
 *Each worker takes its share: every n-th point of a stream, or every n-th batch of a sampler, where
 n is the number of workers with which the job began. A worker that joins later takes the same share
-as another worker. When the source ends, it begins again.*
+as another worker. When the source ends, it begins again. A source that can be read only once, such as a
+generator, has no points then, and ends the training loop of its worker.*
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +18,8 @@ from polyrhythm.learn.loading import Loading, loader_of
 
 
 def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tuple[int, Any]]:
-    """Yield batches without end, each with its number of points. `first` and `count`: this worker
-    takes every `count`-th point or batch, beginning with number `first`."""
+    """Yield batches, each with its number of points, until the source has no more. `first` and
+    `count`: this worker takes every `count`-th point or batch, beginning with number `first`."""
     own, dataset = loading.loader, loading.dataset
     sized = Sized(loading.collate_fn or default_collate)
     batched = own is None or own.batch_size is not None or own.batch_sampler is not None
@@ -36,16 +37,16 @@ def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tupl
     if batched:
         arguments["collate_fn"] = sized
     loader = loader_of(loading, seed, dataset, **arguments)
-    while True:
+    begun, empty = False, False
+    while not empty:
         empty = True
         for item in loader:
-            empty = False
+            begun, empty = True, False
             yield (item[0], item[1]) if batched else (leading(item), item)
-        if empty:
-            raise UsageError(
-                "the source of worker.batches has too few points: this worker's share contains no"
-                " batch"
-            )
+    if not begun:
+        raise UsageError(
+            "the source of worker.batches has too few points: this worker's share contains no batch"
+        )
 
 
 class Sized:

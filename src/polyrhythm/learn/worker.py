@@ -44,6 +44,7 @@ from polyrhythm.learn.visits import VisitedPasses, Visits
 from polyrhythm.learn.writers import AnyWriter
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import STREAM_ENDED
 
 Metric: TypeAlias = SupportsFloat
 """A value that is reported: a number, or a tensor with one element."""
@@ -375,7 +376,11 @@ class Worker:
         while not self.stopped:
             self._node.state.end_iteration()
             exchange.before_batch()
-            points, batch = next(found)
+            item = next(found, None)
+            if item is None:
+                self._node.loop.done = STREAM_ENDED
+                return
+            points, batch = item
             if incarnation != self.incarnation:
                 incarnation = self.incarnation
                 self._visits.drop()

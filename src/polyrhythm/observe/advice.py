@@ -21,7 +21,7 @@ from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import percent
 from polyrhythm.observe.worker import ObservedWorker, Totals
 from polyrhythm.wire.messages import JobSpec
-from polyrhythm.wire.messages.reasons import DONE
+from polyrhythm.wire.messages.reasons import DONE, STREAM_ENDED
 
 _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
@@ -116,7 +116,7 @@ def _waited_for(state: RunState) -> tuple[str, float] | None:
 def _remained(worker: ObservedWorker) -> bool:
     """Whether the worker is in the job, or was until the end. Advice about a worker that died or left
     would not help."""
-    return worker.left is None or worker.left.code == DONE.code
+    return worker.left is None or worker.left.code in (DONE.code, STREAM_ENDED.code)
 
 
 def _exchange(state: RunState) -> float:

@@ -138,6 +138,9 @@ SENTENCES = {
     " {versions:version} without new ones",
     # reasons why a worker left, or why a link or a server was lost
     "done": "it was done",
+    "stream-ended": "its stream has ended",
+    "never-attached": "its main(worker) returned without a call of worker.attach, so it has trained"
+    " nothing",
     "told-to-leave": "it was told to leave",
     "failed": "it failed: {detail}",
     "not-finite": "it failed: {detail}",
@@ -290,6 +293,7 @@ SENTENCES = {
     "no-steps": "the last {contributions:contribution} of all workers were left out, because the"
     " training loops made no step: call optimizer.step() in the loop",
     "job-failed": "{detail}",
+    "streams-ended": "the streams of the workers have ended",
     "deserted": "every worker left before the goal",
     "device-shared": "{workers} share {device}: there are more workers than devices",
     "cuda-not-forked": "the workers use cpu: a module that this Python imports at its start has"

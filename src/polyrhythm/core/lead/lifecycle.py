@@ -20,7 +20,7 @@ from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import reasons as messages
 from polyrhythm.wire.messages.operator import STOP
-from polyrhythm.wire.messages.reasons import Field
+from polyrhythm.wire.messages.reasons import STREAM_ENDED, Field
 
 
 class Lifecycle:
@@ -46,6 +46,8 @@ class Lifecycle:
         self._evaluator = parts.evaluator
         self.suspicion = Suspicion(parts.job.heartbeat_s)
         self._start_ns = round(parts.job.start_timeout_s * 1e9)
+        self._stream_ended = False
+        """Whether the member that has left last had a stream that has ended."""
 
     def accepts(self, worker: int, incarnation: int) -> bool:
         """Whether contributions of this worker count: it is a member, or it was removed and some
@@ -276,6 +278,7 @@ class Lifecycle:
         self._view.remove(member.worker)
         self.suspicion.forget(member.worker)
         self._broken.forget(member.worker)
+        self._stream_ended = reason.code == STREAM_ENDED.code
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
         self._steps.forget(*member.key)
@@ -321,6 +324,8 @@ class Lifecycle:
             self._ending.finish(self._stopping.reason, done, now_ns, failed=False)
         elif self._job.served:
             return
+        elif self._rounds.open and self._stream_ended:
+            self._ending.finish(Reason("streams-ended"), done, now_ns, failed=False)
         elif self._rounds.open and self._removals.deserted(now_ns):
             self._ending.finish(Reason("deserted"), done, now_ns, failed=True)
 

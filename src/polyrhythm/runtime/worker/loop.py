@@ -11,6 +11,7 @@ from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, Tol
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import NEVER_ATTACHED
 
 
 class UserLoop:
@@ -21,6 +22,8 @@ class UserLoop:
         """Whether the job has ended."""
         self.asked = False
         """Whether the worker was told to leave."""
+        self.done = NEVER_ATTACHED
+        """Why the worker leaves if its program ends without an error."""
         self.version = -1
         self.lease: m.Leased | None = None
         self.terms = fx.Resume(-1, stop=False)

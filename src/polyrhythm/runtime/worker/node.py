@@ -16,7 +16,7 @@ from polyrhythm.runtime.worker.host import ME, MachineHost
 from polyrhythm.tensors.device_model import flatten
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.reasons import Reason
+from polyrhythm.wire.messages.reasons import DONE, Reason
 
 
 class WorkerNode(MachineHost):
@@ -40,6 +40,7 @@ class WorkerNode(MachineHost):
         self.loop.resumed = False
         self._driver.post(ME, ev.Attaching(spec))
         self.loop.begin(lambda: self.loop.resumed)
+        self.loop.done = DONE
         self._book()
         return self._model
 

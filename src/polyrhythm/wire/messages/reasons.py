@@ -34,6 +34,10 @@ class Reason(msgspec.Struct, frozen=True, array_like=True):
 
 DONE = Reason("done")
 """A worker left because its program was done."""
+STREAM_ENDED = Reason("stream-ended")
+"""A worker left because the stream from which it took its points has ended."""
+NEVER_ATTACHED = Reason("never-attached")
+"""A worker left because its program was done, and had not attached a model."""
 TOLD_TO_LEAVE = Reason("told-to-leave")
 
 
