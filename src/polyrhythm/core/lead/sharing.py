@@ -147,9 +147,9 @@ class Sharing:
         elif points != self._plan.points:
             return unexpected("data-differs", member.name, points, self._plan.points)
         # a member may announce other values of its points later: the others are not there yet
-        differs = difference(self._data, message.data)
-        if not member.enrolled and differs is not None:
-            fields = {"name": member.name, "first": self._first, "differs": differs}
+        unlike = difference(self._data, message.data)
+        if not member.enrolled and unlike is not None:
+            fields = {"name": member.name, "first": self._first, "differs": unlike}
             return Reason("data-unlike", fields)
         if not self._data:
             self._data, self._first = message.data, member.name
