@@ -124,7 +124,7 @@ class _Sketch:
         return made(*digests, lines, sizes)
 
 
-def _update(digest: "hashlib._Hash", parts: Iterable[object]) -> None:
+def _update(digest: hashlib.blake2b, parts: Iterable[object]) -> None:
     for part in parts:
         data = part if isinstance(part, bytes) else repr(part).encode()
         digest.update(len(data).to_bytes(8, "little") + data)
