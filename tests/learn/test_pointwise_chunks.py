@@ -3,11 +3,12 @@ given up."""
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
-from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks
+from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks, LeasedChunk
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
@@ -128,6 +129,19 @@ def test_a_worker_that_joins_again_begins_with_an_empty_row(algorithm: Algorithm
 
 
 @both
+def test_a_worker_that_joins_again_forgets_what_it_was_about_to_give_up(
+    algorithm: Algorithm,
+) -> None:
+    """The second chunk was locked, because its points were to move."""
+    chunks = make(algorithm, FIRST, SECOND)
+    chunks.visit(1000, PARAMETER)
+    chunks.take(msgspec.structs.replace(lease(FIRST, number=2), copies=(1,)))
+    chunks.take(lease(FIRST, SECOND, number=3, incarnation=7))
+    chunks.visit(1000, PARAMETER)
+    assert collect(chunks) == [50.0, 0.0, 50.0, sum(range(50))]
+
+
+@both
 def test_no_point_is_visited_after_the_last_pass(algorithm: Algorithm) -> None:
     chunks = make(algorithm, ChunkLease(0, 0, 25, 3, 0))
     assert chunks.visit(10, PARAMETER) == (0, ())
@@ -211,6 +225,30 @@ def test_blocks_whose_points_have_voted_are_not_computed_again() -> None:
     visited, _ = chunks.visit(1000, PARAMETER, generation=2)
     assert (visited, algorithm.computed) == (25, 40)
     assert collect(chunks)[2] == 25.0, "the points that have voted advance with the others"
+
+
+def test_blocks_whose_points_have_voted_do_not_vote_again_at_another_worker() -> None:
+    algorithm = Voting()
+    points, memory = Batch(np.arange(25.0).reshape(-1, 1)), algorithm.memory(25)
+    begun = LeasedChunk(FIRST, points, memory, 10)
+    assert begun.visit(1000, algorithm, PARAMETER)[1][1] == 10.0
+    moved = LeasedChunk.of_state(ChunkLease(0, 0, 25, 1, 0), begun.state(), memory)
+    visited, change = moved.visit(1000, algorithm, PARAMETER, generation=2)
+    assert (visited, algorithm.computed) == (25, 40)
+    assert list(change) == [0.0, 0.0, 25.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_chunk_that_moves_within_a_pass_knows_what_each_block_has_added(seed: int) -> None:
+    """The blocks of an algorithm without memory are visited in a permuted order."""
+    algorithm, points = Total(), Batch(np.arange(40.0).reshape(-1, 1))
+    begun = LeasedChunk(ChunkLease(0, 0, 40, 0, 0), points, {}, 10, seed)
+    total = begun.visit(10, algorithm, PARAMETER)[1] + begun.visit(10, algorithm, PARAMETER)[1]
+    moved = LeasedChunk.of_state(ChunkLease(0, 0, 40, 0, 20), begun.state(), {}, seed)
+    for _ in range(2):
+        total += moved.visit(10, algorithm, PARAMETER)[1]
+    assert moved.passes == 1
+    assert list(total) == [40.0, 0.0, 40.0, sum(range(40))]
 
 
 @both

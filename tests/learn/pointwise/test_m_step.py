@@ -9,7 +9,7 @@ from polyrhythm.learn.pointwise.chunks import COUNTS
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Array
-from polyrhythm.learn.pointwise.m_step import CONVERGED, MStep
+from polyrhythm.learn.pointwise.m_step import CONVERGED, HALTED, MStep
 
 POINTS = 50
 
@@ -72,6 +72,20 @@ def test_a_centre_without_points_moves_only_if_every_point_is_in_the_sum() -> No
     step.version_came(2, anew=False, final=False)
     mean, other = step.parameter["centers"]
     assert np.allclose(mean, x.mean(0)) and 0 < np.linalg.norm(other - mean) < 1
+
+
+def test_votes_to_halt_end_the_job_only_if_every_point_has_voted() -> None:
+    algorithm = KMeansAlgorithm(4)
+    first, found = visited(algorithm)
+    step = MStep(algorithm, first, POINTS, 0)
+    row = step.tensors[0].numpy()
+    ends = []
+    for version, voted in enumerate((POINTS - 10, POINTS)):
+        # all points that were visited so far have voted
+        row[0], row[1], row[COUNTS:] = voted, voted, found
+        step.version_came(version, anew=False, final=False)
+        ends.append(step.terminated)
+    assert ends == ["", HALTED]
 
 
 @pytest.mark.parametrize("rounds", [True, False])
