@@ -108,6 +108,25 @@ def test_what_is_left_out_is_named_and_counted() -> None:
     assert f"{count} left out (not finite)" in text
 
 
+def test_the_loss_of_what_is_left_out_is_not_reported() -> None:
+    """The loss and the gradients of the second step are finite. A buffer is not."""
+
+    def main(worker: Worker) -> None:
+        model = Norm()
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for step in range(1, 4):
+            model(torch.randn(4, 3)).sum().backward()
+            spoils = worker.name == "worker-1" and step == 2
+            if spoils:
+                model.norm.running_mean[0] = float("inf")
+            optimizer.step(objective=1000.0 if spoils else 1.0, points=4)
+
+    run = run_inline(job_of("bsp", "gradient", {"rounds": 3, "epochs": None}), main, timeout_s=60)
+    assert [line["what"] for line in run.journal].count("skipped") == 1
+    last = [line for line in run.journal if line["what"] == "rounds"][-1]
+    assert (last["round"], last["objective"]) == (3, 1.0)
+
+
 def test_a_job_ends_if_all_its_contributions_are_left_out() -> None:
     job = job_of("bsp", "gradient", {"rounds": 1_000_000, "epochs": None})
 

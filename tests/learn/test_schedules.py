@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as ls
 
+from polyrhythm.core.worker.job_steps import JobSteps
 from polyrhythm.engines.inline import run_inline
+from polyrhythm.learn.schedules import Schedules
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.wire.messages import JobSpec
@@ -118,6 +120,31 @@ def test_every_scheduler_has_the_rate_of_its_number_of_steps(name: str, sync: st
         for rate in rates:
             position = wanted.index(rate, position)
         assert rates[-1] in wanted[STEPS - 3 :]
+
+
+@pytest.mark.parametrize("name", ["sequence", "chain"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # ConstantLR in a chain
+def test_schedulers_inside_of_another_one_follow_it_and_not_the_job(name: str) -> None:
+    """The job makes three steps in the time in which this worker makes one."""
+
+    class Fast:
+        catches_up = 0
+        steps = JobSteps(0.0, estimates=False)
+
+        def count_steps(self) -> JobSteps:
+            return self.steps
+
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    schedules, job = Schedules(optimizer), Fast()
+    schedules.begin(job, print)
+    scheduler, rates = SCHEDULERS[name](optimizer), []
+    for step in range(1, 7):
+        job.steps.step(1.0)
+        job.steps.tell(3.0 * step)
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == plainly(SCHEDULERS[name], 18)[3::3]
 
 
 def test_a_scheduler_of_the_users_own_optimizer_follows_the_job_too() -> None:
