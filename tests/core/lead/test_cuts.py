@@ -218,6 +218,18 @@ def test_a_cut_that_waits_too_long_for_a_worker_is_given_up() -> None:
     assert len(sent(effects, m.Proceed)) == 2
 
 
+def test_a_late_answer_to_a_cut_that_was_given_up_does_not_count_for_the_next_one() -> None:
+    lead = stage("5s", sync="asp")
+    lead.tick(5.1)
+    assert notes(lead.tick(10.1), "checkpoint-failed")
+    lead.tick(5.1)
+    for worker in (0, 1):
+        assert not sent(lead.tell(m.Withheld(**lead.who(worker), number=1)), m.Cut)
+    lead.tell(m.Withheld(**lead.who(0), number=2))
+    effects = lead.tell(m.Withheld(**lead.who(1), number=2))
+    assert {cut.number for cut in sent(effects, m.Cut)} == {2}
+
+
 @pytest.mark.parametrize("first", ["looks", "reads"])
 def test_the_time_of_a_pause_does_not_count_for_a_cut_that_waits(first: str) -> None:
     """`first`: what the lead does first after the pause: look at the clock, or read a message."""

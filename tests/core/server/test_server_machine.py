@@ -345,6 +345,22 @@ def test_a_fold_that_a_slice_has_not_made_acknowledges_nothing() -> None:
     assert acknowledged(seat.tell(ev.FoldDone(1, 1.0))) == [(0, 1)]
 
 
+def test_a_replica_gets_the_state_of_slices_when_the_fold_that_writes_to_them_is_done() -> None:
+    server = ServerMachine(0, m.JobSpec(job="j", servers=2, replicas=1))
+    servers = tuple(m.ServerSpec(number, m.Address("", 0, "", ""), 1) for number in range(2))
+    routes = (m.Route(0, (1,)),)
+    for event in (
+        m.Place(term=1, routing=1, spec=spec((200,)), routes=routes, servers=servers),
+        ev.Linked(1, 1),
+        m.Fold(term=1, round=0, members=(ANNA, BERT)),
+        m.Fold(term=1, round=1, members=(ANNA, BERT)),
+    ):
+        effects = server.handle(event, 1)
+    assert of(effects, fx.StartFold)
+    assert not server.handle(m.Fetch(server=1, routing=1), 1)
+    assert [send.to for send in of(server.handle(ev.FoldDone(1, 1.0), 1), fx.SendState)] == [1]
+
+
 def test_a_fold_under_way_does_not_acknowledge_a_later_incarnation() -> None:
     """The worker bert joins again while the fold waits for a replica. Its sequence numbers begin
     anew."""

@@ -28,6 +28,14 @@ def test_a_contribution_is_kept_until_every_server_has_acknowledged_it() -> None
     assert not contributing.full() and contributing.acknowledged == 1
 
 
+def test_one_acknowledgement_covers_all_contributions_before_it() -> None:
+    contributing, landing = Pushes(WorkerOutbox()), Assembly(ROUTES[:1])
+    contribute(contributing, landing)
+    contribute(contributing, landing)
+    assert contributing.acknowledge(0, 2, 0)
+    assert not contributing.outstanding.sent and contributing.acknowledged == 2
+
+
 def test_an_acknowledgement_of_a_later_routing_epoch_is_kept_for_that_epoch() -> None:
     contributing, landing = Pushes(WorkerOutbox()), Assembly(ROUTES)
     contribute(contributing, landing)
