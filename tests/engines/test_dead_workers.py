@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,30 @@ def test_a_worker_whose_death_ends_the_job_is_named(tmp_path: Path, die: str, ho
     assert outcome.ended == "every worker left before the goal"
     assert outcome.failed == f"{outcome.ended}: worker-0 failed: {how}"
     assert outcome.worker_failures == {"worker-0": how}
+
+
+def test_a_worker_that_was_started_again_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 0
+    clock = SimpleNamespace(monotonic_ns=lambda: now_ns, monotonic=lambda: now_ns / 1e9)
+    monkeypatch.setattr("polyrhythm.engines.respawning.time", clock)
+    job = JobSpec(job="j", name="digits", respawn=True)
+    server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
+    worker = ChildRequest(role="worker", number=0, name="worker-0", job=job)
+    local_job = LocalJob([server, worker], EngineWatch(say=lambda line: None))
+    started: list[ChildRequest] = []
+    local_job._respawning._start = started.append
+    with socket.socket() as control:
+        local_job._exited(Child(worker, 1, control, status=-signal.SIGKILL))
+        assert local_job._run.worker_failures == {"worker-0": "killed by SIGKILL"}
+        local_job._respawning.start_due()
+        assert not started, "it is started again after a delay"
+        now_ns = 60 * 10**9
+        local_job._respawning.start_due()
+    assert started == [worker]
+    assert local_job._run.respawned == {"worker-0": 1}
+    assert not local_job._run.worker_failures
 
 
 @pytest.mark.parametrize(
