@@ -126,4 +126,12 @@ CHECKPOINTS: tuple[Mutant, ...] = (
         "tests/runtime/server/test_kept_states.py"
         "::test_a_state_that_was_not_asked_for_takes_no_memory",
     ),
+    mutant(
+        "late-answer-counts-for-the-next-cut",
+        "A cut is taken while a worker that has not withheld yet may still contribute.",
+        "core:Cuts.withheld",
+        "cut is not None and cut.number == message.number and key in cut.told",
+        "cut is not None and key in cut.told",
+        _CUTS + "::test_a_late_answer_to_a_cut_that_was_given_up_does_not_count_for_the_next_one",
+    ),
 )

@@ -220,4 +220,22 @@ CORE: tuple[Mutant, ...] = (
         "tests/core/lead/test_time_limit.py"
         "::test_an_open_round_is_broken_off_without_the_worker_that_hangs",
     ),
+    mutant(
+        "acknowledgement-skips-a-contribution",
+        "An acknowledgement of two contributions covers only the first: the worker waits for ever.",
+        "core:Outstanding.acknowledge",
+        "self.sent[:] if len(self.sent) > 1 else self.sent",
+        "self.sent",
+        "tests/core/worker/test_pushes.py"
+        "::test_one_acknowledgement_covers_all_contributions_before_it",
+    ),
+    mutant(
+        "last-row-of-a-server-is-forgotten",
+        "A contribution stays incomplete if servers named it only when they followed new routes.",
+        "core:Contributions._begin",
+        "last.get(key[:2], 0) >= key[2]",
+        "last.get(key[:2], 0) > key[2]",
+        "tests/core/lead/test_during_folds.py"
+        "::test_a_trailer_may_come_after_the_servers_have_said_what_they_contain",
+    ),
 )

@@ -417,4 +417,31 @@ STATISTICS: tuple[Mutant, ...] = (
         "tests/core/worker/test_positions.py"
         "::test_a_worker_that_knows_the_points_continues_where_it_has_been",
     ),
+    mutant(
+        "moved-blocks-are-in-order",
+        "A chunk moves within a pass. What one block has added counts for another one.",
+        "learn:LeasedChunk.of_state",
+        'zip(state["at"].tolist(), state["last"], strict=True)',
+        'enumerate(state["last"])',
+        "tests/learn/test_pointwise_chunks.py"
+        "::test_a_chunk_that_moves_within_a_pass_knows_what_each_block_has_added",
+    ),
+    mutant(
+        "locked-chunk-outlives-its-incarnation",
+        "A worker that joins again takes a chunk that was to move as one that is in its new row.",
+        "learn:Chunks.take",
+        "self._chunks.clear()\nself._locked.clear()",
+        "self._chunks.clear()",
+        "tests/learn/test_pointwise_chunks.py"
+        "::test_a_worker_that_joins_again_forgets_what_it_was_about_to_give_up",
+    ),
+    mutant(
+        "votes-of-visited-points-are-enough",
+        "A job ends when all points visited so far have voted to halt, though others are left.",
+        "learn:MStep.version_came",
+        "row[1] >= self._points",
+        "row[1] >= counted",
+        "tests/learn/pointwise/test_m_step.py"
+        "::test_votes_to_halt_end_the_job_only_if_every_point_has_voted",
+    ),
 )
