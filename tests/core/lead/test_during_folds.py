@@ -130,18 +130,21 @@ def test_a_fold_does_not_wait_for_what_a_dead_worker_was_to_send_again() -> None
     assert sent(stage.closed("w0"), m.Fold)
 
 
-def test_a_trailer_may_come_after_the_servers_have_said_what_they_contain() -> None:
-    """A server dies. The others say what they have when they follow the new routes. They do not
-    report these contributions again."""
-    stage = Stage(workers=2, servers=3, replicas=1, sync="asp").begin()
+def test_a_server_may_name_a_contribution_before_anything_else_is_heard_of_it() -> None:
+    """Server 0 lacked only slices that it has given up. It says that it has the contribution of
+    worker-1 when it follows the new routes, and does not report it again."""
+    stage = Stage(workers=2, servers=3, replicas=1).begin()
     stage.closed("s1")
     row = m.Row(1, stage.incarnations[1], 1)
-    for server in (0, 2):
-        stage.tell(m.Placed(server=server, routing=stage.routing, rows=(row,)))
-    stage.tell(m.Trailer(**stage.who(1), sequence=1, weight=2.0))
-    assert stage.lead._contributions.done(*stage.who(1).values()) == 1
-    stage.tell(m.Trailer(**stage.who(1), sequence=2, weight=2.0))
-    assert stage.lead._contributions.incomplete(*stage.who(1).values()), "no server has this one"
+    for server, rows in ((0, (row,)), (2, ())):
+        stage.tell(m.Placed(server=server, routing=stage.routing, rows=rows))
+    for worker, servers in ((1, (2,)), (0, (0, 2))):
+        stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
+        for server in servers:
+            where = {"server": server, "routing": stage.routing, "round": 1}
+            effects = stage.tell(m.Arrived(**where, **stage.who(worker), sequence=1))
+        assert stage.lead._contributions.done(*stage.who(worker).values()) == 1
+    assert sent(effects, m.Fold)
 
 
 def test_a_job_that_has_reached_its_goal_does_not_break_off_a_round() -> None:
