@@ -2,7 +2,6 @@
 
 import math
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -62,9 +61,7 @@ def plainly(make: Make, steps: int) -> list[float]:
 
 def run(main: Callable[[Worker], None], **job: Any) -> None:
     spec = JobSpec(**{"job": "j", "workers": WORKERS, "epochs": PASSES, **job})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # ConstantLR in a chain
-        done = run_inline(spec, main, options=NodeOptions(check=True), timeout_s=60)
+    done = run_inline(spec, main, options=NodeOptions(check=True), timeout_s=60)
     assert done.outcome is not None and not done.outcome.failed
 
 
@@ -148,6 +145,7 @@ def test_schedulers_inside_of_another_one_follow_it_and_not_the_job(name: str) -
 
 
 def test_a_scheduler_of_the_users_own_optimizer_follows_the_job_too() -> None:
+    """Nor does torch warn that the scheduler came before the optimizer's step: warnings are errors."""
     ends: list[int] = []
 
     def main(worker: Worker) -> None:

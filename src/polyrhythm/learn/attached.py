@@ -96,6 +96,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         if closure is not None and not self._steps.steps_locally:
             self._result = self._evaluate()
         self._steps.step(self, objective, points)
+        # torch's schedulers of the user's optimizer read this, and warn if they come before its step
+        self.inner._opt_called = True  # type: ignore[attr-defined]
         if closure is not None and not self._evaluated:
             # the job has ended, and no step was made; the user's code may still read the loss
             self._result = self._evaluate()
