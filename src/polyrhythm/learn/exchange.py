@@ -68,7 +68,8 @@ class Exchange:
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
         estimates = not (self.traits.rounds and self._kind.steps_on_servers)
-        self.job_steps = JobSteps(node.loop.progress.steps, estimates=estimates)
+        told, resumed = node.loop.progress.steps, bool(job.resume)
+        self.job_steps = JobSteps(told, estimates=estimates, resumed=resumed)
         self._incarnation = node.incarnation
         if not self._several:
             models[0].schedules.begin(self, say)

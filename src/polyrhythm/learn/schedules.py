@@ -86,8 +86,8 @@ class Schedules:
     @property
     def unknown(self) -> bool:
         """Whether the learning rate is not known yet: this worker has begun when the job had made
-        steps already, and its schedulers are still at the beginning of their schedules, because its
-        loop has not called them, or not often enough."""
+        steps already, and its schedulers lack these steps, because its loop has not called them, or
+        not often enough."""
         if self._job is None or not self._made:
             return False
         job = self._job.count_steps()
@@ -95,7 +95,8 @@ class Schedules:
             return False
         if self._called:
             return any(schedule.waits(job) for schedule in self._called.values())
-        return job.own <= 1 and max(_position(each) or 0 for each in self._made) == 0
+        restored = job.resumed and any(_position(each) for each in self._made)
+        return job.own <= 1 and not restored
 
     def finish(self) -> None:
         """The job has ended: schedulers that follow it make their last steps, so that they end at the

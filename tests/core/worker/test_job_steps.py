@@ -8,8 +8,8 @@ from polyrhythm.core.worker.job_steps import JobSteps, ScheduleCalls
 class Loop:
     """A training loop that calls one scheduler. `joined`: the steps of the job when it begins."""
 
-    def __init__(self, joined: float = 0.0, position: int = 0) -> None:
-        self.job = JobSteps(joined)
+    def __init__(self, joined: float = 0.0, position: int = 0, *, resumed: bool = False) -> None:
+        self.job = JobSteps(joined, resumed=resumed)
         self.schedule = ScheduleCalls()
         self.position = position
 
@@ -93,9 +93,24 @@ def test_a_worker_that_joins_again_catches_up() -> None:
 
 
 def test_a_scheduler_from_a_checkpoint_goes_on_where_it_was() -> None:
-    loop = Loop(joined=64.0, position=64)
+    loop = Loop(joined=64.0, position=64, resumed=True)
     loop.step(told=65.0)
     assert loop.call() == 1
+
+
+def test_a_scheduler_from_a_checkpoint_that_had_made_steps_before_the_job_goes_on_too() -> None:
+    """It had made 100 steps before the job, and 64 in it."""
+    loop = Loop(joined=64.0, position=164, resumed=True)
+    loop.step(told=65.0)
+    assert loop.call() == 1
+
+
+def test_a_late_worker_whose_scheduler_had_made_steps_before_the_job_catches_up() -> None:
+    """The schedulers of the first workers began at step 100 too, so they are at step 164 now."""
+    loop = Loop(joined=64.0, position=100)
+    loop.step(told=65.0)
+    loop.call()
+    assert loop.position == 165
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

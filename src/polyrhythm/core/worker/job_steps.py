@@ -19,13 +19,15 @@ class JobSteps:
     """How many steps the job has made, as one worker knows it: what the lead has told it last, and an
     estimate of the steps since then."""
 
-    __slots__ = ("_estimates", "_growth", "_most", "_since", "_told", "joined", "own")
+    __slots__ = ("_estimates", "_growth", "_most", "_since", "_told", "joined", "own", "resumed")
 
-    def __init__(self, told: float, *, estimates: bool = True) -> None:
+    def __init__(self, told: float, *, estimates: bool = True, resumed: bool = False) -> None:
         """`told`: the steps that the job had made when this worker began. `estimates`: whether its
         steps count before the lead tells its count. If the servers make one step per round, the lead
-        tells its count before every step."""
+        tells its count before every step. `resumed`: whether the job continues from a checkpoint,
+        which may have the position of schedulers."""
         self.joined = told
+        self.resumed = resumed
         self.own = 0
         """How many steps the worker's loop has made."""
         self._told = told
@@ -95,9 +97,9 @@ class ScheduleCalls:
         called, self._called = self._called, job.own
         if called is None:
             soon = job.own <= 1
-            # A scheduler that has made steps before the job began goes on from there. In a job that has
-            # made steps itself, a scheduler from its checkpoint has the position of the job.
-            before = position if job.joined < 1 else 0
+            # A scheduler that has made steps before the job goes on from there, on all workers. The
+            # position from a checkpoint contains the steps of the job.
+            before = max(0.0, position - job.joined) if job.resumed else position
             self._ahead = before + 1.0 - (job.own if soon else job.now - job.joined)
         else:
             soon = job.own == called + 1
