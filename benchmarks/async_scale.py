@@ -134,11 +134,10 @@ class Ratings(nn.Module):
         return rated
 
 
-def _ratings(users: int, films: int, *, sparse: bool) -> Job:
+def _ratings(users: int, films: int, *, sparse: bool, count: int = 8_000, passes: int = 8) -> Job:
     """Ratings are high if the tastes of the user fit the film. With few users and films a row is in
     the batches of all workers, with many in the batch of one."""
     generator = torch.Generator().manual_seed(0)
-    count = 8_000
     tastes = torch.randn(users, 3, generator=generator)
     traits = torch.randn(films, 3, generator=generator)
     who = torch.randint(users, (count,), generator=generator)
@@ -157,7 +156,8 @@ def _ratings(users: int, films: int, *, sparse: bool) -> Job:
         return tuple(each[some] for each in points)
 
     build = functools.partial(Ratings, users, films, 4, sparse=sparse)
-    return Job(part(slice(6400)), part(slice(6400, None)), build, loss, score, 32, 8)
+    train = count * 4 // 5
+    return Job(part(slice(train)), part(slice(train, None)), build, loss, score, 32, passes)
 
 
 def _topics() -> Job:
@@ -183,6 +183,9 @@ JOBS: dict[str, Callable[[], Job]] = {
     "ratings": functools.partial(_ratings, 150, 100, sparse=False),
     "frequent rows": functools.partial(_ratings, 40, 30, sparse=True),
     "rare rows": functools.partial(_ratings, 500, 300, sparse=True),
+    "rare rows, long": functools.partial(
+        _ratings, 2_000, 1_200, sparse=True, count=64_000, passes=6
+    ),
     "topics": _topics,
 }
 RATES: dict[str, dict[str, float]] = {
@@ -191,6 +194,7 @@ RATES: dict[str, dict[str, float]] = {
     "ratings": {"SGD": 0.15, "Adam": 0.01, "AdamW": 0.01, "Adagrad": 0.15},
     "frequent rows": {"SparseAdam": 0.01},
     "rare rows": {"SparseAdam": 0.02, "Adagrad": 0.3},
+    "rare rows, long": {"SparseAdam": 0.03},
     "topics": {"SparseAdam": 0.03},
 }
 """Per job and optimizer: a learning rate that suits plain torch with the batch of four workers."""

@@ -55,6 +55,7 @@ EXAMPLES = {
         Example("gan.py", "distance", 0.05, lower=True),
         Example("lbfgs.py", "accuracy", 0.03, flags=("--kind", "local")),
         Example("sparse_embeddings.py", "explained", 0.05),
+        Example("contrastive.py", "accuracy", 0.05),
         Example("notebook.ipynb", "accuracy", 0.03),
     )
 }

@@ -25,6 +25,7 @@ class PlainWorker:
     """The part of `polyrhythm.Worker` that ordinary scripts use."""
 
     name = "plain"
+    rank = 0
     stopped = False
     device = torch.device("cpu")
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from benchmarks.examples.catalogue import EXAMPLES, FOLDER
 from tests.cluster.notebooks import jupyter_environment
@@ -77,6 +78,22 @@ def test_a_script_learns(
         assert sum(line["points"] for line in command.journal("rounds")) == passes * points
         reports = [line["metrics"][example.measure] for line in command.journal("reported")]
         assert example.deficit(reports[-1], floor) < 0
+
+
+@pytest.mark.cluster
+def test_the_keys_of_the_contrastive_example_keep_their_length(tmp_path: Path) -> None:
+    """On every worker, and in the saved model. The pixels themselves give an accuracy of 0.85."""
+    flags = ["--workers", 2, "--servers", 1, "--sync", "asp"]
+    with Command(EXAMPLES["contrastive"].path, *flags, cwd=tmp_path, trace=False) as command:
+        assert command.wait(120) == 0, command.stderr()
+        reports = [line["metrics"] for line in command.journal("reported")]
+    assert len(reports) == 2
+    for report in reports:
+        assert report["shortest_key"] == pytest.approx(1) == report["longest_key"]
+        assert report["accuracy"] > 0.89
+    (file,) = (tmp_path / "runs").glob("*/model.safetensors")
+    lengths = load_file(file)["queue"].norm(dim=1)
+    assert lengths.min().item() == pytest.approx(1) == lengths.max().item()
 
 
 @pytest.mark.cluster
