@@ -13,14 +13,16 @@ optimizer:*
   P squared times as much to this sum as the one mean of bsp. So each of the P steps is already
   smaller by the factor P, and keeps the whole rate.
 
-docs/decisions/076 has the derivation, docs/staleness.md the measurements. SparseAdam has 1/sqrt(P) as
-Adam has: of 1/P, 1/sqrt(P) and 1 this was nearest to a round in eight of nine measurements.
+- SparseAdam changes the rows that a contribution contains. A rare row is in the contribution of one
+  member only, and its step does not depend on the divisor of its gradient. It keeps the whole rate.
+
+docs/decisions/076 has the derivation, docs/staleness.md the measurements.
 """
 
 ASYNC_SCALES = ("auto", "members", "root", "none")
 """The values of `--async-scale`."""
 _POWERS = {"members": 1.0, "root": 0.5, "none": 0.0}
-_BY_OPTIMIZER = {"SGD": "members", "ASGD": "members", "Adagrad": "none"}
+_BY_OPTIMIZER = {"SGD": "members", "ASGD": "members", "Adagrad": "none", "SparseAdam": "none"}
 _ADAPTIVE = "root"
 
 
