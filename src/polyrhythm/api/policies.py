@@ -95,7 +95,8 @@ AsyncScale = Annotated[
     str,
     typer.Option(
         help="asp and ssp: how the learning rate of each contribution is scaled: members (1/members),"
-        " root (1/sqrt(members)), none, or auto: members for SGD, none for Adagrad, root for Adam"
+        " root (1/sqrt(members)), none, or auto: members for SGD, none for Adagrad and"
+        " SparseAdam, root for Adam"
         " and the other adaptive optimizers."
     ),
 ]
