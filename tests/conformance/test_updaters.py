@@ -10,9 +10,10 @@ import torch
 
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.buffers import Buffers
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import ELEMENTWISE, can_fuse
 from polyrhythm.tensors.updater import Updater
-from polyrhythm.tensors.updaters import Addition, Held, Mean, Optimizer
+from polyrhythm.tensors.updaters import Addition, Mean, Optimizer
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 LENGTHS = (7, 64, 3)

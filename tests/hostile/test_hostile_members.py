@@ -19,7 +19,9 @@ from tests.hostile.nodes import Site
 sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead import admission, counting, machine
+from polyrhythm.core.lead import machine
+from polyrhythm.core.lead.members import joining as admission
+from polyrhythm.core.lead.rounds import counting
 from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
 from polyrhythm.engines.inline import Hub, run_inline
 from polyrhythm.errors import LinkError, UsageError

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch.utils.data import TensorDataset
 
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.learn.loading import loading_of
 from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.points import Points

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.learn.points import Points
 from polyrhythm.wire.messages import ChunkLease, Leased
 

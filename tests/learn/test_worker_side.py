@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from polyrhythm import Worker
-from polyrhythm.core.lead.accounting import Accounting
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.points import Points

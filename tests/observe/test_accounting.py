@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.lead.accounting import Accounting
+from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, summarise, summary_text
 from polyrhythm.observe.worker import Totals

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.contributions import Complete
-from polyrhythm.core.lead.counting import Counting
+from polyrhythm.core.lead.rounds.contributions import Complete
+from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.sync.barrier.prediction import (
     Prediction,
     overall_usage,

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.learn.points import Points
 from tests.papers.simulated import Simulated

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.batches import least_of, steps_of, too_few, wanted
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.points import Points
 from polyrhythm.sim.model.points import SimPoints

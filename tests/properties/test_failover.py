@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.events import Computed
-from polyrhythm.core.lead.routing import RoutingTable
+from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.server.replication import Replication
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.wire import messages as m

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
-from polyrhythm.core.lead.chunks import Holder
-from polyrhythm.core.lead.contributions import Contributions
-from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.modes import OnArrivalMode

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.routing import RoutingTable
+from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict

@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from polyrhythm.core.lead.chunks import Holder
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
 groups = st.sets(st.integers(0, 6), max_size=5).map(lambda found: [(w, 1) for w in sorted(found)])

@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.contributions import Complete, Contributions
-from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.machine import LeadMachine
-from polyrhythm.core.lead.members import Member
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.rounds.contributions import Complete, Contributions
+from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.core.worker.training import Training

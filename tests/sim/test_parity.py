@@ -18,8 +18,8 @@ import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.names import worker_number
 from polyrhythm.core.sync.policy import split_sync
 from polyrhythm.core.sync.registry import POLICIES, traits_of

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from polyrhythm.core.lead.chunks import Gift, Holder
-from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.members import View
-from polyrhythm.core.lead.private import PrivatePlan
-from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.data.chunks import Gift, Holder
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.data.private import PrivatePlan
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.members.view import View
 from polyrhythm.sim.model.statistics import ChunkMemory, SimMemory
 from polyrhythm.wire.messages import ChunkProgress, Trailer
 from tests.sim.ledger import scenario, storm

@@ -4,8 +4,8 @@ slow for the whole job or for some seconds."""
 
 import pytest
 
-from polyrhythm.core.lead.members import View
-from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.members.view import View
 from tests.sim.staged_run import Run
 
 SECONDS, SETTLED_S = 20, 5

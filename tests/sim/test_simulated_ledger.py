@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.lead.contributions import Complete, Contributions
+from polyrhythm.core.lead.rounds.contributions import Complete, Contributions
 from polyrhythm.core.server.leases import SliceVersions, Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.errors import InvariantBroken, JobFailed

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.m_steps import MANY_MISSING, MStepHold, SummedPoints
+from polyrhythm.core.lead.rounds.modes import MANY_MISSING, MStepHold, SummedPoints
 from polyrhythm.core.machine import Reason
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.server.rows_store import SimRowsSliceStore

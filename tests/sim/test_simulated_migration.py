@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from polyrhythm.core.lead.chunks import Holder
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.observe.summary import summarise
 from polyrhythm.sim.clock import Clock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.lead.routing import RoutingTable
+from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken, JobFailed
 from polyrhythm.observe.history import history_of
 from polyrhythm.sim.scenario import read_scenario

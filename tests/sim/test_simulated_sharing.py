@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.chunks import Holder
-from polyrhythm.core.lead.private import PrivatePlan
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.private import PrivatePlan
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.simulation import Simulation
 from polyrhythm.sim.worker.deliveries import SimDeliveries

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import Slice
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kernels import kernel_of
-from polyrhythm.tensors.updaters import Held, Optimizer
+from polyrhythm.tensors.updaters import Optimizer
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 _VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -8,8 +8,9 @@ import torch
 
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.core.server.stepping import Stepping
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import can_fuse
-from polyrhythm.tensors.updaters import Held, Optimizer
+from polyrhythm.tensors.updaters import Optimizer
 from polyrhythm.wire.messages import JobSpec, OptimizerSpec, SliceStep
 
 LENGTH, RATE, WEIGHT = 33, 0.05, 8.0

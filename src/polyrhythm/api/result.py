@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.core.lead.progress.progress import STOPPED
 from polyrhythm.core.model_files import choose, file_of, models_of
 from polyrhythm.errors import StoreError
 from polyrhythm.observe.advice import advise

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
+from polyrhythm.core.addresses import is_loopback
 from polyrhythm.errors import RunDeleted, RunError, UsageError
-from polyrhythm.io.addresses import ANY_HOST, is_loopback
+from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.jobindex import ListedJob
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running

@@ -4,8 +4,9 @@ import socket
 import struct
 from collections.abc import Sequence
 
+from polyrhythm.core.addresses import is_loopback
 from polyrhythm.errors import LinkError
-from polyrhythm.io.addresses import ANY_HOST, is_loopback
+from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
 from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.io.link import Payload, Sendable

@@ -24,7 +24,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from polyrhythm.core.lead.chunk_edges import announced
+from polyrhythm.core.lead.data.chunks import announced
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.row_groups import RowGroups
 from polyrhythm.learn.points import Indices, Order, Ranks

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyrhythm.core.lead.learning import Finding
+from polyrhythm.core.lead.progress.learning import Finding
 from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds, Pushed
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.metrics import RunMetrics

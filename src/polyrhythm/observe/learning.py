@@ -8,7 +8,7 @@ speed.
 from typing import Any
 
 from polyrhythm.core.kinds import keeps_rows, steps_on_workers
-from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
+from polyrhythm.core.lead.progress.learning import FAULTS, Finding, LearningState
 from polyrhythm.core.outer import OFF, outer_rate
 from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.core.lead.progress.progress import STOPPED
 from polyrhythm.core.model_files import RUNS_FOLDER
 from polyrhythm.errors import RunDeleted, RunError
 from polyrhythm.io.jobindex import JobIndex

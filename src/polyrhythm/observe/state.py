@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from polyrhythm.core.lead.learning import Finding, LearningState
+from polyrhythm.core.lead.progress.learning import Finding, LearningState
 from polyrhythm.observe.facts import RunFacts
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.parts import Ended, Point, ServerLoss, WaitingState

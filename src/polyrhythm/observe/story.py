@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from polyrhythm.core.lead.learning import LearningState
+from polyrhythm.core.lead.progress.learning import LearningState
 from polyrhythm.observe import moves
 from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words

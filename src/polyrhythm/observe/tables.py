@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polyrhythm.core.devices import CPU
-from polyrhythm.core.lead.learning import LearningState
+from polyrhythm.core.lead.progress.learning import LearningState
 from polyrhythm.core.outer import OFF
 from polyrhythm.core.push_form import EXACT
 from polyrhythm.core.text import shown

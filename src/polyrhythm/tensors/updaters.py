@@ -15,7 +15,7 @@ import torch
 from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.buffers import Parts as PartNumbers
 from polyrhythm.tensors.copying import copy_all
-from polyrhythm.tensors.held import Held as Held
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.held import State as State
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for

@@ -1,6 +1,6 @@
 """The accounting writes one journal line for many routine rounds."""
 
-from polyrhythm.core.lead.accounting import Accounting
+from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.wire.messages import Trailer
 
 SECOND_NS = 10**9

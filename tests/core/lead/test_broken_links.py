@@ -3,7 +3,7 @@
 import pytest
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.lead.broken_links import judge
+from polyrhythm.core.lead.servers.broken_links import judge
 from polyrhythm.core.liveness import judged_link_s, silent_link_s
 from polyrhythm.wire import messages as m
 from tests.core.stage import Stage, of, sent

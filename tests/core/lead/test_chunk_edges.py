@@ -5,8 +5,8 @@ from itertools import groupby, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.lead.chunk_edges import MOST_GROUPS, announced, chunk_edges, dealt
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.chunks import MOST_GROUPS, announced, chunk_edges, dealt
+from polyrhythm.core.lead.data.plan import DataPlan
 
 edges = st.lists(st.integers(-5, 1_100), max_size=60)
 

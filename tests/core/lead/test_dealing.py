@@ -4,8 +4,8 @@ from itertools import permutations
 
 import pytest
 
-from polyrhythm.core.lead.members import View
-from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.members.view import View
 from polyrhythm.wire.messages import Enrol, Leased
 
 NAMES = ("worker-2", "worker-10", "worker-1")

@@ -4,7 +4,7 @@ import operator
 
 import pytest
 
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.wire.messages import ChunkProgress
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from polyrhythm.core.lead.progress import Goals
+from polyrhythm.core.lead.progress.progress import Goals
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import JobSpec, Target
 

@@ -1,6 +1,6 @@
 """Which workers have as many contributions in flight as their window permits, and since when."""
 
-from polyrhythm.core.lead.contributions import InFlight
+from polyrhythm.core.lead.rounds.contributions import InFlight
 
 
 def test_a_window_is_full_when_its_last_place_is_used() -> None:

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from polyrhythm.core.lead.learning import FAULTS, Learning, LearningState
-from polyrhythm.core.lead.passes import RunningMean
+from polyrhythm.core.lead.progress.learning import FAULTS, Learning, LearningState, RunningMean
 
 FALLING, SETTLED, STALLED = LearningState.FALLING, LearningState.SETTLED, LearningState.STALLED
 RISING, NOT_FINITE = LearningState.RISING, LearningState.NOT_FINITE

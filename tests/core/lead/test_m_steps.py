@@ -2,9 +2,9 @@
 
 import pytest
 
-from polyrhythm.core.lead.chunks import missing_points
-from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.m_steps import MStepHold, SummedPoints
+from polyrhythm.core.lead.data.chunks import missing_points
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.rounds.modes import MStepHold, SummedPoints
 from polyrhythm.wire.messages import ChunkProgress
 
 A, B, C = (0, 1), (1, 2), (2, 3)

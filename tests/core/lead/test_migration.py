@@ -3,11 +3,10 @@ event that completes a move, and inactive copies."""
 
 import pytest
 
-from polyrhythm.core.lead.balance.balancing import Balancing
-from polyrhythm.core.lead.chunks import Gift, Holder
-from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.ended_moves import JOB_ENDS
-from polyrhythm.core.lead.migration import WINDOW_CHUNKS, Migration
+from polyrhythm.core.lead.data.balance.balancing import Balancing
+from polyrhythm.core.lead.data.chunks import Gift, Holder
+from polyrhythm.core.lead.data.moves import JOB_ENDS, WINDOW_CHUNKS, Migration
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import Address, ChunkProgress
 

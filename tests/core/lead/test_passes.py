@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.passes import Passes, PassObjective
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.progress.learning import Passes, PassObjective
 from polyrhythm.wire.messages import ChunkProgress, Trailer
 
 POINTS = 100

@@ -4,7 +4,7 @@ include."""
 import pytest
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.lead.private import PrivatePlan
+from polyrhythm.core.lead.data.private import PrivatePlan
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m

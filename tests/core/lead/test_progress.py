@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.members import View
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.progress import (
+from polyrhythm.core.lead.progress.progress import (
     IDLE_ROUNDS,
     CountedSteps,
     JobProgress,
     RoundEquivalents,
 )
-from polyrhythm.core.lead.routing import RoutingTable
-from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
 from polyrhythm.observe.reasons import in_words

@@ -1,6 +1,6 @@
 """Removed members: whether they may rejoin, how long their links stay, when a job is deserted."""
 
-from polyrhythm.core.lead.removals import Removals
+from polyrhythm.core.lead.members.leaving import Removals
 
 SECOND_NS = 10**9
 

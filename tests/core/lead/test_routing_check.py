@@ -3,7 +3,7 @@ table has passed."""
 
 import pytest
 
-from polyrhythm.core.lead.routing import RoutingTable
+from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Address, Route
 

@@ -1,9 +1,9 @@
 from polyrhythm.core import effects as fx
-from polyrhythm.core.lead.members import View
+from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import RoutingTable
-from polyrhythm.core.lead.servers import Servers
+from polyrhythm.core.lead.rounds.folds import Rounds
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.lead.servers.servers import Servers
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Reason

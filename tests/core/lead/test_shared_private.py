@@ -3,11 +3,11 @@ chunk when its owner or its holder is gone."""
 
 import pytest
 
-from polyrhythm.core.lead.balance.pairs import Pace, without_stuck
-from polyrhythm.core.lead.chunks import Holder
-from polyrhythm.core.lead.data import CHUNKS_TO_BALANCE
-from polyrhythm.core.lead.migration import WINDOW_CHUNKS, Migration
-from polyrhythm.core.lead.private import PrivatePlan
+from polyrhythm.core.lead.data.balance.decision import Pace, without_stuck
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.moves import WINDOW_CHUNKS, Migration
+from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE
+from polyrhythm.core.lead.data.private import PrivatePlan
 from polyrhythm.core.sync.migration import migration_of, sharing_fault
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.deliveries import refusal

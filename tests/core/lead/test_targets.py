@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.targets import PATIENCE, Targets
+from polyrhythm.core.lead.progress.goals import PATIENCE, Targets
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.metrics import MOST_NAMES, parse_target
 from polyrhythm.observe.reasons import in_words

@@ -5,7 +5,7 @@ import pytest
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.ending import PATIENCE_NS
-from polyrhythm.core.lead.time_limit import TimeLimit, patience_ns
+from polyrhythm.core.lead.progress.goals import TimeLimit, patience_ns
 from polyrhythm.core.machine import Effect
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m

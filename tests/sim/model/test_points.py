@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.sim.model.points import SimPoints
 from polyrhythm.sim.model.statistics import ZERO, ChunkMemory, SimMemory
 from polyrhythm.sim.worker.visits import SimVisits

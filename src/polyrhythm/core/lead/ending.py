@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import End
-from polyrhythm.core.lead.admission import Admission
-from polyrhythm.core.lead.best import KeepBest
+from polyrhythm.core.lead.members.joining import Admission
 from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.progress import STOPPED, JobProgress
-from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.saving import Saving
+from polyrhythm.core.lead.progress.progress import STOPPED, JobProgress
+from polyrhythm.core.lead.rounds.folds import Rounds
+from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model_files import MODEL
 from polyrhythm.wire.messages.operator import STOP

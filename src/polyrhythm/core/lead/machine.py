@@ -4,27 +4,66 @@ The lead never sees a tensor. Servers and workers report to it; it asks the sync
 them orders. The lead is a machine of its own even in a job with one server. This module contains
 the table of which part handles which event; each part has its own file, which states its rule
 (`parts.py`).
+
+Pauses of the lead's own process.
+
+*A lead that was paused has read no message meanwhile. So the time of the pause counts neither as
+silence of a peer nor towards any deadline.*
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.broken_links import Separation
-from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.cuts import Cuts
-from polyrhythm.core.lead.lifecycle import Lifecycle
-from polyrhythm.core.lead.modes import choose_mode
+from polyrhythm.core.lead.members.lifecycle import Lifecycle
 from polyrhythm.core.lead.overtime import Overtime
-from polyrhythm.core.lead.parts import connect
-from polyrhythm.core.lead.pauses import LeadPauses
+from polyrhythm.core.lead.parts import Parts, connect
 from polyrhythm.core.lead.requests import Requests
+from polyrhythm.core.lead.rounds.counting import Counting
+from polyrhythm.core.lead.rounds.modes import choose_mode
+from polyrhythm.core.lead.servers.broken_links import Separation
 from polyrhythm.core.lead.waiting import WaitReport
+from polyrhythm.core.liveness import PauseDetector, Suspicion
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain, plain_reason
 from polyrhythm.wire import messages as m
+
+
+class LeadPauses:
+    def __init__(self, parts: Parts, members: Suspicion, cuts: Cuts) -> None:
+        """`members`: the heartbeats of the members."""
+        self.detector = PauseDetector(parts.job.heartbeat_s)
+        self._suspicions = (members, parts.servers.suspicion)
+        self._deadlines = (
+            parts.removals,
+            parts.stopping,
+            parts.saving,
+            parts.best,
+            parts.opening,
+            parts.sharing,
+            parts.broken,
+            cuts,
+        )
+        self._limit = parts.progress.goals.limit
+        self._outbox = parts.outbox
+
+    def begin(self, now_ns: int) -> None:
+        """Look for pauses of this process from now on, because a worker has joined."""
+        self.detector.begin(now_ns)
+
+    def exclude(self, now_ns: int) -> None:
+        """If the lead was paused, extend all deadlines by that time."""
+        paused_ns = self.detector.paused_ns(now_ns)
+        if paused_ns:
+            for suspicion in self._suspicions:
+                suspicion.exclude_time(paused_ns, now_ns)
+            for part in self._deadlines:
+                part.exclude_time(paused_ns)
+            self._limit.resumed(now_ns)
+            self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
 
 
 class LeadMachine:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from polyrhythm.core.effects import Drop, Note, Send
-from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.routing import RoutingTable
+from polyrhythm.core.lead.members.view import Member, View
+from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.core.text import plain_reason

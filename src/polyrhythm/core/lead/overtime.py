@@ -10,11 +10,11 @@ limit, as at every end. A worker that does not take the final version within the
 removed, and counts as failed. The job ends when no worker is left (decision 105).*
 """
 
-from polyrhythm.core.lead.lifecycle import Lifecycle
-from polyrhythm.core.lead.members import Member
-from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.members.lifecycle import Lifecycle
+from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.progress import NOT_FINITE
+from polyrhythm.core.lead.progress.progress import NOT_FINITE
+from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import worker_name
 from polyrhythm.wire.messages.reasons import HUNG, UNATTACHED, Field

@@ -3,25 +3,22 @@
 from dataclasses import dataclass
 
 from polyrhythm.core.kinds import keeps_rows
-from polyrhythm.core.lead.admission import Admission, Opening
-from polyrhythm.core.lead.best import KeepBest
-from polyrhythm.core.lead.broken_links import BrokenLinks
-from polyrhythm.core.lead.contributions import Contributions
+from polyrhythm.core.lead.data.moves import Migration
+from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.ending import Ending, Stopping
-from polyrhythm.core.lead.evaluator import Evaluator
-from polyrhythm.core.lead.folds import Folds
-from polyrhythm.core.lead.members import View
-from polyrhythm.core.lead.migration import Migration
+from polyrhythm.core.lead.members.evaluator import Evaluator
+from polyrhythm.core.lead.members.joining import Admission, Opening, Steps
+from polyrhythm.core.lead.members.leaving import Removals
+from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.progress import JobProgress
-from polyrhythm.core.lead.removals import Removals
-from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import RoutingTable
-from polyrhythm.core.lead.saving import Saving
-from polyrhythm.core.lead.servers import Servers
-from polyrhythm.core.lead.sharing import Sharing
-from polyrhythm.core.lead.steps import Steps
+from polyrhythm.core.lead.progress.progress import JobProgress
+from polyrhythm.core.lead.rounds.contributions import Contributions
+from polyrhythm.core.lead.rounds.folds import Folds, Rounds
+from polyrhythm.core.lead.saving import KeepBest, Saving
+from polyrhythm.core.lead.servers.broken_links import BrokenLinks
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.lead.servers.servers import Servers
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.sync.migration import BLOCKING, DELIVERING, OFF, choose_migration
 from polyrhythm.core.sync.policy import SyncPolicy
@@ -31,8 +28,9 @@ from polyrhythm.wire.messages import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The basic parts of the lead. None of them calls the mode (`modes.py`), the lifecycle of members
-    (`lifecycle.py`), the counting of contributions (`counting.py`) or the machine."""
+    """The basic parts of the lead. None of them calls the mode (`rounds/modes.py`), the lifecycle of
+    members (`members/lifecycle.py`), the counting of contributions (`rounds/counting.py`) or the
+    machine."""
 
     job: JobSpec
     policy: SyncPolicy

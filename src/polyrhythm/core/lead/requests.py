@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.cuts import Cuts
-from polyrhythm.core.lead.lifecycle import Lifecycle
-from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.members.lifecycle import Lifecycle
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.progress import stopped
+from polyrhythm.core.lead.progress.progress import stopped
+from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, STOP

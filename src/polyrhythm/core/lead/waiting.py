@@ -7,9 +7,9 @@ folded.*
 
 from typing import Any
 
-from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.core.lead.progress.progress import STOPPED
+from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire.messages.reasons import Field
 

@@ -6,7 +6,7 @@ limit). The server then reports the peer to the lead, once per heartbeat, until 
 that carries a large tensor slowly is not silent: every byte counts, and not only complete frames.*
 
 A server cannot know whether the link or the peer is at fault. The lead decides that
-(`core/lead/broken_links.py`), because both report to it.
+(`core/lead/servers/broken_links.py`), because both report to it.
 """
 
 from polyrhythm.core.liveness import silent_link_s

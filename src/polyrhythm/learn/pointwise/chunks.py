@@ -6,7 +6,7 @@ are visited in blocks of a fixed size. A block is always visited as a whole, so 
 memory sees the same points together in every pass.*
 
 The points of a sorted file are visited in another order than that of the file. The lead shares the
-chunks in a permuted order (`core/lead/chunk_edges.py`). A worker reads them in the order of the file,
+chunks in a permuted order (`core/lead/data/chunks.py`). A worker reads them in the order of the file,
 so that it parses each row group once, and visits them in an order that is permuted again in every
 pass. If reading makes a copy of the points anyway, as that of a table does, the worker permutes them
 inside of the chunk. Otherwise they stay in their order, because a copy of all points would cost memory;

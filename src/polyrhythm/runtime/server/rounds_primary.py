@@ -8,7 +8,7 @@ import torch
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Coming, Primary, PrimarySlice
 from polyrhythm.runtime.server.slots import Slot, Slots
-from polyrhythm.tensors.updaters import Held
+from polyrhythm.tensors.held import Held
 from polyrhythm.wire.messages import SliceStep
 
 _AGGREGATES = 2

@@ -6,8 +6,8 @@ import torch
 
 from polyrhythm.runtime.server.primary import PrimarySlice
 from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.updater import Named
-from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import Contribution, Row
 
 

@@ -16,8 +16,8 @@ from polyrhythm.runtime.server.replica_memory import PARAMETERS, SliceState
 from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
 from polyrhythm.runtime.server.rows_primary import RowsPrimary
 from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.rows import ABSENT, Incoming
-from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import Contribution, JobSpec, Row, SliceStep
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from polyrhythm.core.lead.balance.chunks import HeldChunk, choose
-from polyrhythm.core.lead.balance.gifts import gifts as gifts_of
-from polyrhythm.core.lead.data import DataPlan
+from polyrhythm.core.lead.data.balance.balancing import HeldChunk, choose
+from polyrhythm.core.lead.data.balance.balancing import choose_gifts
+from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.sync.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec
@@ -40,7 +40,7 @@ def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
     plan = DataPlan(1000, 2, 0, None, fewest=100)
     plan.share([slow, fast])
     assert len(plan.chunks) == 100
-    gifts = gifts_of(plan, [slow], [fast], 100, ends=False)
+    gifts = choose_gifts(plan, [slow], [fast], 100, ends=False)
     assert len(gifts) == 10
     assert plan.give(gifts) == {slow}
     plan.check()
@@ -69,6 +69,6 @@ def test_chunks_with_a_copy_at_the_target_move_first_and_to_that_target() -> Non
     held = [chunk.chunk for chunk in plan.lease(slow).chunks]
     copies = {other: {held[-1], held[-2]}}
     size = plan.chunks[0].points
-    gifts = gifts_of(plan, [slow], [fast, other], 3 * size, ends=False, copies=copies)
+    gifts = choose_gifts(plan, [slow], [fast, other], 3 * size, ends=False, copies=copies)
     assert [target for _, _, target in gifts] == [other, other, fast]
     assert {chunk for chunk, _, _ in gifts[:2]} == copies[other]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from polyrhythm.core.lead.balance.balancing import Balancing
-from polyrhythm.core.lead.chunks import Holder
-from polyrhythm.core.lead.data import DataPlan
-from polyrhythm.core.lead.ended_moves import EndedMoves
+from polyrhythm.core.lead.data.balance.balancing import Balancing
+from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.moves import EndedMoves
+from polyrhythm.core.lead.data.plan import DataPlan
 
 SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
 

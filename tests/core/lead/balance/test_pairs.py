@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from polyrhythm.core.lead.balance.decision import decide
-from polyrhythm.core.lead.balance.pairs import (
+from polyrhythm.core.lead.data.balance.decision import (
     Pace,
     SuperWorker,
+    decide,
     group,
     pair,
     points_by_passes,

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polyrhythm.core.lead.balance.decision import decide
-from polyrhythm.core.lead.balance.pairs import Key, Pace
-from polyrhythm.core.lead.balance.speeds import ENOUGH, Speeds
+from polyrhythm.core.lead.data.balance.decision import Key, Pace, decide
+from polyrhythm.core.lead.data.balance.speeds import ENOUGH, Speeds
 
 ONE, OTHER = (0, 1), (1, 1)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.lead.balance.decision import decide
-from polyrhythm.core.lead.balance.pairs import Pace
+from polyrhythm.core.lead.data.balance.decision import Pace, decide
 
 
 @pytest.mark.parametrize("error", [0.0, 0.4, 2.0])

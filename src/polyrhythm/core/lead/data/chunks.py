@@ -1,0 +1,260 @@
+"""The chunks of the data plan (`plan.py`), and how many of them each member gets.
+
+Where the points of a data set are cut into chunks.
+
+A data set in a file has row groups, which are read as a whole. *Chunks are cut at the edges of row
+groups, so that a row group is read by one worker*, also when chunks move to other workers. If there
+are too few row groups to share them evenly, row groups are divided into several chunks; chunks are
+still cut at every edge of a row group.
+"""
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from polyrhythm.errors import InvariantBroken
+
+Holder: TypeAlias = tuple[int, int]
+"""A worker and its incarnation."""
+Gift: TypeAlias = tuple[int, Holder, Holder]
+"""A chunk that is to move, its holder, and its next holder."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    first: int
+    last: int
+    holder: Holder | None = None
+    heir: Holder | None = None
+    """The next holder: it gets the chunk when the present holder has confirmed the lease with the number
+    `asked`."""
+    asked: int = 0
+    delivery: int = 0
+    """The number of the delivery that brings the points to `heir` (`moves.py`); 0 if no points are
+    sent, because `heir` has them or can read them itself."""
+    delivered: bool = False
+    given_up: bool = False
+    """Whether the holder has confirmed the lease with the number `asked`."""
+    passes: int = 0
+    cursor: int = 0
+    visited: int = 0
+    """The number of the last progress report about this chunk. The reports about all chunks are
+    numbered together, so a higher number means a later visit."""
+    remembered: int = 0
+    """Kind statistics: how many visits the chunk has had since a member got it without the memory of its
+    points. As many of its points are in the sum, or all of them if there were more visits."""
+
+    @property
+    def points(self) -> int:
+        return self.last - self.first
+
+    @property
+    def due(self) -> Holder | None:
+        """The member that will hold the chunk when a move that was begun is complete."""
+        return self.heir or self.holder
+
+    def advance(self, passes: int, cursor: int, done: int, number: int) -> None:
+        """The holder has visited `done` points, up to this pass and cursor. `number`: the number of
+        the report."""
+        self.passes, self.cursor = passes, cursor
+        self.remembered += done
+        self.visited = number
+
+    def counted(self, passes: int, cursor: int, epochs: int | None) -> tuple[int, int]:
+        """Kind statistics: up to which pass and cursor a report of progress counts. *A visit that ends
+        the last pass does not count if the holder was told to give the chunk up without sending the
+        memory of its points*: the holder then subtracts these points again, perhaps in the same
+        contribution. The report counts up to the beginning of the last pass, because the next holder
+        begins there."""
+        given = self.heir is not None and not self.delivery
+        if given and epochs is not None and passes >= epochs:
+            return epochs - 1, 0
+        return passes, cursor
+
+    def begin_again(self, epochs: int | None) -> None:
+        """Kind statistics: the next holder does not know what the points have added, so all of them
+        must be visited once more. Before the last pass nothing changes, because the last pass visits
+        them. `epochs`: the number of passes; None: there is no last pass."""
+        self.remembered = 0
+        if epochs is not None and self.passes >= epochs - 1:
+            self.passes, self.cursor = epochs - 1, 0
+
+
+def missing_points(chunks: Iterable[Chunk], members: Collection[Holder]) -> int:
+    """Kind statistics: how many points are missing from a sum over the rows of these members. Points
+    that move together with their memory are not counted, because they are missing for a moment only."""
+    missing = 0
+    for chunk in chunks:
+        left = chunk.last - chunk.first
+        if chunk.holder in members:
+            left -= chunk.remembered
+        if left > 0:
+            missing += left
+    return missing
+
+
+@dataclass(slots=True)
+class HeldPoints:
+    """The points of all chunks of a member, how many visits they had, and how many visits are left
+    until the end of the last pass (None: there is no last pass)."""
+
+    points: int = 0
+    visits: int = 0
+    left: int | None = None
+
+    @classmethod
+    def of_each(
+        cls, chunks: Iterable[Chunk], members: Iterable[Holder], epochs: int | None
+    ) -> "dict[Holder, HeldPoints]":
+        """The points of each member, in the chunks that it will hold when all moves are complete."""
+        found = {member: cls(left=None if epochs is None else 0) for member in members}
+        for chunk in chunks:
+            due = chunk.heir or chunk.holder  # the same as `due`, but saves a call for every chunk
+            held = None if due is None else found.get(due)
+            if held is not None:
+                points = chunk.last - chunk.first
+                visits = chunk.passes * points + chunk.cursor
+                held.points += points
+                held.visits += visits
+                if held.left is not None and epochs is not None and epochs * points > visits:
+                    held.left += epochs * points - visits
+        return found
+
+    @staticmethod
+    def left_until(
+        passes: int, chunks: Iterable[Chunk], members: Iterable[Holder]
+    ) -> dict[Holder, int]:
+        """How many visits each member has left until all of its chunks have this many passes."""
+        found = dict.fromkeys(members, 0)
+        for chunk in chunks:
+            if chunk.due is not None and chunk.due in found and chunk.passes < passes:
+                found[chunk.due] += chunk.points * (passes - chunk.passes) - chunk.cursor
+        return found
+
+
+def quotas(
+    chunks: int, held: Mapping[Holder, Collection[int]], members: Iterable[Holder]
+) -> dict[Holder, int]:
+    """How many chunks each member gets. All get the same number; if the chunks cannot be divided
+    evenly, the members that hold the most chunks get one more. The result is in descending order of
+    chunks held."""
+    ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
+    bound, extras = divmod(chunks, len(ranked))
+    return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}
+
+
+def check_chunks(
+    chunks: Sequence[Chunk],
+    changed: Set[int],
+    moving: Set[int],
+    held: Mapping[Holder, Collection[int]],
+    points: int,
+) -> None:
+    """Check the chunks in `changed`, and those that move. `held`: the chunks of each member.
+    `points`: the number of points in all chunks together."""
+    if chunks[-1].last != points or chunks[0].first != 0:
+        raise InvariantBroken("the chunks do not cover the points")
+    for index in changed | moving:
+        chunk = chunks[index]
+        cursor, holder, heir = chunk.cursor, chunk.holder, chunk.heir
+        if index and chunk.first != chunks[index - 1].last:
+            raise InvariantBroken("the chunks overlap or leave a gap")
+        if cursor and not 0 <= cursor < chunk.points:
+            raise InvariantBroken("a cursor is outside its chunk")
+        if (heir is not None) != (index in moving):
+            raise InvariantBroken("a chunk has an heir, but is not moving")
+        if heir is not None and (holder is None or not chunk.asked):
+            raise InvariantBroken("a chunk has an heir, but its holder was not asked to give it up")
+        if holder is not None and index not in held[holder]:
+            raise InvariantBroken("a chunk is missing in the chunks of its holder")
+
+
+GROUPS_PER_WORKER = 4
+"""If a data set has fewer row groups than this for each worker, row groups are divided into several
+chunks."""
+MOST_GROUPS = 4_096
+"""The most edges of row groups that a worker announces. If there are more row groups, neighbours
+count as one."""
+
+FEWEST_CHUNKS = 4
+CHUNK_POINTS = 4096
+"""Kind statistics: a member has more than 4 chunks only if each of them has at least this many
+points."""
+
+
+def announced(first: Sequence[int]) -> tuple[int, ...]:
+    """The edges of row groups that a worker announces. `first`: the first point of each row group."""
+    edges = first[1:]
+    every = -(-len(edges) // MOST_GROUPS)
+    return tuple(edges[:: max(1, every)])
+
+
+def chunk_edges(
+    points: int, count: int, least: int, workers: int, groups: Sequence[int] = ()
+) -> list[int]:
+    """The first point of every chunk, and the number of points. `count`: how many chunks are wanted.
+    `least`: the fewest points of a chunk. `groups`: the inner edges of row groups. A worker has sent
+    them, so they may be any numbers."""
+    even = [points * index // count for index in range(1, count)]
+    edges = sorted({edge for edge in groups if 0 < edge < points})
+    if not edges:
+        return [0, *even, points]
+    if len(edges) + 1 < GROUPS_PER_WORKER * workers:
+        edges = _divided([0, *edges, points], points / count)
+        even = edges
+    found = [0]
+    for wanted in even:
+        begin = bisect_left(edges, found[-1] + least)
+        if wanted <= found[-1] or begin == len(edges):
+            # no cut for this edge: it is in the same large row group as the edge before it
+            continue
+        cut = _nearest(edges, wanted, begin)
+        if points - cut >= least:
+            found.append(cut)
+    return [*found, points]
+
+
+def _nearest(edges: list[int], wanted: int, begin: int) -> int:
+    """The edge nearest to `wanted`, among the edges from index `begin` on."""
+    at = bisect_left(edges, wanted, begin)
+    return min(edges[max(begin, at - 1) : at + 1], key=lambda edge: abs(edge - wanted))
+
+
+def _divided(edges: list[int], length: float) -> list[int]:
+    """The edges, with further cuts between them, so that no part is much longer than this
+    length."""
+    cuts = []
+    for first, last in pairwise(edges):
+        parts = max(1, round((last - first) / length))
+        cuts += [first + (last - first) * part // parts for part in range(parts)]
+    return cuts[1:]
+
+
+def dealt(firsts: Sequence[int], groups: Sequence[int], seed: int) -> list[int]:
+    """Kind statistics: the order in which the chunks are shared among the members, permuted by the
+    seed. If neighbours in a sorted file went to one member, the model would depend most on the points of
+    the fastest one. `firsts`: the first point of every chunk. `groups`: the inner edges of row groups.
+    *The chunks of a row group stay together, so that few members read it.*"""
+
+    def place(index: int) -> tuple[bytes, bytes]:
+        group = bisect_right(edges, firsts[index])
+        return _drawn(f"row group {group} of seed {seed}"), _drawn(f"chunk {index} of seed {seed}")
+
+    edges = sorted(groups)
+    return sorted(range(len(firsts)), key=place)
+
+
+def _drawn(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=8).digest()
+
+
+def least_of_whole(points: int, members: int, fewest: int) -> int:
+    """The fewest points of a chunk in a job of kind statistics, whose workers compute on whole
+    chunks: with small chunks, the overhead of each call would take longer than the computation. Every
+    member still gets some chunks, so that a worker that joins can take its share. `fewest`: the
+    fewest chunks that the balance of passes needs."""
+    count = max(FEWEST_CHUNKS * members, points // CHUNK_POINTS, fewest)
+    return max(1, points // max(1, count))

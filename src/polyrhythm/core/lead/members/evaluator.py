@@ -1,0 +1,46 @@
+"""The evaluator: the member that evaluates the model for all members.
+
+*There is one evaluator as long as there are members that take part. At first it is the member with
+the lowest number. It stays the evaluator until it leaves, dies or is evicted; then the remaining
+member with the lowest number takes over. A former evaluator that comes back does not take over again
+by itself* (decision 061).
+"""
+
+from polyrhythm.core.lead.members.view import Member, View
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import own_number
+from polyrhythm.wire import messages as m
+
+
+class Evaluator:
+    def __init__(self, view: View, outbox: LeadOutbox) -> None:
+        self._view = view
+        self._outbox = outbox
+        self._chosen: Member | None = None
+
+    def is_chosen(self, member: Member) -> bool:
+        return self._chosen is not None and self._chosen.key == member.key
+
+    def choose(self) -> None:
+        """Choose another evaluator if there is none, or if the present one is not a member any
+        more. Call this whenever members have entered or were removed."""
+        before = self._chosen
+        if before is not None and self._view.get(*before.key) is not None:
+            return
+        entered = [member for member in self._view.members() if member.entered]
+        if not entered:
+            return
+        chosen = self._chosen = min(entered, key=_order)
+        reason = Reason("lowest-number")
+        if before is not None:
+            reason = Reason("evaluator-gone", {"name": before.name})
+        self._outbox.tell(chosen, m.Appointed(**self._outbox.identity(chosen)))
+        self._outbox.note("evaluator", worker=chosen.worker, name=chosen.name, **reason.noted())
+
+
+def _order(member: Member) -> tuple[bool, int, int]:
+    """Members with a number in their names come first, in the order of these numbers, which are
+    the same in every run. The others follow in the order in which they were first admitted."""
+    number = own_number(member.name)
+    return number is None, number or 0, member.worker

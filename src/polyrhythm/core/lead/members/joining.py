@@ -1,0 +1,133 @@
+"""Which processes may join the job, and when round 1 opens.
+
+The order of the steps in a job with several models: the lead refuses a worker with another order
+(`core/step_order.py`).
+"""
+
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.step_order import StepOrder, described
+from polyrhythm.core.text import name_fault
+from polyrhythm.wire.messages import (
+    PROTOCOL,
+    Abstained,
+    OperatorHello,
+    ServerHello,
+    Trailer,
+    WorkerHello,
+)
+
+
+class Admission:
+    """Checks hellos, and keeps the workers that wait for admission.
+
+    *A process must use this protocol version and belong to this job; a process that names no job
+    may join any. Workers wait until every server has joined, because a worker is told the addresses
+    of all servers when it is admitted.*
+    """
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.waiting: list[tuple[str, WorkerHello]] = []
+        """The links of workers that wait, with their hellos."""
+
+    def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> Reason | None:
+        """Why this process is refused, whatever the state of the job is; None if it is not
+        refused."""
+        if (fault := name_fault(hello.name)) is not None:
+            return fault
+        if hello.protocol != PROTOCOL:
+            protocols = {"protocol": hello.protocol, "expected": PROTOCOL}
+            return Reason("other-protocol", {"name": hello.name, **protocols})
+        if hello.job and hello.job != self.job:
+            return Reason("other-job", {"name": hello.name})
+        return None
+
+    def wait(self, link: str, hello: WorkerHello) -> None:
+        self.waiting.append((link, hello))
+
+    def leave(self, link: str) -> None:
+        """The link has ended: remove its worker from the waiting ones."""
+        self.waiting = [hello for hello in self.waiting if hello[0] != link]
+
+    def open(self) -> list[tuple[str, WorkerHello]]:
+        """Remove and return all waiting workers, in the order of their arrival."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+
+class Opening:
+    """When round 1 opens.
+
+    *Round 1 opens when as many workers have attached as the job wants; workers that joined and left
+    again are subtracted from that number. After the start timeout it opens with the workers that
+    have attached by then, at least one. The timeout runs from the admission of the first worker.*
+    """
+
+    def __init__(self, workers: int, start_timeout_s: float) -> None:
+        self.since_ns = 0
+        self.until_ns: int | None = None
+        self._workers = workers
+        self._timeout_ns = round(start_timeout_s * 1e9)
+        self._overdue = False
+
+    def admitted(self, now_ns: int) -> None:
+        if self.until_ns is None:
+            self.since_ns, self.until_ns = now_ns, now_ns + self._timeout_ns
+
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the start timeout by the time in which the lead was paused."""
+        if self.until_ns is not None:
+            self.until_ns += paused_ns
+
+    def lost(self) -> None:
+        """A worker has left before round 1: do not wait for it any more."""
+        self._workers = max(1, self._workers - 1)
+
+    def tick(self, now_ns: int) -> None:
+        self._overdue = self.until_ns is not None and now_ns >= self.until_ns
+
+    def wake_at(self) -> int | None:
+        return None if self._overdue else self.until_ns
+
+    def missing(self, attached: int) -> int:
+        """How many more workers round 1 waits for."""
+        return self._workers - attached
+
+    def due(self, attached: int) -> bool:
+        return attached > 0 and (attached >= self._workers or self._overdue)
+
+
+class Steps:
+    def __init__(self, routing: RoutingTable) -> None:
+        self._routing = routing
+        self._order: StepOrder | None = None
+        self._last: dict[tuple[int, int], int] = {}
+        """Per member, the sequence of the last contribution whose step was checked."""
+
+    def fault(self, name: str, message: Trailer | Abstained) -> Reason | None:
+        """The message reports a step of one model. Returns why the member with this name must be
+        removed; None if the step follows the order."""
+        spec = self._routing.spec
+        if spec is None:
+            return None
+        names = [part.name for part in spec.parts]
+        if message.model >= len(names):
+            return Reason("unknown-model", {"name": name, "model": message.model})
+        member = message.worker, message.incarnation
+        if isinstance(message, Trailer):
+            if message.sequence <= self._last.get(member, 0):
+                return None  # this contribution was checked before, and is sent again
+            self._last[member] = message.sequence
+        if self._order is None:
+            self._order = StepOrder(len(names))
+        broken = self._order.step(*member, message.model)
+        if broken is None:
+            return None
+        seen, expected = described(broken.seen, names), described(broken.expected, names)
+        return Reason("step-order", {"name": name, "seen": seen, "expected": expected})
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        self._last.pop((worker, incarnation), None)
+        if self._order is not None:
+            self._order.forget(worker, incarnation)

@@ -1,0 +1,123 @@
+"""Keeps track of removed members until every server knows of their removal, and decides whether the
+job is deserted.
+
+*A contribution that a member sent before its removal still counts while some server may not know of
+the removal. After that, the member's chunks go to other members. A member that was evicted for
+silence may rejoin. So may a member that leaves because it has lost its link to a server. A job
+without members is not deserted while such a member may rejoin. If the job restarts its workers, it is
+not deserted during a grace period either. While other members train, the links of an evicted member
+are closed when `links_s` is over: the network layer would end a link to a vanished host after the
+same time.*
+"""
+
+import math
+
+from polyrhythm.core.lead.data.chunks import Holder
+
+_REJOINS_WITHIN_NS = 5 * 10**9
+"""How long an evicted worker may take to send a hello again after its link has ended. A worker that
+rejoins closes its old link first."""
+
+
+class Removals:
+    def __init__(self, grace_s: float, links_s: float = math.inf) -> None:
+        """`links_s`: how long the links of an evicted member are kept."""
+        self._grace_ns = round(grace_s * 1e9)
+        self._links_s = links_s
+        self._leaving: set[Holder] = set()
+        """The members that were removed since the last fold was ordered."""
+        self._telling: set[Holder] = set()
+        """The removed members whose removal the servers learn from the last view. They are kept until
+        every server knows this view."""
+        self._evicted: dict[int, int] = {}
+        """Per evicted worker that may rejoin, the incarnation that was evicted."""
+        self._links_until_ns: dict[int, int] = {}
+        """Per evicted worker, when its links are closed."""
+        self._rejoin_until_ns = 0
+        self._deserted_ns: int | None = None
+        """When a job without members counts as deserted; None while it has members."""
+        self.wake_ns: int | None = None
+        """The earliest of all deadlines that this object keeps; None if there is none."""
+
+    def _look_ahead(self) -> None:
+        """Set `wake_ns` again, because a deadline has changed."""
+        times_ns = list(self._links_until_ns.values())
+        if self._deserted_ns is not None:
+            times_ns.append(self._deserted_ns)
+        self.wake_ns = min(times_ns, default=None)
+
+    @property
+    def any(self) -> bool:
+        return bool(self._leaving or self._telling)
+
+    def leave(self, member: Holder) -> None:
+        self._leaving.add(member)
+
+    def told(self) -> None:
+        """A view without the removed members was sent to the servers."""
+        self._telling |= self._leaving
+        self._leaving = set()
+
+    def confirmed(self) -> list[Holder]:
+        """Every server knows the view. Returns the members whose removal every server knows now."""
+        gone, self._telling = sorted(self._telling), set()
+        return gone
+
+    def pending(self, worker: int, incarnation: int) -> bool:
+        """Whether some server may not know yet that this member was removed."""
+        return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
+
+    def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
+        """The member may rejoin: it was evicted, or removed because it opened another link, or it
+        leaves in order to join again."""
+        self._evicted[worker] = incarnation
+        if self._links_s < math.inf:
+            self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
+            self._look_ahead()
+
+    def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
+        """The evicted members whose links must be closed now. `alone`: the job has no member left.
+        In that case the job waits for the evicted members, and their links are kept."""
+        due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
+        for worker in due:
+            self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
+        self._look_ahead()
+        return [] if alone else [(worker, self._evicted[worker]) for worker in due]
+
+    def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
+        """A link has ended. Returns True if it was the link of an evicted member. That member will
+        rejoin soon, or is dead. The end of an earlier incarnation's link is ignored."""
+        evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
+        if evicted:
+            del self._evicted[worker]
+            self._links_until_ns.pop(worker, None)
+            self._look_ahead()
+            self._rejoin_until_ns = now_ns + _REJOINS_WITHIN_NS
+        return evicted
+
+    def joined(self, worker: int) -> None:
+        self._evicted.pop(worker, None)
+        self._links_until_ns.pop(worker, None)
+        self._deserted_ns = None
+        self._look_ahead()
+
+    def deserted(self, now_ns: int) -> bool:
+        """Whether a job without members has waited long enough for a member."""
+        if self._evicted:
+            return False
+        if self._deserted_ns is None:
+            self._deserted_ns = max(now_ns + self._grace_ns, self._rejoin_until_ns)
+            self._look_ahead()
+        return now_ns >= self._deserted_ns
+
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the deadlines by the time in which the lead was paused."""
+        self._rejoin_until_ns += paused_ns
+        for worker in self._links_until_ns:
+            self._links_until_ns[worker] += paused_ns
+        if self._deserted_ns is not None:
+            self._deserted_ns += paused_ns
+        self._look_ahead()
+
+    def overdue(self, now_ns: int) -> bool:
+        return self._deserted_ns is not None and now_ns >= self._deserted_ns

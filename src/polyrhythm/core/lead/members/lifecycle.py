@@ -1,0 +1,334 @@
+"""The life of a member: it is admitted, attaches its model, enrols a data set, enters, and is
+removed.
+
+*A member is removed at once when its link ends. A member that is silent for too long is evicted,
+and is told to rejoin when it can be reached again.*
+"""
+
+from polyrhythm.core.effects import Bind, Drop
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress.progress import NOT_FINITE
+from polyrhythm.core.lead.rounds.folds import Folds
+from polyrhythm.core.lead.rounds.modes import Mode
+from polyrhythm.core.liveness import Suspicion
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.model import difference, nonsense
+from polyrhythm.core.names import worker_name
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.text import plain
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages import reasons as messages
+from polyrhythm.wire.messages.operator import STOP
+from polyrhythm.wire.messages.reasons import STREAM_ENDED, Field
+
+
+class Lifecycle:
+    def __init__(self, parts: Parts, mode: Mode) -> None:
+        self._mode = mode
+        self._job = parts.job
+        self._policy = parts.policy
+        self._view = parts.view
+        self._opening = parts.opening
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._steps = parts.steps
+        self._rounds = parts.rounds
+        self._removals = parts.removals
+        self._sharing = parts.sharing
+        self._outbox = parts.outbox
+        self._servers = parts.servers
+        self._broken = parts.broken
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._operators = parts.operators
+        self._evaluator = parts.evaluator
+        self.suspicion = Suspicion(parts.job.heartbeat_s)
+        self._start_ns = round(parts.job.start_timeout_s * 1e9)
+        self._stream_ended = False
+        """Whether the member that has left last had a stream that has ended."""
+
+    def accepts(self, worker: int, incarnation: int) -> bool:
+        """Whether contributions of this worker count: it is a member, or it was removed and some
+        server may not know that yet."""
+        if self._view.get(worker, incarnation) is not None:
+            return True
+        return self._removals.pending(worker, incarnation)
+
+    def fault(self, member: Member, message: m.Trailer | m.Abstained) -> Reason | None:
+        """Why the member must be removed because of this message; None if the message is valid."""
+        if isinstance(message, m.Trailer):
+            fault = self._contributions.fault(member.name, message)
+            if fault is not None:
+                return fault
+        return None if message.model < 0 else self._steps.fault(member.name, message)
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def admit(self, link: str, hello: m.WorkerHello, now_ns: int) -> bool:
+        """A worker asks to join. Returns False if it was refused."""
+        name, same_name = hello.name, self._view.named(hello.name)
+        if same_name is not None and same_name.incarnation == hello.incarnation:
+            self._removals.may_rejoin(*same_name.key, now_ns)
+            self.remove(same_name, Reason("came-back"), now_ns)
+        elif same_name is not None:
+            self._outbox.refuse(link, Reason("name-taken", {"name": name}))
+            return False
+        if self._ending.begun:
+            self._outbox.refuse(link, Reason("job-ending", {"name": name}), ending=True)
+            return False
+        self._opening.admitted(now_ns)
+        self._progress.goals.limit.expect(now_ns + self._start_ns)
+        again = self._view.known(name)
+        member = self._view.admit(name, now_ns)
+        self._removals.joined(member.worker)
+        self.suspicion.expect(member.worker, now_ns)
+        self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
+        # Tell the servers about the worker before the worker learns their addresses and dials them.
+        self._outbox.introduce(member)
+        identity, servers = self._outbox.identity(member), self._routing.specs
+        self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
+        what = "rejoined" if again else "joined"
+        process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
+        process |= {"device": plain(hello.device)} if hello.device else {}
+        self._outbox.note(what, worker=member.worker, name=name, epoch=self._view.epoch, **process)
+        return True
+
+    def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
+        """A member has announced its model. The first model becomes the job's model; every other
+        model must be equal to it."""
+        if (fault := nonsense(spec)) is not None:
+            self.refuse(member, _refused("model-unfit", member, fault), now_ns)
+            return
+        if self._routing.spec is None:
+            self._servers.place(spec)
+        elif (fault := difference(self._routing.spec, spec)) is not None:
+            self.refuse(member, _refused("model-differs", member, fault), now_ns)
+            return
+        self._view.attach(member)
+        self._note_working_links(member, now_ns)
+        if self._routing.all_placed and self._routing.change is None:
+            self._outbox.route(member)
+            if not self._rounds.open:
+                self.open_if_ready(now_ns)
+            elif not self._rounds.opening:
+                self._enter(member, now_ns)
+
+    def _note_working_links(self, member: Member, now_ns: int) -> None:
+        """A worker attaches its model only when it is linked to every server."""
+        if self._broken.any:
+            for server, since_ns in self._broken.works(member.worker):
+                seconds = (now_ns - since_ns) / 1e9
+                fields = {"worker": member.worker, "name": member.name, "server": server}
+                self._outbox.note("link-works", **fields, seconds=seconds)
+
+    def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
+        """A member announces a data set: give it a lease of chunks."""
+        if not self._sharing.begun or self._job.data_private:
+            whose: dict[str, object] = {}
+            if self._job.data_private:
+                whose = {"name": member.name, "shares": message.shares}
+            self._outbox.note("data", points=message.points, batch=message.batch, **whose)
+        lease = self._sharing.enrol(member, message, self._view)
+        if isinstance(lease, Reason):
+            self.refuse(member, lease, now_ns)
+        else:
+            self._outbox.tell(member, lease)
+        for other, changed in self._sharing.take_changed(self._view):
+            self._outbox.tell(other, changed)
+            if changed.chunks or changed.sends:
+                self._mode.call_back(other, now_ns)
+        if (choice := self._sharing.take_choice()) is not None:
+            self._outbox.note("migration", mode=choice.mode, **choice.reason.noted())
+        for news in self._sharing.take_news():
+            self._outbox.note("data-set", **news.noted())
+
+    def open_if_ready(self, now_ns: int) -> None:
+        """Open round 1 if all initial parameters and enough workers are there. The opening is the
+        fold of round 0."""
+        ready = self._routing.all_seeded and self._opening.due(self._view.attached)
+        if self._rounds.open or not ready:
+            return
+        self._progress.goals.opened(now_ns)
+        entering = self._view.all_attached()
+        for member in entering:
+            self._view.enter(member)
+            self._progress.goals.limit.entered(member.worker, now_ns)
+            self._policy.on(sync.Joined(member.worker), now_ns)
+        self._sharing.opened(self._view, now_ns + self._start_ns)
+        self._evaluator.choose()
+        release = frozenset(member.worker for member in entering)
+        first = self._job.resume_round + 1
+        opened = Reason("opened", {"round": first, "members": len(entering)})
+        self._mode.fold(release, opened, now_ns)
+
+    def send_stop(self, goal: Reason, folds: Folds, now_ns: int) -> None:
+        """Let every member read the final version and leave."""
+        for member in self._view.members():
+            if member.key not in self._rounds.enlisted:
+                # the servers do not know this member, so it cannot read the final version
+                late = Reason("too-late", {"name": member.name}).because(goal)
+                self.refuse(member, late, now_ns, ending=True)
+                continue
+            folds.release_one(member, self._rounds.readers, stop=True)
+        self.end_if_deserted(now_ns)
+
+    def _enter(self, member: Member, now_ns: int) -> None:
+        member.late = True
+        self._view.enter(member)
+        self._progress.goals.limit.entered(member.worker, now_ns)
+        self._evaluator.choose()
+        self._mode.ask(sync.Joined(member.worker), now_ns)
+
+    def enter_attached(self, now_ns: int) -> None:
+        """Some members attached during the fold of round 0, or during a change of routes: let them
+        enter now."""
+        for member in self._view.all_attached():
+            if not member.entered:
+                self._enter(member, now_ns)
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def beat(self, message: m.Alive, now_ns: int) -> bool:
+        """A heartbeat has come. Returns whether it is that of a member."""
+        member = self._view.get(message.worker, message.incarnation)
+        if member is not None:
+            member.loop_over = message.loop_over
+            self.suspicion.beat(message.worker, now_ns)
+        return member is not None
+
+    def evict_silent(self, now_ns: int) -> None:
+        """Remove every member that has been silent for too long."""
+        for worker in self.suspicion.silent(now_ns):
+            if (member := self._view.at(worker)) is not None:
+                self._evict(member, now_ns)
+
+    def _evict(self, member: Member, now_ns: int) -> None:
+        pulse = self.suspicion.pulse(member.worker)
+        fields: dict[str, Field] = {"name": member.name, **pulse.silence(now_ns)}
+        self._outbox.note("evicted", worker=member.worker, **fields)
+        evicted = m.Evicted(**self._outbox.identity(member), reason=Reason("silent", fields))
+        self._outbox.tell(member, evicted)
+        self._removals.may_rejoin(*member.key, now_ns)
+        self.remove(member, Reason("evicted"), now_ns)
+
+    def exclude(self, member: Member, server: int, now_ns: int) -> None:
+        """The link between this member and a server is broken, and the member must go: tell it to
+        rejoin, which it can do when the link works."""
+        since_ns = self._broken.since_ns(member.worker, server)
+        silent_s = (now_ns - since_ns) / 1e9
+        fields: dict[str, Field] = {"name": member.name, "server": server, "silent_s": silent_s}
+        self._outbox.note("cut-off", worker=member.worker, **fields)
+        self._call_anew(member, Reason("cut-off", fields), now_ns)
+        self._broken.exclude(member.worker, server, since_ns, now_ns)
+
+    def _call_anew(self, member: Member, reason: Reason, now_ns: int) -> None:
+        """Remove a member, and tell it to rejoin."""
+        self._outbox.tell(member, m.Evicted(**self._outbox.identity(member), reason=reason))
+        self._removals.may_rejoin(*member.key, now_ns)
+        self.remove(member, reason, now_ns)
+
+    def call_for_servers(self, member: Member, now_ns: int) -> None:
+        """Tell a member that knows outdated servers to rejoin."""
+        self._call_anew(member, Reason("servers-changed"), now_ns)
+
+    def close_links(self, now_ns: int) -> None:
+        """Close the links of members that were evicted long ago. These members were ordered to rejoin. A
+        member reads this order before it notices that its link has ended."""
+        for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
+            self._outbox.dismiss(worker, incarnation)
+            self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
+            self._removals.link_ended(worker, incarnation, now_ns)
+
+    def refuse(self, member: Member, reason: Reason, now_ns: int, *, ending: bool = False) -> None:
+        """Remove a member, and tell it why. `ending`: the reason is the end of the job, and not a
+        fault of the member."""
+        self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
+        self.remove(member, reason, now_ns)
+
+    def leave(
+        self, member: Member, reason: Reason, now_ns: int, *, failed: bool, rejoins: bool = False
+    ) -> None:
+        """A member leaves by itself. `failed`: its code raised an exception. `rejoins`: it joins
+        again under another incarnation."""
+        if rejoins:
+            self._removals.may_rejoin(*member.key, now_ns)
+        fatal = self._fatal(member, reason) if failed else None
+        self.remove(member, reason, now_ns, fatal=fatal)
+
+    def _fatal(self, member: Member, reason: Reason) -> Reason | None:
+        """Why the failure of this member ends the job; None if the job goes on. *With `--on-error
+        end`, every failure ends the job. The failure of the only worker ends the job too, unless this
+        worker is started again, or other workers may join because the job is served.*"""
+        if reason.code == messages.NOT_FINITE and self._job.on_nan == "end":
+            return Reason("nan-end", {"name": member.name}).because(reason)
+        alone = self._job.workers == 1 and len(self._view) == 1
+        alone = alone and not self._job.respawn and not self._job.served
+        if self._job.on_error == "end":
+            return Reason("worker-failed", {"name": member.name}).because(reason)
+        return (
+            Reason("only-worker-failed", {"name": member.name}).because(reason) if alone else None
+        )
+
+    def remove(
+        self, member: Member, reason: Reason, now_ns: int, *, fatal: Reason | None = None
+    ) -> None:
+        """`fatal`: why this removal ends the job; None if the job goes on."""
+        self._view.remove(member.worker)
+        self.suspicion.forget(member.worker)
+        self._broken.forget(member.worker)
+        self._stream_ended = reason.code == STREAM_ENDED.code
+        self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
+        self._mode.forget(*member.key)
+        self._steps.forget(*member.key)
+        self._progress.goals.targets.left(member.worker)
+        self._progress.learning.left(member.worker)
+        if self._routing.lose_seeder(member.worker):
+            self._servers.send_routes()
+        if not self._rounds.open:
+            # a served job keeps waiting for a worker, because another one may join
+            if not self._job.served:
+                self._opening.lost()
+            self.open_if_ready(now_ns)
+        if not self._ending.begun:
+            self._evaluator.choose()
+        if member.entered:
+            self._removals.leave(member.key)
+            self._rounds.left(member.worker)
+            owed = bool(self._contributions.owed)
+            self._contributions.excuse(*member.key)
+            self._mode.ask(sync.Left(member.worker), now_ns)
+            if owed and not self._contributions.owed:
+                self._mode.repaid(now_ns)
+        self.tell_operators()
+        if fatal is not None and (self._ending.goal is None or len(self._view)):
+            self._ending.finish(fatal, self._mode.done, now_ns, failed=True)
+        self.end_if_deserted(now_ns)
+
+    def tell_operators(self) -> None:
+        """Tell the operators that have requested a stop how many workers the stop still waits for."""
+        if len(self._view) and not self._ending.decided:
+            remaining = Reason("stopping", {"workers": len(self._view)})
+            self._operators.tell(STOP, remaining)
+
+    def end_if_deserted(self, now_ns: int) -> None:
+        """End the job if its last member has left and no worker is expected to join or rejoin. A
+        served job waits for other workers, until it is stopped."""
+        if len(self._view):
+            return
+        goal, done = self._ending.goal, self._mode.done
+        if goal is not None:
+            self._ending.finish(goal, done, now_ns, failed=goal.code == NOT_FINITE)
+        elif self._stopping.asked:
+            self._ending.finish(self._stopping.reason, done, now_ns, failed=False)
+        elif self._job.served:
+            return
+        elif self._rounds.open and self._stream_ended:
+            self._ending.finish(Reason("streams-ended"), done, now_ns, failed=False)
+        elif self._rounds.open and self._removals.deserted(now_ns):
+            self._ending.finish(Reason("deserted"), done, now_ns, failed=True)
+
+
+def _refused(code: str, member: Member, detail: str) -> Reason:
+    return Reason(code, {"name": member.name, "detail": detail})

@@ -1,0 +1,222 @@
+"""The targets of a job: whether a metric has reached its value, and whether any worker reports the
+metric.
+
+*A target whose metric no worker reports can never end the job. When an evaluation lacks the metric
+for the first time, the lead says so in one line, with the names that are reported. If the job has no
+other goal, it ends as failed after a worker has reported some other metric `PATIENCE` times and two
+full passes of the data are over. So a metric that is reported once per pass, or every few passes,
+has time to appear.*
+
+The time limit of a job (`--max-seconds`), and how long the job may go on after it.
+
+*The limit is a goal like others: the job ends with the first fold after it. If no fold comes, the
+job waits for `patience_ns` and then ends without one (`overtime.py`). A worker that computes at the
+limit has begun its step before the limit, so it contributes within the time of a step. The longest
+step that the job has seen is therefore part of the patience (decision 105).*
+
+The limit counts from the opening of round 1. *If round 1 does not open within the start timeout, the
+limit counts from there: a job whose workers hang before they attach a model ends too.*
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.metrics import MOST_NAMES, OBJECTIVE, Reported
+from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Field
+
+PATIENCE = 20
+_SAID_AFTER = 3
+"""If no worker evaluates, the lead says that a metric is missing after a worker has reported
+another metric this many times."""
+_PASSES = 2
+_SILENT_NS = 30 * 10**9
+"""If no worker has reported anything for this long, the lead says so in a line."""
+_MOST_SHOWN = 10
+"""The most names of metrics that a sentence in the journal lists."""
+
+
+class Targets:
+    def __init__(self, job: JobSpec) -> None:
+        self._targets = job.targets
+        others = (job.rounds, job.epochs, job.points, job.max_seconds, job.target_change)
+        self._alone = all(goal is None for goal in others)
+        """Whether the targets are the only goals of the job."""
+        self._reported = Reported()
+        self._objective: float | None = None
+        self._missing = {target.metric for target in job.targets}
+        """The metrics of targets that no worker has reported yet."""
+        self._counts: Counter[tuple[int, str]] = Counter()
+        """How often each worker has reported each metric. Counted while the metric of a target is
+        missing."""
+        self._said = False
+
+    # -- values --------------------------------------------------------------------------------
+
+    def fault(self, metrics: Mapping[str, float]) -> Reason | None:
+        """Why a report with these metrics is refused; None if it is accepted."""
+        if self._reported.fits(metrics):
+            return None
+        return Reason("too-many-metrics", {"most": MOST_NAMES})
+
+    def take(self, worker: int, metrics: Mapping[str, float], *, evaluated: bool) -> Reason | None:
+        """A worker reports values. Returns a reason to write to the journal if the metric of a target
+        is missing from the reports; else None."""
+        self._reported.take(worker, metrics, evaluated=evaluated)
+        if not self._missing:
+            return None
+        self._missing -= metrics.keys()
+        self._counts.update((worker, name) for name in metrics)
+        often = any(self._counts[worker, name] >= _SAID_AFTER for name in metrics)
+        return self._say() if evaluated or often else None
+
+    def left(self, worker: int) -> None:
+        self._reported.left(worker)
+
+    def measured(self, objective: float | None) -> None:
+        """Take the objective of the last rounds as the value of the metric `objective`. It is None if
+        no worker reported a loss."""
+        if objective is not None:
+            self._objective = objective
+            self._missing.discard(OBJECTIVE)
+        elif OBJECTIVE in self._missing:
+            self._counts[-1, OBJECTIVE] += 1
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def reached(self) -> dict[str, Field] | None:
+        """The first target that is reached, or None."""
+        for target in self._targets:
+            name = target.metric
+            value = self._objective if name == OBJECTIVE else self._reported.value(name)
+            if value is not None and target.met(value):
+                fields: dict[str, Field] = {"metric": name, "value": value, "wanted": target.value}
+                return {"goal": "target", **fields, "at_least": target.at_least}
+        return None
+
+    def silent(self, open_ns: int) -> Reason | None:
+        """Returns a reason to write to the journal if no worker has reported anything, `open_ns`
+        after round 1 opened; else None."""
+        waits = self._missing and not self._reported.names and open_ns >= _SILENT_NS
+        return self._say() if waits else None
+
+    def hopeless(self, passes: int | None) -> Reason | None:
+        """Why the job can never reach its goal; None if it can. `passes`: how many passes are over;
+        None if passes are not counted."""
+        missing = self._missing
+        if not missing or not self._alone or len(missing) < len(self._metrics()):
+            return None
+        if passes is not None and passes < _PASSES:
+            return None
+        if max(self._counts.values(), default=0) < PATIENCE:
+            return None
+        return Reason("target-missing", self._fields())
+
+    def _metrics(self) -> set[str]:
+        return {target.metric for target in self._targets}
+
+    def _say(self) -> Reason | None:
+        if self._said or not self._missing:
+            return None
+        self._said = True
+        return Reason("target-unreported", self._fields())
+
+    def _fields(self) -> dict[str, Field]:
+        names = self._reported.names
+        more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+        return {
+            "target": ", ".join(sorted(self._missing)),
+            "names": ", ".join(names[:_MOST_SHOWN]) + more or "nothing",
+        }
+
+
+LEAST_NS = 10 * 10**9
+MOST_NS = 60 * 10**9
+
+
+def patience_ns(limit_ns: int, longest_ns: int) -> int:
+    """How long a job goes on after its limit without a fold. `longest_ns`: the longest time between
+    two contributions of a worker before the limit."""
+    return min(max(limit_ns // 10, LEAST_NS), MOST_NS) + longest_ns
+
+
+class TimeLimit:
+    def __init__(self, seconds: float | None) -> None:
+        """`seconds`: the limit; None if the job has none."""
+        self._limit_ns = None if seconds is None else round(seconds * 1e9)
+        self._until_ns: int | None = None
+        """When the job reaches its limit; None if there is no limit, or if round 1 has not opened."""
+        self._since_ns = 0
+        """When the patience began."""
+        self._began_ns: dict[int, int] = {}
+        """Per worker, when it entered or contributed last."""
+        self._longest_ns = 0
+        self.wake_ns: int | None = None
+        """When to call `overdue`; None if the lead waits for nothing after the limit."""
+
+    @property
+    def patience_ns(self) -> int:
+        return patience_ns(self._limit_ns or 0, self._longest_ns)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the lead waits for the end of the patience."""
+        return self.wake_ns is not None
+
+    def expect(self, until_ns: int) -> None:
+        """A worker has joined, and round 1 should open until this time."""
+        if self._limit_ns is not None and self._until_ns is None and not self.waits:
+            self.wait_from(until_ns + self._limit_ns)
+
+    def open(self, now_ns: int) -> None:
+        """Round 1 opens: the time counts from now on."""
+        if self._limit_ns is not None:
+            self._until_ns = now_ns + self._limit_ns
+            self.wait_from(self._until_ns)
+
+    def passed(self, now_ns: int) -> bool:
+        return self._until_ns is not None and now_ns >= self._until_ns
+
+    def entered(self, worker: int, now_ns: int) -> None:
+        """A worker has become a member: it begins its first step."""
+        if self._limit_ns is not None:
+            self._began_ns[worker] = now_ns
+
+    def contributed(self, worker: int, now_ns: int) -> None:
+        """A contribution is complete. *Steps that end after the limit are not measured, so the
+        patience is never longer than the limit and a minute.*"""
+        if self._limit_ns is not None and not self.passed(now_ns):
+            took_ns = now_ns - self._began_ns.get(worker, now_ns)
+            self._began_ns[worker] = now_ns
+            if took_ns > self._longest_ns:
+                self._longest_ns = took_ns
+
+    def after_s(self, now_ns: int) -> float:
+        """The seconds since the limit was reached."""
+        return 0.0 if self._until_ns is None else (now_ns - self._until_ns) / 1e9
+
+    # -- after the limit -----------------------------------------------------------------------
+
+    def wait_from(self, since_ns: int) -> None:
+        """Wait for the patience, which begins at this time."""
+        self._since_ns = since_ns
+        self.wake_ns = since_ns + self.patience_ns
+
+    def overdue(self, now_ns: int) -> bool:
+        """Whether the patience is over."""
+        if self.wake_ns is None or now_ns < self.wake_ns:
+            return False
+        # workers may have made longer steps since `wake_ns` was computed
+        self.wake_ns = self._since_ns + self.patience_ns
+        return now_ns >= self.wake_ns
+
+    def settled(self) -> None:
+        """Nothing is waited for any more."""
+        self.wake_ns = None
+
+    def resumed(self, now_ns: int) -> None:
+        """The lead was paused until now, and has read no message meanwhile: its patience begins
+        again."""
+        if self.wake_ns is not None:
+            self.wait_from(max(self._since_ns, now_ns))

@@ -1,0 +1,423 @@
+"""Whether a job learns: does the objective fall, rise or stagnate, or is it not finite?
+
+*This is judged once per full pass, by the mean loss of the pass (`learning.py`). A rise is measured
+from the best pass so far. It counts only if it is larger than a tenth of the total gain so far,
+larger than a twentieth of the objective itself, and larger than the spread of the losses explains;
+so the noise of a healthy run does not count as a rise. After the n-th rise, the objective must be
+back at its best for n passes in a row before it counts as falling. The objective stagnates when its
+best value falls by less than 0.5% of the first objective: within five passes, if at least 5% were
+gained before (convergence); within three passes, if less was gained (a fault). The fault needs
+evidence: a hundred folds and, while the job runs, ten seconds of training.*
+
+A finding contains a state and numbers; `observe/learning.py` puts it into words.
+
+The objective of each full pass, which `--target-change` and the monitoring of learning compare.
+
+*A check is due once per full pass of the slowest worker (FSP §5.3), but only when as many points as
+the data set has were visited since the last check: when chunks move between workers, the number of
+full passes can rise twice within a few points. A check uses only values that were measured after
+the last check.*
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from polyrhythm.wire.messages import Trailer
+
+_REST = 0.5
+"""At the end of a job, a last check is made if this share of a pass was visited since the check
+before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMean:
+    """A mean loss over a number of points, and its standard error."""
+
+    value: float
+    error: float
+    points: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassObjective:
+    """`loss`: the mean over all contributions since the last check; None if none had an objective.
+    `change`: how much the objective has changed since a check at least one pass ago; None if there
+    is nothing to compare with yet."""
+
+    passes: int
+    loss: RunningMean | None
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """The mean loss over `sample` points of the probe sample, measured after `visited` points of
+    training."""
+
+    value: float
+    sample: int
+    visited: int
+
+
+class _Losses:
+    """The mean of weighted losses, and its standard error.
+
+    Each loss is a mean over `weight` points. The difference of two losses at the same parameters
+    has the variance of one point's loss times `1 / weight + 1 / other weight`. Contributions that
+    follow each other were computed on nearly the same parameters. So their differences show the
+    noise alone, without the change of the objective during the pass.
+    """
+
+    def __init__(self) -> None:
+        self._weight = self._mean = 0.0
+        self._before: tuple[float, float] | None = None
+        self._pairs = 0
+        self._variances = 0.0
+
+    def add(self, loss: float, weight: float) -> None:
+        self._weight += weight
+        self._mean += (loss - self._mean) * weight / self._weight
+        if self._before is not None:
+            other, other_weight = self._before
+            self._variances += (loss - other) ** 2 / (1 / weight + 1 / other_weight)
+            self._pairs += 1
+        self._before = (loss, weight)
+
+    def mean(self) -> RunningMean | None:
+        return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
+
+    def _error(self) -> float:
+        """The standard error of the mean. With few differences the estimate is poor, so the error is
+        made larger, about as Student's t does."""
+        if not self._pairs:
+            return 0.0
+        return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
+
+
+class Passes:
+    def __init__(self) -> None:
+        self._losses = _Losses()
+        self._checked = 0
+        """The number of full passes at the last check."""
+        self.visited = self._since = 0
+        """The number of points visited in the whole job: now, and at the last check."""
+        self._last: RunningMean | None = None
+        self._share = (0.0, 0)
+        """The probe sample in the open round: the sum of the losses over its points, and their
+        number."""
+        self._probed: _Probed | None = None
+        """The last measurement on the probe sample, if it was made after the last check; else
+        None."""
+        self._compared: _Probed | None = None
+        """The earlier measurement on the probe sample with which the next one is compared."""
+
+    def count(self, trailer: Trailer, points: int) -> None:
+        """A contribution is complete; `points` of its points were visited for the first time in
+        their pass."""
+        self.visited += points
+        if trailer.objective is not None:
+            self._losses.add(trailer.objective, trailer.weight)
+        if trailer.probe is not None:
+            total, sample = self._share
+            self._share = (
+                total + trailer.probe * trailer.probe_points,
+                sample + trailer.probe_points,
+            )
+
+    def visit(self, points: int) -> None:
+        """This many points were visited for the first time in their pass."""
+        self.visited += points
+
+    def folded(self, passes: int, data_set: int) -> PassObjective | None:
+        """Contributions were folded, after `passes` full passes over `data_set` points. Returns the
+        objective of the pass if a check is due."""
+        self._close_probe()
+        if passes <= self._checked or self.visited - self._since < data_set:
+            return None
+        return self._check(passes, data_set)
+
+    def rest(self, passes: int, data_set: int) -> PassObjective | None:
+        """The job ends. Returns a last objective if enough points were visited since the last check."""
+        if not data_set or self.visited - self._since < _REST * data_set:
+            return None
+        self._close_probe()
+        return self._check(passes, data_set)
+
+    def _close_probe(self) -> None:
+        total, sample = self._share
+        if sample:
+            self._probed = _Probed(total / sample, sample, self.visited)
+            self._share = (0.0, 0)
+
+    def _check(self, passes: int, data_set: int) -> PassObjective:
+        loss = self._losses.mean()
+        change = self._probe_change(data_set)
+        if change is None and loss is not None and self._last is not None:
+            change = abs(loss.value - self._last.value)
+        self._checked, self._since = passes, self.visited
+        self._last, self._losses, self._probed = loss, _Losses(), None
+        return PassObjective(passes, loss, change)
+
+    def _probe_change(self, data_set: int) -> float | None:
+        """The change between two measurements on the probe sample. The two are compared only if
+        they are a full pass apart and over the same number of points: if a worker died, its share
+        of the sample is missing."""
+        now, before = self._probed, self._compared
+        if now is None:
+            return None
+        if before is None or before.sample != now.sample:
+            self._compared = now
+            return None
+        if now.visited - before.visited < data_set:
+            return None
+        self._compared = now
+        return abs(now.value - before.value)
+
+
+_OF_GAIN = 0.1
+_OF_LEVEL = 0.05
+_ERRORS = 3.0
+_MOST_NOISE = 0.5
+"""The largest noise that is taken into account, as a share of the first objective. Exploding losses
+differ so much within a pass that their standard error alone would explain any rise."""
+_BACK = 0.25
+"""An objective is back at its best if it is above the best by at most this share of the margin for
+a rise."""
+_STALLS = 3
+_SETTLES = 5
+"""After this many passes without a fall, an objective counts as settled if the job has learned. If
+the job has learned little, the objective counts as stalled after `_STALLS` such passes."""
+_FLAT = 0.005
+_MOVES = 2 * _FLAT
+"""A stagnating objective counts as falling again when it falls by this share of the first objective
+within `_SETTLES` passes, or `_STALLS` passes if the job has learned little."""
+_LEARNED = 0.05
+"""A total gain below this share of the first objective is too little for convergence. The loss of a
+classifier on labels that cannot be learned falls by less, to that of equal probabilities."""
+_LEAST_FOLDS = 100
+_LEAST_NS = 10 * 10**9
+"""A job that has learned little is reported after this many folds and, unless it ends, after this
+time. Small data sets have several passes within a second, in which no optimizer gets far."""
+
+
+class LearningState(StrEnum):
+    FALLING = "falling"
+    SETTLED = "settled"
+    """The objective does not change any more and is far below its first value: convergence."""
+    STALLED = "stalled"
+    """The objective does not change and is about as high as its first value."""
+    RISING = "rising"
+    """The objective has risen above its value in the best pass, and has not fallen back to that
+    value."""
+    NOT_FINITE = "not-finite"
+
+
+FAULTS = frozenset({LearningState.STALLED, LearningState.RISING, LearningState.NOT_FINITE})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A state with its numbers. The numbers are mean losses of passes; only `first` is the mean loss
+    of the first round."""
+
+    state: LearningState
+    passes: int
+    objective: float | None
+    first: float | None
+    best: float | None
+    best_pass: int
+    rises: int
+    """How often the objective has risen so far."""
+    workers: tuple[int, ...] = ()
+    """If the objective is not finite: the workers that reported it."""
+
+    def fields(self) -> dict[str, Any]:
+        return {**asdict(self), "state": str(self.state), "workers": list(self.workers)}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> "Finding":
+        """The finding that a journal line with these fields describes."""
+        return cls(
+            LearningState(fields["state"]),
+            fields["passes"],
+            fields["objective"],
+            fields["first"],
+            fields["best"],
+            fields["best_pass"],
+            fields["rises"],
+            tuple(fields["workers"]),
+        )
+
+    @property
+    def lost(self) -> float:
+        """The share of the total gain that the last pass has lost again. 1 or more means that the
+        objective is no lower than at first."""
+        if self.objective is None or self.first is None or self.best is None:
+            return 0.0
+        gained, lost = self.first - self.best, self.objective - self.best
+        return lost / gained if gained > 0 else float(lost > 0)
+
+
+class Trend:
+    """The values of one objective from pass to pass. All values are finite."""
+
+    def __init__(self, small_gains: bool = False) -> None:
+        self._learned = 0.0 if small_gains else _LEARNED
+        self.state = LearningState.FALLING
+        self.first: RunningMean | None = None
+        self.last: RunningMean | None = None
+        self.best: RunningMean | None = None
+        self.best_pass = 0
+        self.rises = 0
+        self._back = 0
+        """The number of passes in a row in which the objective was back at its best."""
+        self._bests: list[float] = []
+        """For each of the last passes, the best value up to the end of that pass."""
+
+    def begin(self, first: RunningMean) -> None:
+        """Set the objective before training: the mean loss of the first round."""
+        self.first = first
+
+    def passed(self, loss: RunningMean, passes: int) -> None:
+        first = self.first
+        if first is None:
+            first = self.first = loss
+        if self.best is None:
+            # a single round does not show how much its losses vary: use the error of the first pass
+            error = loss.error * math.sqrt(loss.points / first.points)
+            self.best = RunningMean(first.value, error, first.points)
+            self._bests = [first.value]
+        above, margin = loss.value - self.best.value, self._margin(loss, first, self.best)
+        self._judge_rise(above, margin)
+        if above < 0:
+            self.best, self.best_pass = loss, passes
+        self.last = loss
+        self._bests = [*self._bests[-_SETTLES:], self.best.value]
+        if self.state is not LearningState.RISING:
+            self.state = self._judge_fall(first, self.best, above <= margin)
+
+    def _margin(self, loss: RunningMean, first: RunningMean, best: RunningMean) -> float:
+        gained = max(0.0, first.value - best.value)
+        noise = min(_ERRORS * math.hypot(loss.error, best.error), _MOST_NOISE * abs(first.value))
+        return max(_OF_GAIN * gained, _OF_LEVEL * abs(best.value), noise)
+
+    def _judge_rise(self, above: float, margin: float) -> None:
+        if above > margin:
+            if self.state is not LearningState.RISING:
+                self.rises += 1
+            self.state, self._back = LearningState.RISING, 0
+        elif self.state is LearningState.RISING:
+            self._back = self._back + 1 if above <= _BACK * margin else 0
+            if self._back >= self.rises:
+                self.state = LearningState.FALLING
+
+    def _judge_fall(self, first: RunningMean, best: RunningMean, level: bool) -> LearningState:
+        scale = abs(first.value)
+        learned = first.value - best.value >= self._learned * scale
+        flat = LearningState.SETTLED if learned else LearningState.STALLED
+        window = _SETTLES if learned else _STALLS
+        if len(self._bests) <= window or not level:
+            return self.state
+        fell = self._bests[-1 - window] - best.value
+        if fell < _FLAT * scale:
+            return flat
+        if self.state is LearningState.FALLING or fell >= _MOVES * scale:
+            return LearningState.FALLING
+        return flat
+
+
+class Learning:
+    """Judges whether a job learns. An objective that is not finite is reported at once; that
+    finding ends after a full pass in which all objectives were finite."""
+
+    def __init__(self, *, resumed: bool = False, small_gains: bool = False) -> None:
+        """`resumed`: the job continues from a checkpoint. The first round then does not show the
+        objective before training, so later passes are compared with the first pass, and the model
+        may have learned nearly all before. `small_gains`: the objective of a healthy job may fall
+        by a small share of its first value."""
+        self._trend = Trend(small_gains or resumed)
+        self._passes = 0
+        self._broken: dict[int, None] = {}
+        """The workers that reported an objective that is not finite since the last check."""
+        self._unfinished: set[int] = set()
+        """The workers whose last objective was not finite."""
+        self._first_sum = self._first_weight = 0.0
+        self._folds = 0
+        self._began_ns: int | None = None
+        self._opening = not resumed
+        self._said = LearningState.FALLING
+
+    # -- measurements --------------------------------------------------------------------------
+
+    def count(self, worker: int, objective: float, weight: float) -> None:
+        """A contribution of this worker is complete, and has this objective."""
+        if not math.isfinite(objective):
+            self._broken[worker] = None
+            self._unfinished.add(worker)
+            return
+        self._unfinished.discard(worker)
+        if self._opening:
+            self._first_sum += objective * weight
+            self._first_weight += weight
+
+    def folded(self, now_ns: int) -> None:
+        """A round is folded. The first one gives the objective before training."""
+        self._folds += 1
+        if self._began_ns is None:
+            self._began_ns = now_ns
+        if self._opening and self._first_weight:
+            self._opening = False
+            first = self._first_sum / self._first_weight
+            self._trend.begin(RunningMean(first, 0.0, self._first_weight))
+
+    def passed(self, passes: int, loss: RunningMean | None) -> None:
+        """A full pass is over. Its mean loss is used if all objectives in the pass were finite."""
+        self._passes = passes
+        if loss is None:
+            return
+        if math.isfinite(loss.value):
+            self._broken = dict.fromkeys(sorted(self._unfinished))
+            self._trend.passed(loss, passes)
+
+    def left(self, worker: int) -> None:
+        self._unfinished.discard(worker)
+
+    # -- findings ------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last objective of any worker is not finite."""
+        return bool(self._unfinished)
+
+    @property
+    def finding(self) -> Finding:
+        trend = self._trend
+        return Finding(
+            LearningState.NOT_FINITE if self._broken else self._judged(trend.state),
+            self._passes,
+            None if trend.last is None else trend.last.value,
+            None if trend.first is None else trend.first.value,
+            None if trend.best is None else trend.best.value,
+            trend.best_pass,
+            trend.rises,
+            tuple(self._broken),
+        )
+
+    def _judged(self, state: LearningState) -> LearningState:
+        early = state is LearningState.STALLED and self._folds < _LEAST_FOLDS
+        return LearningState.FALLING if early else state
+
+    def news(self, now_ns: int, *, last: bool = False) -> Finding | None:
+        """The finding if its state has changed since it was returned last, else None. `last`: the job
+        ends."""
+        finding = self.finding
+        if finding.state is self._said:
+            return None
+        early = self._began_ns is None or now_ns - self._began_ns < _LEAST_NS
+        if finding.state is LearningState.STALLED and early and not last:
+            return None
+        self._said = finding.state
+        return finding

@@ -1,0 +1,429 @@
+"""How far the job has come: its goals, whether it learns, and whether it can reach a goal at all."""
+
+from typing import Any
+
+from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.progress.accounting import Accounting
+from polyrhythm.core.lead.progress.goals import Targets, TimeLimit
+from polyrhythm.core.lead.progress.learning import Learning, Passes, PassObjective
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.record import Record
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.wire.messages import Abstained, JobSpec, Progress, Report, Trailer
+from polyrhythm.wire.messages.reasons import NO_STEP, Field
+
+NOT_FINITE = "goal-not-finite"
+"""The code of the reason when a goal is reached while the objective is not finite. The job then
+counts as failed."""
+STOPPED = Reason("stopped")
+"""The reason for an end that Ctrl-C or SIGTERM requested."""
+IDLE_ROUNDS = 3
+"""After this many rounds without a contribution the job ends: if there were points left, the chunks
+would have been shared again by then, and workers would have points to visit."""
+MOST_SKIPPED = 100
+"""After this many contributions in a row that were left out, the job ends: if they were not finite,
+the model itself is probably not finite."""
+
+
+def stopped(by: str) -> Reason:
+    """The reason for an end that was requested: by the operator `by`, or by a signal if `by` is
+    empty."""
+    return Reason(STOPPED.code, {"by": by}) if by else STOPPED
+
+
+class CountedSteps:
+    """How many steps the job has made since it first began (`core/worker/job_steps.py`)."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self.workers = max(1, job.workers)
+        """How many workers the job had when it first began."""
+        self._made = 0.0
+        """How many steps over whole batches all workers have made together."""
+
+    @property
+    def now(self) -> float:
+        return self._made / self.workers
+
+    def resume(self, record: Record) -> None:
+        """Continue from this checkpoint. *A resumed job with another number of workers has steps of
+        as many batches as before, because the schedule was written for them.*"""
+        self.workers = record.step_workers or self.workers
+        steps = record.round + record.part if record.steps < 0 else record.steps
+        self._made = steps * self.workers
+
+    def count(self, trailer: Trailer) -> None:
+        whole = trailer.whole_steps
+        self._made += trailer.steps if whole < 0 else min(whole, trailer.steps)
+
+    def skip(self) -> None:
+        """A worker has left a step out. The training loop has made it, and goes on."""
+        self._made += 1
+
+
+class JobProgress:
+    def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
+        self.goals = Goals(job)
+        rows = keeps_rows(job.kind)
+        self.accounting = Accounting(job.resume_round, whole_objectives=rows)
+        self.learning = Learning(resumed=bool(job.resume), small_gains=rows or bool(job.init))
+        self._passes = Passes()
+        self._job = job
+        self._sharing = sharing
+        self._outbox = outbox
+        self.points = 0
+        """How many points have counted since the job first began, also before a resume."""
+        self.steps = CountedSteps(job)
+        self._told = Progress()
+        """What workers were last told of the progress."""
+        self._counted = 0
+        self._idle = 0
+        self._empty, self._made = 0, 0
+        """`_empty`: how many rounds were empty because workers waited for points that move. `_made`:
+        how many contributions were made before the last fold."""
+        self._skipped = 0
+        """How many contributions were left out since the last contribution that counts."""
+        self._all_without_step = False
+        """Whether all contributions in `_skipped` were left out because the training loop had made no
+        step."""
+
+    @property
+    def no_batches(self) -> bool:
+        """Whether the goal needs passes, but no worker uses `worker.batches()`."""
+        job = self._job
+        needed = job.epochs is not None or job.target_change is not None
+        others = job.rounds is not None or job.points is not None
+        return needed and not others and not self._sharing.begun
+
+    @property
+    def hopeless(self) -> Reason | None:
+        """Why the job can never reach its goal, whatever workers contribute; None if it can."""
+        if self.no_batches:
+            return Reason("no-batches")
+        passes = self._sharing.passes if self._sharing.begun else None
+        return self.goals.targets.hopeless(passes)
+
+    @property
+    def visited(self) -> int:
+        """How many points were visited since the job began."""
+        return self._passes.visited
+
+    def resume(self, record: Record) -> None:
+        """Continue from this checkpoint: the points and steps that had counted before it count on."""
+        self.points = record.counted
+        self.accounting.passes = record.passes
+        self.steps.resume(record)
+
+    def told(self) -> Progress:
+        """What workers are told of the job's progress."""
+        points, data_set, steps = self.points, self._sharing.points, self.steps.now
+        share = self.goals.share(points, data_set)
+        last = self._told
+        same = last.points == points and last.share == share and last.steps == steps
+        if not same or last.data_set != data_set:
+            self._told = last = Progress(points, data_set, share, steps)
+        return last
+
+    def report(self, member: Member, message: Report) -> Reason | None:
+        """A member reports values of metrics. Returns why the report is refused; None if it is
+        accepted."""
+        metrics, evaluated, targets = dict(message.metrics), message.evaluated, self.goals.targets
+        if (fault := targets.fault(metrics)) is not None:
+            return fault
+        fields = {"worker": member.worker, "name": member.name, "evaluated": evaluated}
+        fields |= {"passes": self._sharing.passes, "points": self.accounting.points}
+        if message.round >= 0 and traits_of(self._job.sync).rounds:
+            fields["round"] = self._job.resume_round + message.round
+        self._outbox.note("reported", **fields, metrics=metrics)
+        self._note_unreported(targets.take(member.worker, metrics, evaluated=evaluated))
+        return None
+
+    def _note_unreported(self, news: Reason | None) -> None:
+        if news is not None:
+            self._outbox.note("unreported", **news.noted())
+
+    def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
+        """A contribution is complete. `ahead`: the contribution belongs to the next fold instead of the
+        fold under way."""
+        points = self._sharing.commit(trailer, ahead=ahead)
+        self.points += points
+        self.steps.count(trailer)
+        self._skipped = 0
+        self.goals.limit.contributed(trailer.worker, now_ns)
+        self.accounting.count(trailer, points, now_ns)
+        self._passes.count(trailer, points)
+        if trailer.objective is not None:
+            self.learning.count(trailer.worker, trailer.objective, trailer.weight)
+
+    def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
+        """A member leaves a contribution out, because it is not finite, or because the training loop
+        has made no step. Its points count as visited, or a pass would never end. Returns how many
+        contributions of this member were left out for this reason, and the reason why the job must end
+        (None if the job goes on)."""
+        self._commit(message, ahead=ahead)
+        self._skipped += 1
+        without_step = message.skipped is not None and message.skipped.code == NO_STEP
+        if not without_step:
+            self.steps.skip()
+        self._all_without_step = without_step and (self._skipped == 1 or self._all_without_step)
+        count = self.accounting.skip(message.worker, without_step=without_step)
+        code = "no-steps" if self._all_without_step else "all-skipped"
+        in_vain = Reason(code, {"contributions": self._skipped})
+        return count, in_vain if self._skipped >= MOST_SKIPPED else None
+
+    def visit(self, message: Abstained, *, ahead: bool) -> None:
+        """A member has no points left, and reports the points of its last batch. All steps that it
+        made with these points were contributed."""
+        points = self._commit(message, ahead=ahead)
+        self.accounting.visit(message.worker, points)
+        self._passes.visit(points)
+
+    def _commit(self, message: Abstained, *, ahead: bool) -> int:
+        """Record the progress of a member that contributes nothing; returns the number of points
+        visited."""
+        if not message.progress:
+            return 0
+        trailer = Trailer(
+            worker=message.worker,
+            incarnation=message.incarnation,
+            progress=message.progress,
+            lease=message.lease,
+        )
+        points = self._sharing.commit(trailer, ahead=ahead)
+        self.points += points
+        return points
+
+    def folded(
+        self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
+    ) -> Reason | None:
+        """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
+        `why`. `passes`: the full passes in the version that was folded; None if that version contains
+        all progress. Returns the goal that is reached, if any."""
+        passes = self._sharing.passes if passes is None else passes
+        made, self._made = self._made, self.accounting.made
+        if self._made == made and self._sharing.stopped:
+            self._empty += 1
+        self.goals.folded(rounds - self._empty, passes, self.points, now_ns)
+        if rounds > 0:
+            self.learning.folded(now_ns)
+        self._check(self._passes.folded(passes, self._sharing.points))
+        goal = self.goals.reached(now_ns)
+        if (passed := self.accounting.passed(rounds, passes, now_ns, goal is not None)) is not None:
+            self._outbox.note("passed", **passed)
+        line = self.accounting.close(rounds, why.code, passes, now_ns, goal is not None)
+        if line is None:
+            self._note_learning(now_ns)
+            return None
+        self._add_passes(line)
+        if why.code == "timer":
+            line["missing"] = why.fields["missing"]
+        self._outbox.note("rounds", **line)
+        self.goals.targets.measured(line["objective"])
+        self._note_unreported(self.goals.targets.silent(self.goals.open_ns(now_ns)))
+        self._note_learning(now_ns)
+        goal = goal or self.goals.reached(now_ns)
+        return None if goal is None else self._concluded(goal, now_ns)
+
+    def _add_passes(self, line: dict[str, Any]) -> None:
+        """Add to a journal line how many passes each worker has made over its own chunks, if the
+        job balances passes."""
+        for worker, passes in self._sharing.passes_of().items():
+            if worker in line["workers"]:
+                line["workers"][worker]["passes"] = passes
+
+    def _concluded(self, goal: Reason, now_ns: int) -> Reason:
+        """The reason with which the job ends at this goal. Before, check once more whether the job
+        learns."""
+        self._conclude(now_ns)
+        return self.judged(goal)
+
+    def judged(self, goal: Reason) -> Reason:
+        """The reason with which the job ends at this goal: a goal that is reached while the objective
+        is not finite counts as a failure."""
+        failed = self.learning.unfinished and goal.code != STOPPED.code
+        return Reason(NOT_FINITE, goal.fields) if failed else goal
+
+    def _conclude(self, now_ns: int) -> None:
+        rest = self._passes.rest(self._sharing.passes, self._sharing.points)
+        if rest is not None:
+            self.learning.passed(rest.passes, rest.loss)
+        self._note_learning(now_ns, last=True)
+
+    def _check(self, measured: PassObjective | None) -> None:
+        if measured is not None:
+            self.goals.checked(measured.change)
+            self.learning.passed(measured.passes, measured.loss)
+
+    def _note_learning(self, now_ns: int, *, last: bool = False) -> None:
+        if (finding := self.learning.news(now_ns, last=last)) is not None:
+            self._outbox.note("learning", **finding.fields())
+
+    def remaining_s(self, rounds: int, round_s: float, now_ns: int) -> float | None:
+        """The time until the job ends by its number of rounds or seconds; None if it has no such
+        goal. `rounds`: the number of folded rounds. `round_s`: the time of a round."""
+        found = []
+        if self._job.rounds is not None:
+            found.append((self._job.rounds - rounds + self._empty) * round_s)
+        if self._job.max_seconds is not None:
+            found.append(self._job.max_seconds - self.goals.open_ns(now_ns) / 1e9)
+        return max(0.0, min(found)) if found else None
+
+    def break_off(self, rounds: int, why: str, now_ns: int) -> None:
+        """The job ends in the middle of a round, without having reached a goal."""
+        line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
+        self._add_passes(line)
+        self._outbox.note("rounds", **line)
+        self._conclude(now_ns)
+
+    def note_moves(self, *, last: bool = False) -> None:
+        """Write to the journal which moves have ended since the last call. `last`: the job is over,
+        so moves that are not complete have ended too."""
+        for ended in self._sharing.ended_moves(last=last):
+            numbers = {"chunks": ended.chunks, "points": ended.points, "free": ended.free}
+            pair = {"worker": ended.source, "target": ended.target}
+            if ended.reason is None:
+                self._outbox.note("points-moved", **pair, **numbers)
+            else:
+                self._outbox.note("points-kept", **pair, **numbers, **ended.reason.noted())
+
+    def stuck(self, round_: int, why: Reason) -> Reason | None:
+        """Why the job can never reach its goal; None if it can. Called after the fold of this
+        round, which was ordered for the reason `why`."""
+        if round_ == 0 or self._job.rounds is not None:
+            return None
+        before, self._counted = self._counted, self.accounting.made
+        contributed = self._counted > before
+        if contributed and (trouble := self.hopeless) is not None:
+            return trouble
+        routine = why.code == "all-arrived" and not self._sharing.moving
+        self._idle = self._idle + 1 if routine and not contributed else 0
+        return Reason("idle", {"rounds": self._idle}) if self._idle >= IDLE_ROUNDS else None
+
+
+class RoundEquivalents:
+    """Counts round equivalents where contributions are folded on arrival.
+
+    *P contributions count as one round, where P is the number of members: each is folded with 1/P
+    of the learning rate.*
+    """
+
+    def __init__(self, done: int = 0) -> None:
+        self.done = done
+        self.part = 0.0
+
+    def advance(self, members: int) -> None:
+        """A contribution is complete, in a view with this many members."""
+        self.part += 1 / max(1, members)
+        if self.part >= 1 - 1e-9:
+            self.part -= 1
+            self.done += 1
+
+
+class Goals:
+    """The goals of a job; the first goal that is reached ends the job.
+
+    *Seconds count from the opening of round 1. A metric that several workers report is the mean of
+    their last reports, so that one lucky report does not end the job. The objective is a mean over
+    many points, so that one lucky batch does not end it either. The change of the objective is
+    checked once per full pass of the slowest worker (`learning.py`), because over a short time any
+    change is small (FSP §5.3).*
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        self._rounds = 0
+        self._passes = 0
+        self._points = 0
+        self._seconds = 0.0
+        """How long round 1 had been open at the last fold."""
+        self.targets = Targets(job)
+        self._opened_ns: int | None = None
+        self.limit = TimeLimit(job.max_seconds)
+        self._change: float | None = None
+        self._stopped: Reason | None = None
+
+    # -- measurements --------------------------------------------------------------------------
+
+    def opened(self, now_ns: int) -> None:
+        """Round 1 opens: seconds count from now on."""
+        self._opened_ns = now_ns
+        self.limit.open(now_ns)
+
+    def open_ns(self, now_ns: int) -> int:
+        """How long round 1 has been open."""
+        return 0 if self._opened_ns is None else now_ns - self._opened_ns
+
+    def folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
+        """`points`: how many points have counted."""
+        self._rounds, self._passes, self._points = rounds, passes, points
+        self._seconds = self.open_ns(now_ns) / 1e9
+
+    def checked(self, change: float | None) -> None:
+        """A full pass is over. `change`: by how much the objective changed; None if that is not
+        known."""
+        self._change = change
+
+    def stop(self, reason: Reason) -> None:
+        """A stop was requested. It is handled like a goal that was reached."""
+        self._stopped = reason
+
+    # -- goals ---------------------------------------------------------------------------------
+
+    def share(self, points: int, data_set: int) -> float:
+        """How much of the way to its goal the job has made, from 0 to 1. *The goal that is nearest
+        counts, because it will end the job. A target of a metric, or of a change, does not count:
+        the way to it is not known.* `points`: how many points have counted. `data_set`: the number
+        of points in the data set; 0 if passes are not counted."""
+        job = self._job
+        shares = [0.0]
+        if job.rounds:
+            shares.append(self._rounds / job.rounds)
+        if job.epochs and data_set:
+            shares.append(points / (job.epochs * data_set))
+        if job.points:
+            shares.append(points / job.points)
+        if job.max_seconds:
+            shares.append(self._seconds / job.max_seconds)
+        return min(1.0, max(shares))
+
+    def holds(self, goal: Reason | None) -> bool:
+        """Whether a goal that was reached before is still reached. *With kind statistics the full
+        passes fall if a member leaves in the last pass, because the statistics of its points leave
+        with it.*"""
+        by_passes = goal is not None and goal.fields.get("goal") == "passes"
+        return not by_passes or self._by_passes()
+
+    def _by_passes(self) -> bool:
+        return self._job.epochs is not None and self._passes >= self._job.epochs
+
+    def reached(self, now_ns: int) -> Reason | None:
+        """The goal that is reached, or the stop that was requested, or None."""
+        goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
+        if goal is not None:
+            return Reason("goal", goal)
+        return self._stopped
+
+    def _by_training(self) -> dict[str, Field] | None:
+        job = self._job
+        if job.rounds is not None and self._rounds >= job.rounds:
+            return {"goal": "rounds", "rounds": self._rounds}
+        if self._by_passes():
+            return {"goal": "passes", "passes": self._passes}
+        if job.points is not None and self._points >= job.points:
+            return {"goal": "points", "points": self._points}
+        return None
+
+    def _by_quality(self) -> dict[str, Field] | None:
+        if (target := self.targets.reached()) is not None:
+            return target
+        bound = self._job.target_change
+        if bound is not None and self._change is not None and self._change < bound:
+            return {"goal": "change", "change": self._change, "bound": bound}
+        return None
+
+    def _by_time(self, now_ns: int) -> dict[str, Field] | None:
+        if not self.limit.passed(now_ns):
+            return None
+        return {"goal": "seconds", "seconds": self._job.max_seconds}

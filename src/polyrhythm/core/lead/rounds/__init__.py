@@ -1,0 +1,1 @@
+"""Contributions, from their first report to the fold that applies them."""

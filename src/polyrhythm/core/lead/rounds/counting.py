@@ -1,0 +1,204 @@
+"""The path of a contribution through the lead: reports and trailer, completion, progress, policy.
+
+*A contribution counts once, when it is complete: then its points count as visited, the lease that
+it names is confirmed, and the policy is told of it.*
+"""
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.rounds.contributions import Complete, in_range
+from polyrhythm.core.lead.rounds.modes import Mode
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.text import plain, plain_reason
+from polyrhythm.wire import messages as m
+
+
+class Counting:
+    def __init__(self, parts: Parts, mode: Mode) -> None:
+        self._mode = mode
+        self._view = parts.view
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._rounds = parts.rounds
+        self._sharing = parts.sharing
+        self._outbox = parts.outbox
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._evaluator = parts.evaluator
+        self._reports: dict[tuple[int, int], m.Abstained] = {}
+        """Per member, a report of visited points. It is kept until the contributions with the steps
+        that used these points are complete."""
+        self._noted: set[int] = set()
+        """Workers for which the journal already says that they have no point to visit."""
+
+    def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
+        """A trailer has come; `member` is None if its sender was removed."""
+        if trailer.objective is not None or trailer.probe is not None:
+            trailer = in_range(trailer)
+        self._mode.sent(trailer, now_ns)
+        complete = self._contributions.trailer(trailer, self._routing.primary_since)
+        if complete is not None:
+            self.count(complete, member, now_ns)
+
+    def arrived(self, message: m.Arrived, member: Member | None, now_ns: int) -> None:
+        """A server reports a contribution; `member` is None if its sender was removed."""
+        self._mode.reported(message.server)
+        owed = bool(self._contributions.owed)
+        complete = self._contributions.arrived(message, self._routing.primary_since)
+        if complete is not None:
+            self.count(complete, member, now_ns)
+        if owed and not self._contributions.owed:
+            self._mode.repaid(now_ns)
+
+    def count(self, complete: Complete, member: Member | None, now_ns: int) -> None:
+        """A contribution is complete; `member` is None if its sender was removed."""
+        self._rounds.moved_ns = now_ns
+        trailer = complete.trailer
+        self._progress.count(trailer, now_ns, self._mode.complete(complete))
+        if member is not None:
+            if self._reports:
+                self._visit(member)
+            lease = trailer.lease
+            if member.confirms and not self._contributions.incomplete(*member.key):
+                lease, member.confirms = member.confirms, 0
+            if self._sharing.awaits():
+                self._confirm_lease(member, lease, now_ns)
+            if trailer.terminated and self._evaluator.is_chosen(member):
+                self._terminate(trailer.terminated, now_ns)
+            event = sync.MemberContributed(trailer.worker, complete.round, trailer)
+            self._mode.ask(event, now_ns)
+            self._mode.tell(member, now_ns)
+        self._mode.counted(now_ns)
+
+    def _terminate(self, why: str, now_ns: int) -> None:
+        """The evaluator has found the parameters of its algorithm to be final. The job ends with the
+        fold that contains them, without waiting for the points of the open round. The final
+        parameters were computed from a sum over all points."""
+        if not self._ending.begun and not self._stopping.asked:
+            self._stopping.at_once = True
+            self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
+            self._mode.stop(now_ns)
+
+    def abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
+        """A member has no points to visit, or leaves its contribution out, so it contributes
+        nothing to this round."""
+        member.resting = True
+        if message.skipped is None:
+            self._reports[member.key] = message
+            self._visit(member)
+            if not self._sharing.waits(member, message.lease):
+                self._rounds.abstained(message.worker)
+        elif not self._skip(message, member, now_ns):
+            return
+        self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
+        if self._contributions.incomplete(*member.key):
+            # The lease is confirmed later, when the earlier contributions of this member are
+            # complete.
+            member.confirms = message.lease
+        else:
+            if message.skipped is None:
+                self._note_without_points(member)
+            self._confirm_lease(member, message.lease, now_ns)
+        if message.progress and message.skipped is None:
+            self._mode.counted(now_ns)
+        if message.skipped is not None:
+            self._mode.call_back(member, now_ns)
+            self._mode.counted(now_ns)
+        elif self._sharing.outdated(member, message.lease):
+            self._mode.call_back(member, now_ns)
+        self._mode.end_if_idle(now_ns)
+
+    def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
+        """A member leaves its contribution out. The round goes on without it, but it does not count
+        as a worker without points, so the step of the round does not become smaller. Returns False
+        if the job ends."""
+        assert message.skipped is not None
+        count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
+        # The journal gets a line for the first, the tenth, the hundredth contribution that is left
+        # out, and so on.
+        if str(count).strip("0") == "1":
+            fields = plain_reason(message.skipped).fields
+            self._outbox.note(
+                "skipped", worker=member.worker, name=member.name, count=count, fields=dict(fields)
+            )
+        if in_vain is not None:
+            self._ending.finish(in_vain, self._mode.done, now_ns, failed=True)
+        return in_vain is None
+
+    def _visit(self, member: Member) -> None:
+        """Count the points in the report of a member, if all contributions of the member are
+        complete: they contain the steps that used these points."""
+        if self._reports and not self._contributions.incomplete(*member.key):
+            message = self._reports.pop(member.key, None)
+            if message is not None:
+                self._progress.visit(message, ahead=self._ahead(message))
+
+    def _ahead(self, message: m.Abstained) -> bool:
+        """Whether the message belongs to the next fold, and not to the one under way."""
+        return self._rounds.folding and message.round > self._rounds.round
+
+    def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
+        self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)
+
+    def forget(self, removed: Collection[tuple[int, int]]) -> None:
+        """Every server knows that these members were removed."""
+        for worker, incarnation in removed:
+            self._contributions.forget(worker, incarnation)
+        self._sharing.lose(removed)
+
+    def share(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
+        """A round is folded, and every server knows that the members in `removed` have left.
+        Distribute the chunks again, and balance the passes."""
+        ends = self._stopping.goal is not None
+        self.send_leases(self._sharing.share_again(self._view, removed, ends=ends), now_ns)
+        self.note_data()
+        if ends:
+            self.send_leases(self._sharing.end_moves(self._view), now_ns)
+            return
+        round_s = self._sharing.round_s
+        if round_s is None or self._ending.begun:
+            return
+        remaining_s = self._progress.remaining_s(self._mode.done, round_s, now_ns)
+        leases, moves = self._sharing.balance(self._view, remaining_s, now_ns)
+        for moved in moves:
+            numbers = {"moved": moved.chunks, "points": moved.points}
+            self._outbox.note("chunks", **numbers, **moved.reason.noted())
+        self.send_leases(leases, now_ns)
+
+    def delivered(self, message: m.Delivered, member: Member, now_ns: int) -> None:
+        """A member has received the points of a chunk, or a delivery has failed."""
+        if message.fault is not None:
+            message = msgspec.structs.replace(message, fault=plain_reason(message.fault))
+        self.send_leases(self._sharing.delivered(member, message, self._view), now_ns)
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """Private data: do not wait any longer for workers that were there before a resume."""
+        self._sharing.stop_waiting(now_ns)
+        self.note_data()
+
+    def note_data(self) -> None:
+        """Write to the journal whose data sets are lost, or are back."""
+        for news in self._sharing.take_news():
+            self._outbox.note("data-set", **news.noted())
+
+    def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
+        for member, lease in leases:
+            self._outbox.tell(member, lease)
+            if lease.chunks or lease.sends:
+                self._mode.call_back(member, now_ns)
+        self._progress.note_moves()
+
+    def _note_without_points(self, member: Member) -> None:
+        """Write to the journal, once per worker, that a worker has never had a point to visit."""
+        worker = member.worker
+        new = worker not in self._progress.accounting.workers and worker not in self._noted
+        # while chunks move, one of them may be on its way to this worker
+        if new and not self._sharing.moving:
+            self._noted.add(worker)
+            self._outbox.note("no-points", worker=worker, name=member.name)

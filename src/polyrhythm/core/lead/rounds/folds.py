@@ -1,0 +1,336 @@
+"""The lead's orders: it asks the policy, and sends `Fold` to servers and `Release` and `Pause` to
+members. The mode (`modes.py`) decides when a fold is ordered and when it is over.
+
+The open round and the fold that closes it.
+
+*Workers are released when every primary has folded. The new version is pushed only to workers that
+were members at the fold before this one. A new member pulls its first version, because a pushed
+version could arrive before the routes.*
+
+Without rounds a fold changes no parameters: it tells the servers which workers are members.
+"""
+
+from polyrhythm.core.lead.members.leaving import Removals
+from polyrhythm.core.lead.members.view import Member, View
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.progress.progress import JobProgress
+from polyrhythm.core.lead.rounds.contributions import Contributions
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages import Folded, MemberSpec
+
+_NOT_OPEN = -1
+
+
+class Rounds:
+    def __init__(self) -> None:
+        self.round = _NOT_OPEN
+        self.open = False
+        """Whether round 1 has opened."""
+        self.reason = Reason("none")
+        """Why the last fold was ordered."""
+        self.release: frozenset[int] = frozenset()
+        """The workers that continue when the fold is over."""
+        self.readers: frozenset[int] = frozenset()
+        """The workers to which the new version is pushed."""
+        self.members: tuple[MemberSpec, ...] = ()
+        """The members that the servers know of."""
+        self.enlisted: frozenset[tuple[int, int]] = frozenset()
+        """The members in `members`, as pairs of worker and incarnation. Only these workers can read
+        the version."""
+        self.moved_ns = 0
+        """When the last contribution was completed, or the last fold was ordered."""
+        self.folds: dict[int, int] = {}
+        """Per server, how many of its folds contained a contribution."""
+        self.resting = 0
+        """How many workers that had contributed before abstained from the last fold."""
+        self.share = 1.0
+        """The fraction of a full step that the last fold made."""
+        self._workers: frozenset[int] = frozenset()
+        """The workers in `members`."""
+        self._ranks: dict[int, int] | None = None
+        """Per member, its rank by worker number; None until it is needed."""
+        self.folding = False
+        """Whether some primary has not answered the fold under way yet."""
+        self._folding: set[int] | None = None
+        """The servers that have answered the fold under way; None if no fold is under way."""
+        self._arrived: dict[int, None] = {}
+        """The workers whose contribution was completed since the last fold was ordered, in the
+        order of completion."""
+        self._order: tuple[int, ...] = ()
+        """The workers that contributed to the last fold; the last to arrive comes first."""
+        self._rested: set[int] = set()
+        """The workers that have contributed at some time, and have abstained since the last fold
+        was ordered."""
+        self._contributed: set[int] = set()
+        """The workers that have ever contributed."""
+
+    @property
+    def opening(self) -> bool:
+        """Whether the fold of round 0, which makes the first version, is under way."""
+        return self.round == 0 and self._folding is not None
+
+    def begin_fold(
+        self,
+        release: frozenset[int],
+        reason: Reason,
+        members: tuple[MemberSpec, ...],
+        now_ns: int,
+    ) -> None:
+        """Begin the fold of the next round. Round 1 is opened by the fold of round 0."""
+        self.round += 1
+        self.open = True
+        self.moved_ns = now_ns
+        self.share = self._share()
+        self._order, self._arrived = tuple(reversed(self._arrived)), {}
+        self._rested = set()
+        self.release, self.reason = release, reason
+        before, stayed = self.enlisted, self._workers
+        if members is not self.members:
+            self.members = members
+            self.enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
+            self._workers = frozenset(spec.worker for spec in members)
+            stayed = frozenset(worker for worker, _ in self.enlisted & before)
+            self._ranks = None
+        self.readers = release & stayed
+        self._folding = set()
+        self.folding = True
+
+    def arrived(self, worker: int, round_: int) -> None:
+        """A contribution is complete. It is ignored if the last fold contained it."""
+        self._contributed.add(worker)
+        if round_ > self.round:
+            self._arrived.pop(worker, None)
+            self._arrived[worker] = None
+
+    def abstained(self, worker: int) -> None:
+        if worker in self._contributed:
+            self._rested.add(worker)
+
+    def left(self, worker: int) -> None:
+        """A worker was removed: it does not count as resting any more, but its contributions still
+        count."""
+        self._rested.discard(worker)
+
+    def _share(self) -> float:
+        """The fraction of a full step for the next fold. *A worker that has visited all of its points
+        still counts in the mean, with a change of zero.* If it did not count, steps would be noisier:
+        with one worker left, the step would use one batch, but at the learning rate that was chosen
+        for the batches of all workers. A worker that never had points does not count."""
+        self.resting = len(self._rested.difference(self._arrived))
+        contributed = len(self._arrived)
+        return contributed / (contributed + self.resting) if contributed else 1.0
+
+    def last_first(self, workers: frozenset[int]) -> list[int]:
+        """The workers in the order of their release: the last to arrive is released first, because
+        the next round is likely to wait for it again."""
+        arrived = [worker for worker in self._order if worker in workers]
+        return [*arrived, *sorted(workers.difference(arrived))]
+
+    def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
+        """A server has folded. Returns True if all primaries have folded now: then the fold is over."""
+        if self._folding is None or message.round != self.round:
+            return False
+        self._folding.add(message.server)
+        if message.weight:
+            self.folds[message.server] = self.folds.get(message.server, 0) + 1
+        return self._close_if(primaries)
+
+    def answered(self, message: Folded) -> None:
+        """A server has answered the fold while primaries change. The fold cannot be over before that
+        change is over."""
+        if self._folding is not None and message.round == self.round:
+            self._folding.add(message.server)
+
+    def _close_if(self, primaries: frozenset[int]) -> bool:
+        if self._folding is None or not self._folding >= primaries:
+            return False
+        self._folding = None
+        self.folding = False
+        return True
+
+    def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
+        """The primaries have changed. The primaries in `folded` have folded all slices that they
+        have now. Returns True if the fold is over now."""
+        if self._folding is None:
+            return False
+        self._folding = set(folded)
+        return self._close_if(primaries)
+
+    @property
+    def told(self) -> frozenset[int]:
+        """The servers that have answered the fold under way."""
+        return frozenset(self._folding or ())
+
+    def late(self, primaries: frozenset[int]) -> frozenset[int]:
+        """The primaries that have not answered the fold under way."""
+        return primaries - (primaries if self._folding is None else self._folding)
+
+    def folded_one(self, server: int) -> None:
+        """Without rounds: a server has folded a contribution."""
+        self.folds[server] = self.folds.get(server, 0) + 1
+
+    def part_of(self, worker: int) -> tuple[int, int]:
+        """A member's rank and the number of members, for work that all members divide; (0, 0) for a
+        worker that the servers do not know."""
+        rank = self.rank_of(worker)
+        return (0, 0) if self._ranks is None or rank < 0 else (rank, len(self._ranks))
+
+    def rank_of(self, worker: int) -> int:
+        """The rank of a member by its worker number; -1 for a worker that the servers do not know."""
+        if self._ranks is None:
+            members = sorted(number for number, _ in self.enlisted)
+            self._ranks = {number: rank for rank, number in enumerate(members)}
+        return self._ranks.get(worker, -1)
+
+    def check(self, primaries: frozenset[int]) -> None:
+        if self._folding is not None and self._folding >= primaries:
+            raise InvariantBroken("every primary has folded, but the fold was not closed")
+
+
+class Folds:
+    def __init__(
+        self,
+        policy: sync.SyncPolicy,
+        view: View,
+        routing: RoutingTable,
+        removals: Removals,
+        rounds: Rounds,
+        outbox: LeadOutbox,
+        progress: JobProgress,
+        contributions: Contributions | None = None,
+    ) -> None:
+        """`contributions`: given only with kind statistics, where each fold names the contributions
+        that it contains."""
+        self._policy = policy
+        self._view = view
+        self._routing = routing
+        self._removals = removals
+        self._rounds = rounds
+        self._outbox = outbox
+        self._progress = progress
+        self._contributions = contributions
+        self.wake_ns: int | None = None
+        """The time at which the policy must be asked again, even if no event comes before it."""
+        self._whole_only = False
+        """Kind statistics: whether workers keep their parameters after the present version."""
+        self._fold: m.Fold | None = None
+        """The last `Fold` that was sent to the servers."""
+
+    def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
+        """Ask the policy. If it decides to pause the workers, or has changed a parameter, this
+        method sends the pause and writes the journal. The caller carries out the fold or the
+        release."""
+        decision = self._policy.on(event, now_ns)
+        self.wake_ns = decision.wake_at
+        if decision.pause:
+            self.pause()
+        if decision.change is not None:
+            self.note(decision.change)
+        return decision
+
+    def note(self, change: Reason) -> None:
+        """Write to the journal which of the policy's parameters has changed."""
+        self._outbox.note("policy", **change.noted())
+
+    def hold(self, whole_only: bool, change: Reason | None) -> None:
+        """Kind statistics: tell workers with their releases whether to keep their parameters if points
+        are missing from the sum, and write a change to the journal."""
+        self._whole_only = whole_only
+        if change is not None:
+            self._outbox.note("m-steps", **change.noted())
+
+    # -- orders to servers ---------------------------------------------------------------------
+
+    def begin(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        """Record that the next fold begins. `send` then sends the order to the servers."""
+        self._rounds.begin_fold(release, reason, self._view.specs(), now_ns)
+        self._removals.told()
+
+    def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
+        """Order the fold that was begun. `readers`: workers to which the new version is pushed.
+        `last`: servers fold nothing after this fold."""
+        self._fold = m.Fold(
+            term=TERM,
+            view=self._view.epoch,
+            routing=self._routing.epoch,
+            round=self._rounds.round,
+            readers=readers,
+            members=self._rounds.members,
+            last=last,
+            share=share,
+            rows=self._rows(),
+        )
+        self._outbox.tell_servers(self._fold, self._routing.primaries)
+
+    def _rows(self) -> tuple[m.Row, ...]:
+        """Kind statistics: the rows of the version. *They contain the contributions that are
+        complete now, so every primary has them.*"""
+        if self._contributions is None:
+            return ()
+        return self._contributions.name(self._rounds.members, self._rounds.round)
+
+    def send_again(self) -> None:
+        """Repeat the order to all primaries that have not answered it. A server that has just become
+        a primary, or has got more slices, may not have received the order for all of its slices."""
+        assert self._fold is not None
+        self._outbox.tell_servers(self._fold, self._rounds.late(self._routing.primaries))
+
+    # -- orders to members ---------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Tell every member to contribute the points that it has visited so far."""
+        for member in self._view.members():
+            if member.entered:
+                identity = self._outbox.identity(member)
+                self._outbox.tell(member, m.Pause(**identity, round=self._rounds.round + 1))
+
+    def release(self, release: frozenset[int], readers: frozenset[int]) -> None:
+        """Let these workers continue. The new version is pushed to `readers`; the other workers
+        pull it."""
+        at, enlisted = self._view.at, self._rounds.enlisted
+        for worker in self._rounds.last_first(release):
+            member = at(worker)
+            # Servers learn with the next fold that a worker has rejoined during this fold. Until
+            # then it cannot read a version, so it is not released.
+            if member is not None and member.key in enlisted:
+                member.resting = False
+                self.release_one(member, readers)
+
+    def _share(self, member: Member, terms: sync.RoundTerms) -> tuple[int, int]:
+        """Which part of the probe sample the member evaluates; (0, 0) if none. *Together the members
+        evaluate every point whose position is a multiple of `probe_parts`, however many members there
+        are, because values of the objective are compared also after a worker has joined or left.*"""
+        part, parts = self._rounds.part_of(member.worker) if terms.probe else (0, 0)
+        return part * terms.probe_parts, parts * terms.probe_parts
+
+    def release_one(self, member: Member, readers: frozenset[int], *, stop: bool = False) -> None:
+        terms = self._policy.terms(member.worker)
+        release = m.Release(
+            term=TERM,
+            view=self._view.epoch,
+            routing=self._routing.epoch,
+            worker=member.worker,
+            incarnation=member.incarnation,
+            round=self._rounds.round,
+            pushed=member.worker in readers,
+            stop=stop,
+            steps=terms.steps,
+            interval_ns=terms.interval_ns,
+            points=terms.points,
+            probe=self._share(member, terms),
+            torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
+            whole_only=self._whole_only,
+            progress=self._progress.told(),
+            rank=self._rounds.rank_of(member.worker),
+        )
+        self._outbox.tell(member, release)
+
+    def tell_progress(self, member: Member) -> None:
+        """Tell a member that is not released after its contribution how far the job has come."""
+        identity, rank = self._outbox.identity(member), self._rounds.rank_of(member.worker)
+        message = m.Progressed(**identity, progress=self._progress.told(), rank=rank)
+        self._outbox.tell(member, message)

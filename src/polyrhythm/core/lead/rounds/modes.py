@@ -1,0 +1,573 @@
+"""The two modes in which contributions become part of the parameters: by rounds, or on arrival.
+
+The policy's traits decide which mode a job has. The other parts of the lead call the mode through
+this interface, and do not ask which of the two it is (decision 041).
+
+By rounds: servers collect the contributions of a round, and fold them when the lead orders it.
+
+*A fold waits while slices change their primary, and while workers still have to send contributions
+again to a server that was promoted. Otherwise servers would fold different sets of contributions in
+the same round.*
+
+On arrival: each server folds a contribution when it arrives, and workers need not wait for
+others.
+
+*A `Fold` of the lead changes no parameters in this mode. The lead sends it when the view changes,
+so that every server learns the members, and a last time when a goal is reached, so that servers
+stop folding.*
+
+Kind statistics: whether workers may compute new parameters (an M-step) from a sum that lacks points.
+
+When a worker dies, its row leaves the sum, and its points are missing until their new holders have
+visited them. Points that move with their memory are missing for a version or two. An M-step finds the
+best parameters for the points in the sum, so it may make the objective of all points worse; where the
+order of the points follows their values, it would move the centres of whole clusters to other points.
+*So M-steps are held while points are missing from a sum that has contained all points. Then the
+objective of all points never gets worse (FSP's Theorem 2).* At the beginning of a job, parameters from
+a part of the points are better than the first ones, so no M-step is held there.
+
+The lead says with every version whether its sum must be whole. Workers know from the sum itself whether
+it is: the lead does not know in which version the holder of a moving chunk subtracts its points.
+
+*A hold ends in any case when as many points were visited as the data set has in two passes. After
+that, the next hold begins only when all points were in the sum again.*
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress.progress import IDLE_ROUNDS, RoundEquivalents
+from polyrhythm.core.lead.rounds.contributions import Complete, InFlight
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.policy import PolicyEvent
+from polyrhythm.wire.messages import WINDOW, Folded, Trailer
+
+_ON_ARRIVAL = Reason("on-arrival")
+_TELL_EVERY_NS = 5 * 10**7
+"""A worker that is not released after its contributions is told the job's progress at most this
+often."""
+
+
+class ByArrival:
+    """Implements `modes.Mode`."""
+
+    withholds: ClassVar[bool] = True
+
+    def __init__(self, parts: Parts) -> None:
+        self._view = parts.view
+        self._rounds = parts.rounds
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._removals = parts.removals
+        self._sharing = parts.sharing
+        self._servers = parts.servers
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._folds = parts.folds
+        self._equivalents = RoundEquivalents(parts.job.resume_round)
+        self._in_flight = InFlight(WINDOW)
+        self._releases = parts.policy.traits.asks_before_steps
+        """Whether a `Release` follows every contribution."""
+        self._told_ns: dict[int, int] = {}
+        """Per worker, when it was last told the progress. Used if workers are not released."""
+        self._last = False
+        """Whether the last fold was ordered: servers fold nothing after it."""
+
+    @property
+    def done(self) -> int:
+        return self._equivalents.done
+
+    @property
+    def part(self) -> float:
+        return self._equivalents.part
+
+    @part.setter
+    def part(self, part: float) -> None:
+        self._equivalents.part = part
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def sent(self, trailer: Trailer, now_ns: int) -> None:
+        self._in_flight.sent(trailer.worker, trailer.incarnation, trailer.sequence, now_ns)
+
+    def reported(self, server: int) -> None:
+        self._rounds.folded_one(server)
+
+    def complete(self, complete: Complete) -> bool:
+        trailer = complete.trailer
+        self._in_flight.completed(trailer.worker, trailer.incarnation, trailer.sequence)
+        return False
+
+    def tell(self, member: Member, now_ns: int) -> None:
+        if not self._releases and now_ns >= self._told_ns.get(member.worker, 0) + _TELL_EVERY_NS:
+            self._told_ns[member.worker] = now_ns
+            self._folds.tell_progress(member)
+
+    def counted(self, now_ns: int) -> None:
+        if not self._ending.begun:
+            self._equivalents.advance(len(self._view))
+            goal = self._progress.folded(self.done, _ON_ARRIVAL, now_ns)
+            if goal is not None:
+                self._end_with_fold(goal, now_ns)
+            elif (trouble := self._progress.hopeless) is not None:
+                self._ending.finish(trouble, self.done, now_ns, failed=True)
+        self.end_if_idle(now_ns)
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        self._in_flight.forget(worker, incarnation)
+
+    # -- the policy ----------------------------------------------------------------------------
+
+    def ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
+        if self._ending.begun:
+            return
+        decision = self._folds.consult(event, now_ns)
+        if decision.fold:
+            self.fold(decision.release, decision.reason, now_ns)
+        elif decision.release:
+            # The worker that has just contributed has already asked for the parameters: its contribution
+            # is also its request.
+            asked = sync.NO_WORKERS
+            if isinstance(event, sync.MemberContributed):
+                asked = frozenset((event.worker,))
+            self._folds.release(decision.release, asked)
+
+    def call_back(self, member: Member, now_ns: int) -> None:
+        if member.resting:
+            member.resting = False
+            self.ask(sync.Returned(member.worker), now_ns)
+
+    def end_if_idle(self, now_ns: int) -> None:
+        """End the job if every member rests, no contribution is in flight, no chunk moves and no
+        view change is under way."""
+        if self._contributions.any or self._sharing.moving:
+            return
+        over = self._ending.begun or not len(self._view)
+        view_changes = self._rounds.folding or self._removals.any
+        if not over and not view_changes and self._view.all_rest():
+            idle = Reason("idle", {"rounds": IDLE_ROUNDS})
+            self._ending.finish(idle, self.done, now_ns, failed=True)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def stop(self, now_ns: int) -> None:
+        stopped = self._stopping.reason
+        self._progress.break_off(self.done, stopped.code, now_ns)
+        self._end_with_fold(self._progress.judged(stopped), now_ns)
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """Nothing to do: a stop does not wait for a round."""
+
+    def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
+        self._ending.goal = reason
+        if not self._rounds.folding:
+            self._fold_last(reason, now_ns)
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        self._folds.begin(release, reason, now_ns)
+        self._folds.send(last=False)
+
+    def _fold_last(self, reason: Reason, now_ns: int) -> None:
+        self._last = True
+        self._folds.begin(sync.NO_WORKERS, reason, now_ns)
+        self._folds.send(last=True)
+
+    def folded(self, message: Folded) -> bool:
+        if self._routing.moving:
+            self._rounds.answered(message)
+            return False
+        return self._rounds.folded(message, self._routing.primaries)
+
+    def closed(self, now_ns: int) -> None:
+        if self._ending.goal is not None and not self._ending.decided and not self._last:
+            # The goal was reached during a view change, which is over now: order the last fold.
+            self._fold_last(self._ending.goal, now_ns)
+
+    def released(self, now_ns: int) -> None:
+        """Nothing to do: a goal ends the job with its own fold."""
+
+    def recount(self, versions: Mapping[int, int]) -> bool:
+        rounds, primaries = self._rounds, self._routing.primaries
+        if not rounds.folding:
+            return False
+        if rounds.reroute(primaries, rounds.told & primaries):
+            return True
+        self._folds.send_again()
+        return False
+
+    def repaid(self, now_ns: int) -> None:
+        """Nothing to do: a contribution is folded at once, so no fold waits for contributions that
+        workers send again."""
+
+    def resume(self, now_ns: int) -> None:
+        """Nothing to do: a `Fold` does not wait for new routes."""
+
+    def learned(self, now_ns: int) -> None:
+        if not self._ending.begun:
+            self._servers.promote(now_ns)
+
+    def waiting(self) -> Waiting | None:
+        """Workers with a full window wait until servers acknowledge contributions."""
+        full = self._in_flight.full()
+        if full is None:
+            return None
+        workers, since_ns = full
+        _, servers = self._contributions.late(self._routing.primary_since, workers)
+        fields = {
+            "held": sorted(workers),
+            "servers": sorted(servers),
+        }
+        return Waiting(Reason("window", fields), since_ns)
+
+
+MANY_MISSING = 0.05
+"""A hold is written to the journal when more than this share of the points is missing. A chunk that
+moves from a slow worker to a fast one is about 1% of the points, and is missing from one version."""
+MOST_PASSES = 2
+"""A hold ends when as many points were visited as in this many passes. The new holders visit the
+missing points first. With equal workers they are back after less than one pass; the second pass
+is for slow workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummedPoints:
+    """`points`: how many points the data set has. `missing`: how many of them are not in the sum of a
+    version. `visited`: how many points were visited since the job began."""
+
+    points: int
+    missing: int
+    visited: int
+
+
+class MStepHold:
+    def __init__(self) -> None:
+        self._was_whole = False
+        """Whether the sum has contained all points since the job began, or since a hold ended without
+        them."""
+        self._since: int | None = None
+        """How many points had been visited when the hold began; None if M-steps are not held."""
+        self._versions = 0
+        """How many versions of this hold have no parameters of their own."""
+        self._said = False
+        """Whether many points were missing in this hold, so that the journal has its beginning."""
+
+    @property
+    def whole_only(self) -> bool:
+        """Whether no M-step is made on the version that was decided last, if it lacks points."""
+        return self._was_whole
+
+    def decide(self, found: SummedPoints) -> Reason | None:
+        """A version with this sum is folded: decide whether M-steps are held. Returns the reason if
+        this changes, unless only a few points were missing for a moment."""
+        numbers = {"absent": found.missing, "points": found.points}
+        whole = found.points > 0 and not found.missing
+        self._was_whole = self._was_whole or whole
+        if self._since is None:
+            if whole or not self._was_whole:
+                return None
+            self._since, self._versions, self._said = found.visited, 0, False
+        if not whole and found.visited - self._since < MOST_PASSES * found.points:
+            self._versions += 1
+            if self._said or found.missing <= MANY_MISSING * found.points:
+                return None
+            self._said = True
+            return Reason("m-steps-held", numbers)
+        self._since, self._was_whole = None, whole
+        if whole and not self._said:
+            return None
+        code = "m-steps-resumed" if whole else "m-steps-without"
+        return Reason(code, {**numbers, "versions": self._versions, "passes": MOST_PASSES})
+
+
+class ByRounds:
+    """Implements `modes.Mode`."""
+
+    withholds: ClassVar[bool] = False
+
+    def __init__(self, parts: Parts) -> None:
+        self.part = 0.0
+        self._before = parts.job.resume_round
+        """The number of rounds that were folded before the checkpoint from which the job
+        resumed."""
+        self._rounds = parts.rounds
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._folds = parts.folds
+        self._keeps_rows = keeps_rows(parts.job.kind)
+        self._sharing = parts.sharing
+        self._whole = self._based_on_whole = True
+        """Kind statistics: whether a version is whole. A whole version lacks no point that moves
+        and, after a goal in passes, no point of a member that has left since. `_whole` is about the
+        version of the last fold that was ordered, `_based_on_whole` about the version before it.
+        *When a goal is reached, one more fold follows, with the parameters that the evaluator has
+        computed from the version before it. If points were missing from that version, because they
+        were moving or their member had left, more folds follow.*"""
+        self._hold = MStepHold()
+        self._noted_share = 1.0
+        """The smallest share of a full optimizer step that was written to the journal so far."""
+        self._postponed: tuple[frozenset[int], Reason] | None = None
+        """A fold that was decided and waits for new routes, or for contributions that workers send
+        again."""
+        if parts.job.replicas:
+            self._contributions.keep_until_folded()
+
+    @property
+    def done(self) -> int:
+        return self._before + max(0, self._rounds.round)
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def sent(self, trailer: Trailer, now_ns: int) -> None:
+        """Nothing to do: a worker waits for the fold, so it never has more than one contribution in
+        flight."""
+
+    def reported(self, server: int) -> None:
+        """Nothing to do: servers report with `Folded` what they have folded."""
+
+    def complete(self, complete: Complete) -> bool:
+        rounds, round_ = self._rounds, complete.round
+        rounds.arrived(complete.trailer.worker, round_)
+        return round_ > rounds.round and rounds.folding
+
+    def tell(self, member: Member, now_ns: int) -> None:
+        """Nothing to do: every release tells the progress."""
+
+    def counted(self, now_ns: int) -> None:
+        """Nothing to do: goals are checked when a round is folded."""
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """Nothing to do: this mode does not track contributions in flight."""
+
+    # -- the policy ----------------------------------------------------------------------------
+
+    def ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
+        if self._ending.begun:
+            return
+        decision = self._folds.consult(event, now_ns)
+        if decision.fold:
+            self.fold(decision.release, decision.reason, now_ns)
+        elif decision.release:
+            self._folds.release(decision.release, sync.NO_WORKERS)
+
+    def call_back(self, member: Member, now_ns: int) -> None:
+        """Nothing to do: the next round releases every member."""
+
+    def end_if_idle(self, now_ns: int) -> None:
+        """Nothing to do: rounds without a contribution are counted when they are folded."""
+
+    # -- a stop on request ---------------------------------------------------------------------
+
+    def stop(self, now_ns: int) -> None:
+        self._progress.goals.stop(self._stopping.reason)
+        self._stopping.begin(now_ns)
+        self._folds.pause()
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """Fold the open round with the contributions that it has. The new version is pushed to no
+        worker, because a worker that is computing would drop it; all workers pull it instead."""
+        self._stopping.settled()
+        self._stopping.at_once = True
+        if not self._ending.begun and not self._rounds.folding:
+            stopped = self._stopping.reason
+            self._progress.break_off(self.done, stopped.code, now_ns)
+            self._ending.goal = self._progress.judged(stopped)
+            self.fold(sync.NO_WORKERS, stopped, now_ns)
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        if self._routing.moving or self._contributions.owed:
+            self._postponed = (release, reason)
+            return
+        rounds = self._rounds
+        self._folds.begin(release, reason, now_ns)
+        self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
+        if self._keeps_rows:
+            self._based_on_whole, self._whole = self._whole, self._sharing.settled
+            self._decide_m_steps()
+        self._note_share(rounds.share)
+
+    def _decide_m_steps(self) -> None:
+        """Kind statistics: decide whether workers compute parameters from the version of this fold if it
+        lacks points."""
+        missing = self._sharing.missing(self._rounds.enlisted)
+        found = SummedPoints(self._sharing.points, missing, self._progress.visited)
+        change = self._hold.decide(found)
+        self._folds.hold(self._hold.whole_only, change)
+
+    def _note_share(self, share: float) -> None:
+        """Write to the journal that folds now make a smaller share of a full step, because more
+        workers have visited all of their points."""
+        if share >= self._noted_share or self._keeps_rows:
+            return
+        self._noted_share = share
+        members = len(self._rounds.members)
+        fields = {"resting": self._rounds.resting, "members": members, "share": share}
+        self._folds.note(Reason("points-visited", fields))
+
+    def folded(self, message: Folded) -> bool:
+        moving = self._routing.moving
+        return not moving and self._rounds.folded(message, self._routing.primaries)
+
+    def closed(self, now_ns: int) -> None:
+        if self._ending.begun:
+            return
+        round_, why = self._rounds.round, self._rounds.reason
+        goal = self._progress.folded(self.done, why, now_ns, self._sharing.folded_passes)
+        if goal is not None and self._keeps_rows:
+            self._whole = self._whole and self._progress.goals.holds(self._stopping.goal)
+            self._close(goal)
+        elif goal is not None:
+            self._ending.goal = goal
+        elif (trouble := self._progress.stuck(round_, why)) is not None:
+            self._ending.finish(trouble, self.done, now_ns, failed=True)
+
+    def _close(self, goal: Reason) -> None:
+        """Kind statistics: end the job if the parameters in the last fold were computed from a
+        version that lacks no moving point."""
+        stopping = self._stopping
+        goal = stopping.goal or goal
+        if stopping.asked and (self._based_on_whole or stopping.at_once):
+            self._ending.goal = goal
+        else:
+            stopping.goal = goal
+
+    def released(self, now_ns: int) -> None:
+        stopping = self._stopping
+        if stopping.goal is None or self._ending.begun:
+            return
+        if stopping.asked:
+            self._folds.pause()
+        else:
+            stopping.reason = stopping.goal
+            self.stop(now_ns)
+
+    def recount(self, versions: Mapping[int, int]) -> bool:
+        rounds, primaries = self._rounds, self._routing.primaries
+        if not rounds.folding:
+            return False
+        folded = rounds.told
+        if rounds.round > 0:
+            folded = frozenset(s for s in primaries if versions[s] >= rounds.round)
+        if rounds.reroute(primaries, folded & primaries):
+            return True
+        if not self._contributions.owed:
+            self._folds.send_again()
+        return False
+
+    def repaid(self, now_ns: int) -> None:
+        if self._rounds.folding and not self._routing.moving:
+            self._folds.send_again()
+        self.resume(now_ns)
+
+    def resume(self, now_ns: int) -> None:
+        waits = self._routing.moving or self._contributions.owed or self._rounds.folding
+        if self._postponed is not None and not waits and not self._ending.decided:
+            (release, reason), self._postponed = self._postponed, None
+            self.fold(release, reason, now_ns)
+
+    def learned(self, now_ns: int) -> None:
+        """Nothing to do: learners are promoted after a fold."""
+
+    def waiting(self) -> Waiting | None:
+        return None
+
+
+class Mode(Protocol):
+    withholds: ClassVar[bool]
+    """Whether workers must withhold contributions before a cut. With rounds they need not, because
+    a fold separates the contributions before it from those after it."""
+    part: float
+    """The fraction of the next round equivalent that is done; always 0 in the mode with rounds."""
+
+    @property
+    def done(self) -> int:
+        """How many rounds (on arrival: round equivalents) are folded or being folded."""
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def sent(self, trailer: Trailer, now_ns: int) -> None:
+        """The trailer of a contribution has come."""
+
+    def reported(self, server: int) -> None:
+        """A server has reported a contribution."""
+
+    def complete(self, complete: Complete) -> bool:
+        """A contribution is complete; the policy does not know of it yet. Returns whether the
+        contribution belongs to the next fold instead of the fold under way."""
+
+    def tell(self, member: Member, now_ns: int) -> None:
+        """A contribution of this member is complete, and the policy knows of it: tell the member how
+        far the job has come, unless its release tells it."""
+
+    def counted(self, now_ns: int) -> None:
+        """A contribution is complete, and the policy knows of it."""
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """This member was removed: forget what this mode knows of it."""
+
+    # -- the policy ----------------------------------------------------------------------------
+
+    def ask(self, event: PolicyEvent, now_ns: int) -> None:
+        """Ask the policy, and carry out its decision, unless the job is ending."""
+
+    def call_back(self, member: Member, now_ns: int) -> None:
+        """A member that abstained may have chunks to visit now."""
+
+    def end_if_idle(self, now_ns: int) -> None:
+        """End the job if no member can contribute any more."""
+
+    # -- a stop on request ---------------------------------------------------------------------
+
+    def stop(self, now_ns: int) -> None:
+        """End the job in an orderly way: the contributions that workers have computed still
+        count."""
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """The time for which a requested stop waits for the open round is over: fold that round
+        now."""
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        """Order a fold, as soon as possible."""
+
+    def folded(self, message: Folded) -> bool:
+        """A server has folded. Returns True if the fold is over."""
+
+    def closed(self, now_ns: int) -> None:
+        """A fold is over: check the goals of the job, and order the last fold if one is reached."""
+
+    def released(self, now_ns: int) -> None:
+        """The members were released after a fold."""
+
+    def recount(self, versions: Mapping[int, int]) -> bool:
+        """The primaries have changed; `versions` gives the version of each primary. Returns True if the
+        fold under way is over now."""
+
+    def repaid(self, now_ns: int) -> None:
+        """Workers have finished sending contributions again to promoted servers."""
+
+    def resume(self, now_ns: int) -> None:
+        """Every server applies the new routes: if a fold has waited for the routes, order it."""
+
+    def learned(self, now_ns: int) -> None:
+        """A learner has caught up with its primary."""
+
+    def waiting(self) -> Waiting | None:
+        """What the job waits for, if only this mode can wait for it; otherwise None."""
+
+
+def choose_mode(parts: Parts) -> Mode:
+    return ByRounds(parts) if parts.policy.traits.rounds else ByArrival(parts)

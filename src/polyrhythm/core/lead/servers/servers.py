@@ -1,0 +1,236 @@
+"""The servers of the job: they join, apply the lead's routes, become silent and are lost.
+
+*When a server is lost, replicas of its slices take over. The job ends only if a slice has no other
+copy. A silent server counts as lost too, unless it has the only copy of a slice: then the job waits
+for it.* `routing.py` decides where slices are; this module tells the servers, and writes the
+journal.
+"""
+
+from collections.abc import Mapping
+
+from polyrhythm.core.effects import Bind, Drop, Send
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.rounds.folds import Rounds
+from polyrhythm.core.lead.servers.routing import Change, RoutingTable
+from polyrhythm.core.liveness import Suspicion
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.names import server_name
+from polyrhythm.core.peers import SEAT
+from polyrhythm.core.text import plain
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Field
+
+_UNKNOWN = 8
+"""The limit of silence, in heartbeat intervals, until enough heartbeats of a server are known. It
+is shorter than for a worker, because a server has finished its imports by then."""
+
+
+class Servers:
+    def __init__(
+        self, job: m.JobSpec, routing: RoutingTable, rounds: Rounds, outbox: LeadOutbox
+    ) -> None:
+        self._job = job
+        self._routing = routing
+        self._rounds = rounds
+        self._outbox = outbox
+        self.suspicion = Suspicion(job.heartbeat_s, _UNKNOWN)
+        self._silent: set[int] = set()
+        """The silent servers that have the only copy of a slice."""
+
+    # -- servers join --------------------------------------------------------------------------
+
+    def join(self, link: str, hello: m.ServerHello, now_ns: int) -> bool:
+        """A server asks to join. Returns False if the job has all of its servers already."""
+        routing = self._routing
+        server = routing.seat(hello.server)
+        if server is None:
+            full = Reason("servers-full", {"name": hello.name, "servers_wanted": self._job.servers})
+            taken = Reason("server-taken", {"server": hello.server})
+            self._outbox.refuse(link, taken if hello.server in routing.addresses else full)
+            return False
+        routing.join(server, hello.address)
+        self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))
+        if hello.server < 0:
+            admitted = m.Admitted(term=TERM, server=server, job=self._job, servers=())
+            self._outbox.do(Send(server_name(server), admitted))
+        self._outbox.introduce_all(server)
+        process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
+        self._outbox.note("server-joined", server=server, **process)
+        if routing.all_seeded:
+            routing.add_server(now_ns)
+            self.send_routes()
+        # the seeder must send the initial parameters again, because not every server had them
+        elif routing.spec is not None:
+            routing.begin_anew()
+            self.send_routes()
+        return True
+
+    def place(self, spec: m.ModelSpec) -> None:
+        """Route the slices of the first worker's model, which becomes the job's model."""
+        self._routing.place(spec)
+        self.send_routes()
+        slices = self._routing.slice_counts()
+        options = spec.optimizer.groups[0] if spec.optimizer.groups else {}
+        self._outbox.note(
+            "placed",
+            nbytes=self._routing.nbytes,
+            slices=slices,
+            optimizer=spec.optimizer.name,
+            rate=options.get("lr"),
+            momentum=options.get("momentum"),
+        )
+
+    def send_routes(self) -> None:
+        self._outbox.place(self._rounds.members)
+
+    # -- servers apply routes ------------------------------------------------------------------
+
+    def placed(self, message: m.Placed, now_ns: int) -> bool:
+        """A server has allocated its slices, or applies new routes. Returns True if all servers
+        have done so now."""
+        known = message.server in self._routing.addresses and message.server != SEAT.server
+        if self._job.replicas and known and message.server not in self.suspicion:
+            self.suspicion.expect(message.server, now_ns)
+        return self._routing.placed(message)
+
+    def caught_up(self, message: m.CaughtUp, now_ns: int) -> bool:
+        """A learner has caught up with its primary. Returns False if the message is outdated."""
+        if message.server not in self._routing.addresses:
+            return False
+        slices = self._routing.caught_up(message, now_ns)
+        if not slices:
+            return False
+        self._outbox.note(
+            "copied",
+            primary=message.server,
+            replica=message.peer,
+            slices=slices,
+            learning=self._routing.learning,
+        )
+        self.send_routes()
+        return True
+
+    def promote(self, now_ns: int) -> None:
+        """If learners have caught up, change to the routes for which they fetched slices."""
+        if self._routing.promote(now_ns):
+            self.send_routes()
+            self._note_rerouting()
+
+    def followed(
+        self, now_ns: int
+    ) -> tuple[Change, Mapping[int, tuple[m.Row, ...]], Mapping[int, int]]:
+        """Every server applies the new routes. Returns the change, and for each server its rows of
+        statistics and its version."""
+        routing = self._routing
+        change, rows, versions = routing.followed()
+        if change.promoted or change.lost:
+            self._outbox.note(
+                "rerouted",
+                lost=[server_name(server) for server in change.lost],
+                promoted=_named(change.promoted),
+                seconds=(now_ns - change.since_ns) / 1e9,
+                slices=_named(dict(zip(routing.servers, routing.slice_counts(), strict=True))),
+            )
+        return change, rows, versions
+
+    def _note_rerouting(self) -> None:
+        change = self._routing.change
+        assert change is not None
+        promoted = _named(change.promoted)
+        self._outbox.note("rerouting", epoch=self._routing.epoch, promoted=promoted)
+
+    # -- servers are lost ----------------------------------------------------------------------
+
+    def lose(self, server: int, noticed: Reason, now_ns: int) -> Reason | None:
+        """Let replicas take over from this server. `noticed`: how the loss was noticed. Returns why
+        the job cannot continue if a slice has no other copy; else None."""
+        routing = self._routing
+        if server not in routing.addresses:
+            return None
+        self.suspicion.forget(server)
+        self._silent.discard(server)
+        loss = routing.would_lose(server)
+        if loss is not None and not self._job.replicas:
+            return Reason("server-died", {"server": server}).because(noticed)
+        if loss is not None:
+            fields = {"server": server, "slices": loss.slices, "mb": loss.nbytes / 1e6}
+            return Reason("slices-lost", fields).because(noticed)
+        removed = Reason("server-removed", {"server": server}).because(noticed)
+        self._outbox.do(Drop(server_name(server), removed))
+        anew = routing.lose_server(server, now_ns)
+        self._outbox.note(
+            "server-lost",
+            server=server,
+            **noticed.noted(),
+            left=len(routing.addresses),
+            servers=self._job.servers,
+        )
+        if routing.spec is not None:
+            self.send_routes()
+            if not anew:
+                self._note_rerouting()
+        return None
+
+    def link_ended(self, server: int, incarnation: int, detail: str, now_ns: int) -> Reason | None:
+        """A server's link has ended. Returns why the job cannot continue; None if it can."""
+        if self._routing.vacate(server):
+            self._outbox.note("server-left", server=server, **_link_ended(detail).noted())
+        elif incarnation in (0, self._routing.incarnations.get(server)):
+            return self.lose(server, _link_ended(detail), now_ns)
+        return None
+
+    def unreachable(
+        self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
+    ) -> Reason | None:
+        """A server reports that its link to the server `peer` has ended, so one of the two must
+        leave: the lead's own server stays, otherwise the server that reports first. Returns why the
+        job cannot continue; None if it can."""
+        if server not in self._routing.addresses:
+            return None
+        if incarnation != self._routing.incarnations.get(peer):
+            return None  # the report is about an earlier server with this number
+        lost = server if peer == SEAT.server else peer
+        told = server if lost == peer else peer
+        fields: dict[str, Field] = {"by": told, "detail": plain(detail)}
+        return self.lose(lost, Reason("unreachable", fields), now_ns)
+
+    def present(self, server: int, incarnation: int | None = None) -> bool:
+        """Whether this server, with this incarnation if one is given, is part of the job."""
+        known = self._routing.incarnations.get(server)
+        return server in self._routing.addresses and incarnation in (None, known)
+
+    # -- signs of life -------------------------------------------------------------------------
+
+    def beat(self, server: int, now_ns: int) -> None:
+        if server not in self._routing.addresses:
+            return
+        if server in self._silent:
+            self._silent.remove(server)
+            self.suspicion.expect(server, now_ns)
+        self.suspicion.beat(server, now_ns)
+
+    def heard_ns(self, server: int) -> int:
+        """When the lead last heard from this server; 0 if it does not listen for its heartbeats."""
+        return self.suspicion.pulse(server).heard_ns if server in self.suspicion else 0
+
+    def suspect(self, now_ns: int) -> None:
+        for server in self.suspicion.silent(now_ns):
+            pulse = self.suspicion.pulse(server)
+            fields = {"server": server, **pulse.silence(now_ns)}
+            if self._routing.would_lose(server) is None:
+                self.lose(server, Reason("server-silent", fields), now_ns)
+            else:
+                # Forget the gaps between earlier heartbeats of this server. Its next heartbeat starts a
+                # new measurement.
+                self.suspicion.forget(server)
+                if server not in self._silent:
+                    self._silent.add(server)
+                    self._outbox.note("server-silent", **fields)
+
+
+def _link_ended(detail: str) -> Reason:
+    return Reason("link-ended", {"detail": detail})
+
+
+def _named(counts: Mapping[int, int]) -> dict[str, int]:
+    return {server_name(server): count for server, count in sorted(counts.items())}
