@@ -8,7 +8,7 @@ import pytest
 
 from polyrhythm.api.running import _resumed
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.resuming import Resuming
+from polyrhythm.core.supervision import Resuming
 from polyrhythm.engines.engine import EngineRun
 from polyrhythm.wire.messages import JobSpec
 

@@ -59,7 +59,7 @@ def test_a_signal_after_the_summary_does_not_change_the_status(
 
 
 @pytest.mark.parametrize(
-    "module", ["typer", "polyrhythm.core.text", "polyrhythm.cli.train", "polyrhythm.api.running"]
+    "module", ["typer", "polyrhythm.core.values", "polyrhythm.cli.train", "polyrhythm.api.running"]
 )
 def test_ctrl_c_while_modules_are_imported_leaves_no_folder_and_no_traceback(
     tmp_path: Path, module: str

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.server.strangers import MOST
+from polyrhythm.core.server.admission import MOST
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from tests.cluster.handshakes import HOST, Peer, secret_of

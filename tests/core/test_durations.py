@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.durations import parse_duration
+from polyrhythm.core.values import parse_duration
 
 
 @pytest.mark.parametrize(

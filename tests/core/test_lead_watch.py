@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import Pacemaker
-from polyrhythm.core.lead_watch import HeardThrottle, link_timeout_s
+from polyrhythm.core.liveness import HeardThrottle, link_timeout_s
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.names import LEAD
 from polyrhythm.core.senders import is_to_lead, sender

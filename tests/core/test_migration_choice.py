@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.sync.migration import choose_migration
+from polyrhythm.core.migration import choose_migration
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec
 

@@ -3,8 +3,14 @@ line."""
 
 import pytest
 
-from polyrhythm.core.elementwise import ELEMENTWISE, NOT_ELEMENTWISE
-from polyrhythm.core.outer import EXAMPLE, only_scales, outer_rate, parse_outer
+from polyrhythm.core.kinds import (
+    ELEMENTWISE,
+    EXAMPLE,
+    NOT_ELEMENTWISE,
+    only_scales,
+    outer_rate,
+    parse_outer,
+)
 from polyrhythm.core.sync.registry import choose_kind, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec

@@ -3,7 +3,7 @@ late, it was stopped since its last reading, except for the time in which it com
 
 import pytest
 
-from polyrhythm.core.pauses import Pauses, stopped_ns
+from polyrhythm.core.liveness import Pauses, stopped_ns
 
 SECOND = 10**9
 EVERY = SECOND // 2

@@ -1,7 +1,6 @@
 """The lead may run in any server, not only in the first one."""
 
-from polyrhythm.core.names import LEAD
-from polyrhythm.core.peers import LeadSeat
+from polyrhythm.core.names import LEAD, LeadSeat
 
 SEAT = LeadSeat.at(2)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.resuming import Loss, NewestCheckpoint, Resuming
+from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
 from polyrhythm.wire.messages import JobSpec
 
 

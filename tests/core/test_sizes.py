@@ -5,7 +5,7 @@ import re
 import pytest
 
 from polyrhythm.api.policies import memory_of
-from polyrhythm.core.sizes import parse_size
+from polyrhythm.core.values import parse_size
 from polyrhythm.errors import UsageError
 
 

@@ -22,7 +22,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead import machine
 from polyrhythm.core.lead.members import joining as admission
 from polyrhythm.core.lead.rounds import counting
-from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
+from polyrhythm.core.values import MOST_NAME, MOST_REASON, name_fault, plain
 from polyrhythm.engines.inline import Hub, run_inline
 from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.io.memory import memory_pair

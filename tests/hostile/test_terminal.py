@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "observe"))
-from polyrhythm.core.text import shown
+from polyrhythm.core.values import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.observe.progress import ProgressDisplay

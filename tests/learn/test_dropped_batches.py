@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyrhythm import Worker
-from polyrhythm.core.worker.used_sizes import UsedSizes
+from polyrhythm.core.worker.batch_sizes import UsedSizes
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.state import fold

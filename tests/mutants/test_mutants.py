@@ -86,7 +86,7 @@ sys.exit(main(sys.argv[2:], [
 """
 TESTS = """
 import os, signal, subprocess, sys, time
-from polyrhythm.core.durations import parse_duration
+from polyrhythm.core.values import parse_duration
 
 WRONG = parse_duration("1s") != 10**9
 
@@ -100,7 +100,7 @@ def test_own():
 
 
 def test_child():
-    program = "from polyrhythm.core.durations import parse_duration; print(parse_duration('1s'))"
+    program = "from polyrhythm.core.values import parse_duration; print(parse_duration('1s'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == f"{10**9}\\n"
 

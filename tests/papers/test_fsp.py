@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.barrier.abandoning import abandons
-from polyrhythm.core.sync.barrier.batch_size import BatchSize, MeasuredBatch
-from polyrhythm.core.sync.barrier.lateness import Lateness
+from polyrhythm.core.sync.barrier.batched import BatchSize, MeasuredBatch
+from polyrhythm.core.sync.barrier.fsp import Lateness
 from polyrhythm.core.sync.interval.fixed import (
     AutoInterval,
     BinaryInterval,

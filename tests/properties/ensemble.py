@@ -21,10 +21,9 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD, worker_name
-from polyrhythm.core.server import ledger_events
+from polyrhythm.core.server import ledger as ledger_events
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger import Ledger, Verdict
-from polyrhythm.core.server.ledger_modes import OnArrivalLedger, RoundsLedger
+from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase

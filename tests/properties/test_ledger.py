@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.server.ledger import MOST_PARTIAL, Ledger, Verdict
-from polyrhythm.core.server.ledger_modes import OnArrivalLedger, RoundsLedger
+from polyrhythm.core.server.ledger import (
+    MOST_PARTIAL,
+    Ledger,
+    OnArrivalLedger,
+    RoundsLedger,
+    Verdict,
+)
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 SLICES = 3

@@ -18,11 +18,9 @@ from hypothesis.stateful import (
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.sync.arrival.clocks import Clocks
-from polyrhythm.core.sync.arrival.on_arrival import OnArrival
+from polyrhythm.core.sync.arrival.on_arrival import Clocks, OnArrival, ViewChange
 from polyrhythm.core.sync.arrival.restart import Restart
 from polyrhythm.core.sync.arrival.staleness import Staleness
-from polyrhythm.core.sync.arrival.view_change import ViewChange
 from polyrhythm.observe.reasons import in_words
 
 SEARCH = settings(stateful_step_count=40)

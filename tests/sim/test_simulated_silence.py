@@ -3,7 +3,7 @@
 import pytest
 
 from polyrhythm.core.effects import Note
-from polyrhythm.core.lead_watch import HEARD, SILENT
+from polyrhythm.core.liveness import HEARD, SILENT
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.sim.clock import BEGINNING_NS, Clock

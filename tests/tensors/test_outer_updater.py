@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from polyrhythm.core.elementwise import ELEMENTWISE, NOT_ELEMENTWISE
-from polyrhythm.core.outer import _OPTIONS, parse_outer
+from polyrhythm.core.kinds import _OPTIONS, ELEMENTWISE, NOT_ELEMENTWISE, parse_outer
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.tensors.held import Held

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyrhythm.core.kinds import BLOCK, may_be_quantised, quantised_nbytes, quantised_slices
 from polyrhythm.core.placement.slices import Slice, lay_out
-from polyrhythm.core.push_form import BLOCK, may_be_quantised, quantised_nbytes, quantised_slices
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.quantised import Quantiser, read_quantised
 from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Route, TensorSpec

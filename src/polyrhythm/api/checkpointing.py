@@ -9,8 +9,8 @@ import msgspec
 
 from polyrhythm.api.checks import check_choice
 from polyrhythm.api.hosts import Here
-from polyrhythm.core.resuming import ON_LOSS
-from polyrhythm.core.schedule import Schedule
+from polyrhythm.core.supervision import ON_LOSS
+from polyrhythm.core.values import Schedule
 from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.wire.messages import JobSpec
 

@@ -4,10 +4,10 @@ output."""
 import math
 from collections.abc import Sequence
 
-from polyrhythm.core.addresses import is_loopback
 from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
 from polyrhythm.core.metrics import parse_best
-from polyrhythm.core.sync.migration import DELIVERING, sharing_fault
+from polyrhythm.core.migration import DELIVERING, sharing_fault
+from polyrhythm.core.names import is_loopback
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.staging import Staging

@@ -12,7 +12,7 @@ from polyrhythm.api.checks import check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import Known, find_secret
 from polyrhythm.core.devices import as_text, parse_devices
-from polyrhythm.core.text import MOST_NAME, name_fault
+from polyrhythm.core.values import MOST_NAME, name_fault
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import VARIABLE
 from polyrhythm.observe.reasons import in_words

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.core.model_files import RUNS_FOLDER
+from polyrhythm.core.model import RUNS_FOLDER
 
 Connect = Annotated[
     str, typer.Option(help="HOST:PORT of the job, as 'polyrhythm train' prints it at its start.")

@@ -4,7 +4,7 @@ the job's own code."""
 from collections.abc import Mapping
 from pathlib import Path
 
-from polyrhythm.core.model_files import MODEL, named
+from polyrhythm.core.model import MODEL, named
 from polyrhythm.errors import UsageError
 
 

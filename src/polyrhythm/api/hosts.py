@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.devices import CPU, asked_by, parse_devices
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT
 from polyrhythm.engines.cores import shares_of_cores
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.core.outer import EXAMPLE
-from polyrhythm.core.sizes import parse_size
+from polyrhythm.core.kinds import EXAMPLE
+from polyrhythm.core.values import parse_size
 from polyrhythm.errors import UsageError
 
 Interval = Annotated[

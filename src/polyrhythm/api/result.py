@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrhythm.core.lead.progress.progress import STOPPED
-from polyrhythm.core.model_files import choose, file_of, models_of
+from polyrhythm.core.model import choose, file_of, models_of
 from polyrhythm.errors import StoreError
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.history import history_of, last_metrics

@@ -10,7 +10,7 @@ from polyrhythm.api.folders import discarded_if_not_started, next_run_dir, writi
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
-from polyrhythm.core.resuming import Loss, NewestCheckpoint, Resuming
+from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.joining import listening_fields

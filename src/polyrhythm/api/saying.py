@@ -3,7 +3,7 @@
 import sys
 
 from polyrhythm.api.hosts import Here
-from polyrhythm.core.text import shown
+from polyrhythm.core.values import shown
 from polyrhythm.observe.words import counted
 from polyrhythm.observe.wrapping import width_of, wrapped
 

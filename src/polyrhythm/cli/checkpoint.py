@@ -5,7 +5,7 @@ from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.saying import tell
 from polyrhythm.cli.lead import check_running, find_lead
 from polyrhythm.cli.stop import operator_name
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.values import plain_reason
 from polyrhythm.errors import LinkError, PolyrhythmError, RunError
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import load_run

@@ -9,7 +9,7 @@ import typer
 from polyrhythm.api.flags import RUNS, Debug, RunsDir
 from polyrhythm.api.stores import url_of
 from polyrhythm.cli.status import Json
-from polyrhythm.core.text import shown
+from polyrhythm.core.values import shown
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
 from polyrhythm.store.checkpoints import verify
 from polyrhythm.store.listing import Listed, listing

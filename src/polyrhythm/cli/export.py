@@ -10,7 +10,7 @@ import typer
 from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.stores import url_of
-from polyrhythm.core.model_files import MODEL, choose
+from polyrhythm.core.model import MODEL, choose
 from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.observe.runs import find_run
 from polyrhythm.store.model_open import check_readable

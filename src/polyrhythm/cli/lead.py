@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polyrhythm.api.checks import parse_address
 from polyrhythm.api.secret import SECRET, find_secret
-from polyrhythm.core.addresses import is_loopback
+from polyrhythm.core.names import is_loopback
 from polyrhythm.errors import RunDeleted, RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.jobindex import ListedJob

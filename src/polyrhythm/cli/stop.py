@@ -13,7 +13,7 @@ from polyrhythm.api import flags
 from polyrhythm.api.flags import RUNS, RunsDir
 from polyrhythm.api.saying import say, tell
 from polyrhythm.cli.lead import Lead, check_running, find_lead
-from polyrhythm.core.text import name_fault, plain_reason
+from polyrhythm.core.values import name_fault, plain_reason
 from polyrhythm.errors import LinkError, PolyrhythmError, RunError
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import is_alive, load_run

@@ -13,7 +13,7 @@ from polyrhythm.api.checks import check_threads, check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
 from polyrhythm.core.devices import parse_devices
-from polyrhythm.core.text import name_fault
+from polyrhythm.core.values import name_fault
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.io.descriptors import none_left
 from polyrhythm.learn.load import check_job

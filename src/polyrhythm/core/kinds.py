@@ -3,9 +3,42 @@ and what a fold adds up.
 
 `tensors/kinds.py` defines what a contribution of each kind contains, and how servers add and fold
 it.
+
+How much a contribution weighs in the mean of its round: `--weights`.
+
+*By default every point counts equally, so a contribution weighs as many points as it contains. With
+`workers`, every contribution weighs the same, however many points it contains.* A worker that
+visits few points, because it is slow or has little data, then has as much influence as the others.
+The lead still counts points.
+
+The outer optimizer of kind local: what `--outer` accepts, and the optimizer that it names.
+
+*Servers use the averaged change of a round as a negative gradient, and make one step of the outer
+optimizer with it.* The learning rate of the outer step is the one in `--outer`; the workers' own
+rates only scale their local steps. `nesterov` with its defaults is DiLoCo's outer optimizer.
+
+Which of torch's optimizers servers can run.
+
+A server has slices and not whole tensors, so only elementwise optimizers give correct results
+there.
+
+How the slices of a contribution are sent: exactly, or as integers of 8 bits (`--push`).
+
+*With `int8`, a slice of parameters that goes over TCP is quantised: it is sent as integers of 8
+bits, with one scale for each block of 256 numbers. Everything else is sent exactly: the model's
+buffers, integers, slices that consist of rows, and all slices over links that carry references
+instead of bytes.* The form of a slice is chosen when its contribution is made. A slice that is sent
+again, to another server or over another link, is sent in the same form and with the same bytes.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
+
+from polyrhythm.core.placement.slices import ITEM_NBYTES, Layout, Slice
+from polyrhythm.core.values import plain
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import OptimizerSpec, Option, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +76,194 @@ def steps_on_workers(kind: str) -> bool:
 def keeps_rows(kind: str) -> bool:
     """Whether servers keep a row for each worker (kind statistics)."""
     return KINDS.get(kind, _UNKNOWN).keeps_rows
+
+
+BY_POINTS = "points"
+BY_WORKERS = "workers"
+
+
+def weight_in_round(weights: str, points: float) -> float:
+    """The weight of a contribution that contains this many points. `weights`: the value of
+    `--weights`."""
+    return 1.0 if weights == BY_WORKERS else points
+
+
+ELEMENTWISE = (
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Adagrad",
+    "Adadelta",
+    "Adamax",
+    "ASGD",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+)
+"""Torch's optimizers that treat every element of a parameter independently of the others."""
+_REASONS = {
+    "LBFGS": "LBFGS searches along a line with the whole gradient at once",
+    "Adafactor": "Adafactor factors each matrix into rows and columns",
+    "Muon": "Muon orthogonalises each matrix as a whole",
+    "SparseAdam": "SparseAdam needs sparse gradients, and contributions are dense",
+}
+NOT_ELEMENTWISE = tuple(_REASONS)
+"""Torch's other optimizers."""
+
+
+def reason_against(name: str) -> str:
+    """Why servers cannot run an optimizer that is not elementwise."""
+    return _REASONS.get(name, "its class is not one of torch's elementwise optimizers")
+
+
+OFF = "off"
+EXAMPLE = "nesterov:lr=0.7,momentum=0.9"
+_NESTEROV = "nesterov"
+_Options = dict[str, float | bool]
+_NESTEROV_DEFAULTS: _Options = {"lr": 0.7, "momentum": 0.9}
+_ADAM = ("beta1", "beta2", "eps", "weight_decay")
+_OPTIONS = {
+    "SGD": ("momentum", "weight_decay"),
+    "Adam": (*_ADAM, "amsgrad"),
+    "AdamW": (*_ADAM, "amsgrad"),
+    "Adagrad": ("lr_decay", "eps", "initial_accumulator_value", "weight_decay"),
+    "Adadelta": ("rho", "eps", "weight_decay"),
+    "Adamax": _ADAM,
+    "ASGD": ("lambd", "alpha", "t0", "weight_decay"),
+    "NAdam": (*_ADAM, "momentum_decay"),
+    "RAdam": _ADAM,
+    "RMSprop": ("alpha", "eps", "momentum", "centered", "weight_decay"),
+    "Rprop": (),
+}
+"""Per optimizer, by torch's name, the options that `--outer` accepts besides the learning rate."""
+_MOST_RATE = 1e4
+"""The largest learning rate that a message can contain."""
+_BELOW_ONE = ("momentum", "beta1", "beta2", "rho")
+_SWITCHES = {"amsgrad", "centered"}
+_BETAS = {"beta1": 0.9, "beta2": 0.999}
+"""The defaults of torch's option `betas`, which is two options of `--outer`."""
+
+
+def parse_outer(text: str) -> OptimizerSpec | None:
+    """The outer optimizer, with its options as one parameter group; None if the job has no outer
+    optimizer. `maximize` makes torch use the averaged change as a negative gradient."""
+    if text.strip() == OFF:
+        return None
+    said, _, rest = text.strip().partition(":")
+    name = _name_of(said, text)
+    nesterov = said.lower() == _NESTEROV
+    options: _Options = dict(_NESTEROV_DEFAULTS) if nesterov else {}
+    for pair in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise _refused(text, f"{pair!r} is not NAME=NUMBER")
+        options[key.strip()] = _value(text, said, name, key.strip(), value.strip())
+    if "lr" not in options:
+        raise _refused(text, f"it needs a learning rate, such as {said.lower()}:lr=1")
+    if nesterov and not options["momentum"]:
+        raise _refused(text, "nesterov needs a momentum above 0; without momentum, give sgd:lr=1")
+    return OptimizerSpec(name, (_as_in_torch(options, nesterov=nesterov),))
+
+
+def outer_rate(text: str) -> float | None:
+    """The learning rate of the outer optimizer; None if there is no outer optimizer."""
+    spec = parse_outer(text)
+    rate = None if spec is None else spec.groups[0]["lr"]
+    return rate if isinstance(rate, float) else None
+
+
+def only_scales(spec: OptimizerSpec) -> bool:
+    """Whether a step only adds a multiple of the averaged change, and has no state."""
+    options = spec.groups[0]
+    return spec.name == "SGD" and not options.get("momentum") and not options.get("weight_decay")
+
+
+def _name_of(said: str, text: str) -> str:
+    if said.lower() == _NESTEROV:
+        return "SGD"
+    for name in ELEMENTWISE:
+        if name.lower() == said.lower():
+            return name
+    for name in NOT_ELEMENTWISE:
+        if name.lower() == said.lower():
+            raise _refused(
+                text,
+                f"{name} cannot run on servers, which hold slices and not whole tensors:"
+                f" {reason_against(name)}",
+            )
+    known = ", ".join((_NESTEROV, *(name.lower() for name in ELEMENTWISE)))
+    raise _refused(text, f"choose one of {known}, such as {EXAMPLE}")
+
+
+def _value(text: str, said: str, name: str, key: str, value: str) -> float | bool:
+    known = ("lr", *_OPTIONS[name])
+    if key not in known:
+        raise _refused(text, f"{said.lower()} has no option {key!r}; it has {', '.join(known)}")
+    if key in _SWITCHES:
+        if value.lower() not in ("true", "false"):
+            raise _refused(text, f"{key} must be true or false")
+        return value.lower() == "true"
+    try:
+        number = float(value)
+    except ValueError:
+        raise _refused(text, f"{key} is {value!r}, which is not a number") from None
+    if key == "lr" and not 0 < number <= _MOST_RATE:
+        raise _refused(text, f"lr must be above 0 and at most {_MOST_RATE:g}")
+    if key in _BELOW_ONE and not 0 <= number < 1:
+        raise _refused(text, f"{key} must be at least 0 and less than 1")
+    if not 0 <= number < inf:
+        raise _refused(text, f"{key} must be a number, and at least 0")
+    return number
+
+
+def _as_in_torch(options: _Options, *, nesterov: bool) -> dict[str, Option]:
+    found: dict[str, Option] = {key: options[key] for key in options if key not in _BETAS}
+    if len(found) < len(options):
+        found["betas"] = [options.get(key, beta) for key, beta in _BETAS.items()]
+    if nesterov:
+        found["nesterov"] = True
+    return {**found, "maximize": True}
+
+
+def _refused(text: str, why: str) -> UsageError:
+    return UsageError(plain(f"--outer {text!r} cannot be used: {why}"))
+
+
+EXACT, INT8 = "exact", "int8"
+BLOCK = 256
+"""How many consecutive numbers of a slice are quantised with the same scale."""
+_FLOATS = ("float32", "float64", "bfloat16", "float16")
+
+
+def may_be_quantised(layout: Layout, slice_: Slice) -> bool:
+    """Whether this slice is quantised with `--push int8`. A slice that consists of rows is not
+    quantised, because an aggregate finds out from its numbers which rows were sent
+    (`tensors/rows.py`)."""
+    space = layout.spaces[slice_.space]
+    return not space.buffers and space.dtype in _FLOATS and not slice_.width
+
+
+def scale_nbytes(dtype: str) -> int:
+    """The size of a scale for numbers of this dtype. It is at least the size of a float32."""
+    return max(4, ITEM_NBYTES[dtype])
+
+
+def quantised_nbytes(layout: Layout, slice_: Slice) -> int:
+    """The size of a quantised slice: the scales of its blocks, and a byte for each number."""
+    dtype = layout.spaces[slice_.space].dtype
+    return -(-slice_.length // BLOCK) * scale_nbytes(dtype) + slice_.length
+
+
+def quantised_slices(
+    push: str, layout: Layout, routes: Sequence[Route], by_reference: Collection[int]
+) -> frozenset[int]:
+    """The slices that a worker quantises in its next contribution. `by_reference`: the servers that
+    read this worker's memory. Nothing is quantised for them, because no bytes are sent."""
+    if push != INT8:
+        return frozenset()
+    return frozenset(
+        slice_.id
+        for slice_ in layout.slices
+        if may_be_quantised(layout, slice_) and routes[slice_.id].primary not in by_reference
+    )

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from polyrhythm.core.devices import AUTO, device_of_process, local_number
-from polyrhythm.core.sync.migration import sharing_fault
+from polyrhythm.core.migration import sharing_fault
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.tracebacks import without_ours

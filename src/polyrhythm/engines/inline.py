@@ -20,7 +20,7 @@ from typing import Any
 
 from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.core.effects import End
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT
 from polyrhythm.engines.cuda import look_for_cuda, use_device
 from polyrhythm.engines.debugger import in_debugger
 from polyrhythm.engines.engine import EngineRun, EngineWatch

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from polyrhythm.core.devices import CPU, CudaFound
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT
 from polyrhythm.observe.journal import JournalPart
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from polyrhythm.core.names import LEAD, server_name
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.values import plain_reason
 from polyrhythm.engines.titles import set_title
 from polyrhythm.engines.work import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused

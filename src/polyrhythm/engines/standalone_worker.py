@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from polyrhythm.core.devices import AUTO, device_of_process, local_number
-from polyrhythm.core.sync.migration import sharing_fault
+from polyrhythm.core.migration import sharing_fault
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.accepted_code import accepted_code
 from polyrhythm.engines.cores import share_of_cores

@@ -2,7 +2,7 @@
 
 import socket
 
-from polyrhythm.core.addresses import is_loopback
+from polyrhythm.core.names import is_loopback
 
 _TIMEOUT_S = 2.0
 

@@ -4,7 +4,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from polyrhythm.core.addresses import is_loopback
+from polyrhythm.core.names import is_loopback
 from polyrhythm.errors import LinkError
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.carrier import Wrapped, unwrap_inline

@@ -2,13 +2,13 @@
 
 *Batches whose gradients the user accumulates have the same number of points, so that the mean of
 their gradients is the mean over their points. A batch that the user's loop drops is not accumulated:
-`core/worker/used_sizes.py` chooses the size of the batch after it.*
+`core/worker/batch_sizes.py` chooses the size of the batch after it.*
 """
 
 from collections.abc import Callable, Sequence
 
+from polyrhythm.core.worker.batch_sizes import UsedSizes
 from polyrhythm.core.worker.cadence import Cadence, Standing, after_step
-from polyrhythm.core.worker.used_sizes import UsedSizes
 from polyrhythm.learn.visits import Visits
 from polyrhythm.runtime.worker.loop import UserLoop
 

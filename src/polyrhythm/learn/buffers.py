@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from polyrhythm.core.sharing_of_buffers import LOCAL, MEAN, SHARINGS
+from polyrhythm.core.placement.slices import LOCAL, MEAN, SHARINGS
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.words import listed
 from polyrhythm.wire.messages import ModelSpec

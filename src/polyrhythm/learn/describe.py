@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from polyrhythm.core.placement.slices import BUFFERS
-from polyrhythm.core.sharing_of_buffers import MEAN
+from polyrhythm.core.placement.slices import BUFFERS, MEAN
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.buffers import sharing_of
 from polyrhythm.tensors.dtypes import NAMES

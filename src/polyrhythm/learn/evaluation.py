@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Protocol
 
-from polyrhythm.core.durations import parse_duration
+from polyrhythm.core.values import parse_duration
 from polyrhythm.errors import UsageError
 
 PASS = "pass"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from polyrhythm.core.sharing_of_buffers import LOCAL
+from polyrhythm.core.placement.slices import LOCAL
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Due, Standing, choose_cadence, decide
 from polyrhythm.core.worker.job_steps import JobSteps

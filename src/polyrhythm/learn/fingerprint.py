@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from polyrhythm.core.fingerprints import PROJECTIONS, SCALES, made
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.row_groups import RowGroups
 from polyrhythm.learn.data.tables import Table

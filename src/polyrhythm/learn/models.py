@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from polyrhythm.core.kinds import keeps_rows
-from polyrhythm.core.model import is_model_name
-from polyrhythm.core.model_files import file_of
+from polyrhythm.core.model import file_of, is_model_name
 from polyrhythm.core.sync.registry import check_several
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer

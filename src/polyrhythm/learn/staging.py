@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from polyrhythm.core.durations import parse_duration
+from polyrhythm.core.values import parse_duration
 from polyrhythm.errors import UsageError
 
 _SPIN_NS = 50_000

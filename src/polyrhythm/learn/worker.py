@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from polyrhythm.core.batches import least_of
+from polyrhythm.core.migration import MOVING
 from polyrhythm.core.names import own_number
 from polyrhythm.core.sync.barrier.abandoning import OFF
-from polyrhythm.core.sync.migration import MOVING
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.data.catalogue import known

@@ -13,8 +13,8 @@ spent on transfers plus the shortest wait of all workers.
 from collections.abc import Mapping
 from statistics import fmean, median
 
-from polyrhythm.core.durations import parse_duration
 from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.values import parse_duration
 from polyrhythm.observe.alternatives import less_exchange, less_waiting
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState

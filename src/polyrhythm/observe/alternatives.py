@@ -5,10 +5,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from polyrhythm.core.kinds import keeps_rows, steps_on_servers, steps_on_workers
-from polyrhythm.core.push_form import EXACT
+from polyrhythm.core.kinds import EXACT, keeps_rows, steps_on_servers, steps_on_workers
+from polyrhythm.core.migration import sharing_fault
 from polyrhythm.core.sync.barrier.global_batch import BSPG
-from polyrhythm.core.sync.migration import sharing_fault
 from polyrhythm.core.sync.registry import choose_policy, find_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.words import either

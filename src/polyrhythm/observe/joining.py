@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polyrhythm.core.addresses import is_loopback
+from polyrhythm.core.names import is_loopback
 
 UNKNOWN = "HOST:PORT"
 ANY_FILE = "FILE.py"

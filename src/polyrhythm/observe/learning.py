@@ -7,9 +7,8 @@ speed.
 
 from typing import Any
 
-from polyrhythm.core.kinds import keeps_rows, steps_on_workers
+from polyrhythm.core.kinds import OFF, keeps_rows, outer_rate, steps_on_workers
 from polyrhythm.core.lead.progress.learning import FAULTS, Finding, LearningState
-from polyrhythm.core.outer import OFF, outer_rate
 from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.reasons import in_words

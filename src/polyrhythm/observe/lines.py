@@ -8,7 +8,7 @@ lines are cut; the log of the process has them in full.
 
 import re
 
-from polyrhythm.core.text import shown
+from polyrhythm.core.values import shown
 
 _MOST_CHARACTERS = 1_000
 """How many characters of a line are shown: so few that a single write to a pipe takes the whole

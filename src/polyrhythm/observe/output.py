@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from polyrhythm.core.text import name_order
+from polyrhythm.core.values import name_order
 from polyrhythm.observe.lines import Lines
 from polyrhythm.observe.words import size
 

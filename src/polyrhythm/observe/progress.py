@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.segment import Segment
 
-from polyrhythm.core.text import shown
+from polyrhythm.core.values import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import JournalPart, JournalReader
 from polyrhythm.observe.output import Output

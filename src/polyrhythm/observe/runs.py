@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.lead.progress.progress import STOPPED
-from polyrhythm.core.model_files import RUNS_FOLDER
+from polyrhythm.core.model import RUNS_FOLDER
 from polyrhythm.errors import RunDeleted, RunError
 from polyrhythm.io.jobindex import JobIndex
 from polyrhythm.io.runindex import RunIndex

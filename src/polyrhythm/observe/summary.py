@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.devices import CPU
+from polyrhythm.core.kinds import EXACT, OFF
 from polyrhythm.core.metrics import OBJECTIVE
-from polyrhythm.core.model_files import file_of, models_of
-from polyrhythm.core.outer import OFF
-from polyrhythm.core.push_form import EXACT
+from polyrhythm.core.model import file_of, models_of
 from polyrhythm.core.sync.barrier.prediction import overall_usage
-from polyrhythm.core.text import name_order
+from polyrhythm.core.values import name_order
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.moves import last_move, moves_in_words
 from polyrhythm.observe.output import LOGS

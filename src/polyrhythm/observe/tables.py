@@ -8,10 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from polyrhythm.core.devices import CPU
+from polyrhythm.core.kinds import EXACT, OFF
 from polyrhythm.core.lead.progress.learning import LearningState
-from polyrhythm.core.outer import OFF
-from polyrhythm.core.push_form import EXACT
-from polyrhythm.core.text import shown
+from polyrhythm.core.values import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
 from polyrhythm.observe.moves import passes_in_words

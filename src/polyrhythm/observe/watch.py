@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.effects import TRACE_ENDS, WITHOUT_PARAMETERS
-from polyrhythm.core.lead_watch import HEARD, SILENT
+from polyrhythm.core.liveness import HEARD, SILENT
 from polyrhythm.observe.journal import whole_lines
 from polyrhythm.observe.reasons import in_words, limit_in_words
 from polyrhythm.observe.words import listed

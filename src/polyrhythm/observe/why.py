@@ -4,8 +4,7 @@ to do about it."""
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from polyrhythm.core.names import server_name, server_number
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT, server_name, server_number
 from polyrhythm.observe.advice import COMPARE, straggler
 from polyrhythm.observe.alternatives import accepts, less_waiting, local_steps
 from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help

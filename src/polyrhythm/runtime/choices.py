@@ -1,9 +1,8 @@
 """The values that command-line flags accept. This module does not import torch, so that commands
 start quickly."""
 
-from polyrhythm.core.push_form import EXACT, INT8
-from polyrhythm.core.server.async_scale import ASYNC_SCALES as ASYNC_SCALES
-from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
+from polyrhythm.core.kinds import BY_POINTS, BY_WORKERS, EXACT, INT8
+from polyrhythm.core.server.stepping import ASYNC_SCALES as ASYNC_SCALES
 
 LINKS = ("auto", "tcp", "local")
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")

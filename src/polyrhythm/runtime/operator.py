@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from polyrhythm.core.names import LEAD
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.values import plain_reason
 from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.io.tcp import dial_tcp, no_process_listens

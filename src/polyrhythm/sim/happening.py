@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT
 from polyrhythm.sim.quantities import Duration, check_factor
 
 LINKS = ("cut", "silence", "heal")

@@ -2,7 +2,7 @@
 parts."""
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.keeping import parts_of
+from polyrhythm.core.model import parts_of
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.wire import messages as m
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 
-from polyrhythm.core.sizes import bytes_of_unit, parse_size
+from polyrhythm.core.values import bytes_of_unit, parse_size
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1 / 8, "kbit": 10**3 / 8, "mbit": 10**6 / 8, "gbit": 10**9 / 8}

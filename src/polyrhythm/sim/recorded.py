@@ -15,10 +15,8 @@ run with `--read-ahead` shows little of the round-trip time, so a prediction fro
 other policies too short.
 """
 
-from polyrhythm.core.kinds import steps_on_servers
-from polyrhythm.core.outer import OFF
+from polyrhythm.core.kinds import BY_POINTS, OFF, steps_on_servers
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
-from polyrhythm.core.weights import BY_POINTS
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.worker import ObservedWorker

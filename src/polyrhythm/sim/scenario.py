@@ -9,12 +9,10 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.batches import DEFAULT
-from polyrhythm.core.kinds import steps_on_workers
+from polyrhythm.core.kinds import BY_POINTS, BY_WORKERS, EXACT, INT8, steps_on_workers
 from polyrhythm.core.metrics import OBJECTIVE, parse_target
-from polyrhythm.core.push_form import EXACT, INT8
-from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
-from polyrhythm.core.weights import BY_POINTS, BY_WORKERS
+from polyrhythm.core.values import Schedule
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.happening import Happening
 from polyrhythm.sim.quantities import Duration, Rate, Size

@@ -13,8 +13,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
-from polyrhythm.core.names import LEAD, server_name
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import LEAD, SEAT, server_name
 from polyrhythm.core.record import Record
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal

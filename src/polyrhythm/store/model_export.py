@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from polyrhythm.core.model_files import choose, file_of
+from polyrhythm.core.model import choose, file_of
 from polyrhythm.store import checkpoints
 from polyrhythm.store.model_file import ModelFile
 from polyrhythm.store.model_files import spec_of

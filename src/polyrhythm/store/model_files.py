@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from polyrhythm.core.model_files import SUFFIX, files_of
+from polyrhythm.core.model import SUFFIX, files_of
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.errors import StoreError
 from polyrhythm.store.model_file import ModelFile

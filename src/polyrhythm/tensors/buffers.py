@@ -1,5 +1,5 @@
 """How the model's buffers are folded: a buffer gets the mean over the workers that changed it, or
-the value that the evaluator sends (`core/sharing_of_buffers.py`).
+the value that the evaluator sends (`core/placement/slices.py`).
 
 A *part* of a slice is one buffer in it, or the piece of a buffer that is in this slice. A worker
 sends only the parts that it has changed. *A part that no worker has changed keeps its bits, so a mask of

@@ -6,7 +6,7 @@ Constant buffers are not sent: the servers have them from the seed.* Every contr
 again, so a buffer that begins to change later is sent from then on. Bits are compared and not
 values, because NaN does not equal itself, and because the difference of two infinities is NaN.
 
-A buffer that is not averaged (`core/sharing_of_buffers.py`) stays in the memory of the user's model,
+A buffer that is not averaged (`core/placement/slices.py`) stays in the memory of the user's model,
 and the spaces have the servers' values of it. *Only the evaluator sends such a buffer, as its value.
 A worker takes the servers' values once, when it joins; later it takes only those of `first` buffers,
 unless it is the evaluator.*
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
-from polyrhythm.core.sharing_of_buffers import FIRST
+from polyrhythm.core.placement.slices import FIRST, Layout, Slice, TensorPlace
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.buffers import parts_length, pieces_of
 from polyrhythm.tensors.dtypes import tensor_over

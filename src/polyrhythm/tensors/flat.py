@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
-from polyrhythm.core.sharing_of_buffers import MEAN
+from polyrhythm.core.placement.slices import MEAN, Layout, Slice, TensorPlace
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.changed import left_home

@@ -3,7 +3,7 @@
 *gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's
 step. *local*: the worker makes optimizer steps of its own and sends the change of its parameters;
 the servers add the mean of these changes, or make a step of the outer optimizer with it
-(`core/outer.py`). *statistics*: the worker sends the change of its row of statistics; the servers
+(`core/kinds.py`). *statistics*: the worker sends the change of its row of statistics; the servers
 keep the rows and publish their sum (`tensors/statistics.py`). A new kind is one class here, one entry
 in `KINDS`, and its traits in `core/kinds.py`.
 """
@@ -13,8 +13,7 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from polyrhythm.core.kinds import GRADIENT, LOCAL, STATISTICS, keeps_rows
-from polyrhythm.core.outer import only_scales, parse_outer
+from polyrhythm.core.kinds import GRADIENT, LOCAL, STATISTICS, keeps_rows, only_scales, parse_outer
 from polyrhythm.core.placement.slices import BUFFERS, Layout, Slice
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.buffers import Buffers

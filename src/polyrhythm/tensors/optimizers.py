@@ -1,6 +1,6 @@
 """Torch optimizers, described by a name and options: how a server builds one for its slices.
 
-`core/elementwise.py` lists those that a server can run.
+`core/kinds.py` lists those that a server can run.
 """
 
 import functools
@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from polyrhythm.core.elementwise import ELEMENTWISE as ELEMENTWISE
-from polyrhythm.core.elementwise import reason_against
+from polyrhythm.core.kinds import ELEMENTWISE as ELEMENTWISE
+from polyrhythm.core.kinds import reason_against
 from polyrhythm.core.placement.slices import Layout
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import ModelSpec, OptimizerSpec
 

@@ -1,6 +1,6 @@
 """Slices of contributions as integers of 8 bits (`--push int8`).
 
-A quantised slice consists of the scales of its blocks (`core/push_form.py`), and then of one integer
+A quantised slice consists of the scales of its blocks (`core/kinds.py`), and then of one integer
 q for each number, which stands for q times the scale of its block. The scale is the largest absolute
 value of the block, divided by 127. What quantising leaves out of a contribution stays in the worker
 (the *residual*) and is added to its next contribution, so that no part of a gradient is lost for
@@ -14,8 +14,8 @@ import math
 
 import torch
 
+from polyrhythm.core.kinds import BLOCK
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.core.push_form import BLOCK
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.absent import NO_GRADIENT, Parts, bits_of
 from polyrhythm.tensors.dtypes import tensor_over

@@ -10,7 +10,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
-from polyrhythm.core.schedule import Schedule
+from polyrhythm.core.values import Schedule
 from polyrhythm.errors import UsageError
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent, spec

@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.lifecycle import Phase

@@ -8,8 +8,8 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.keeping import PART_NBYTES, most_nbytes, parts_of
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.model import PART_NBYTES, most_nbytes, parts_of
 from polyrhythm.wire import messages as m
 from tests.core.lead.test_cuts import RECORD, fold, notes, stage, write
 from tests.core.stage import Stage, of, sent, spec

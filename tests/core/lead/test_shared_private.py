@@ -8,7 +8,7 @@ from polyrhythm.core.lead.data.chunks import Holder
 from polyrhythm.core.lead.data.moves import WINDOW_CHUNKS, Migration
 from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE
 from polyrhythm.core.lead.data.private import PrivatePlan
-from polyrhythm.core.sync.migration import migration_of, sharing_fault
+from polyrhythm.core.migration import migration_of, sharing_fault
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.deliveries import refusal
 from polyrhythm.wire.messages import Address, ChunkProgress, JobSpec

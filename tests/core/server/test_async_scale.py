@@ -4,7 +4,7 @@ round would."""
 import pytest
 import torch
 
-from polyrhythm.core.server.async_scale import power_for
+from polyrhythm.core.server.stepping import power_for
 
 MEMBERS = 8
 ROUNDS = {"RMSprop": 400}

@@ -1,8 +1,8 @@
 """The event about a contribution, which the runtime and the simulator make from the same function."""
 
 from polyrhythm.core.events import Contributed
-from polyrhythm.core.server import ledger_events
-from polyrhythm.core.server.ledger_modes import RoundsLedger
+from polyrhythm.core.server import ledger as ledger_events
+from polyrhythm.core.server.ledger import RoundsLedger
 from polyrhythm.wire.messages import Contribution
 
 

@@ -5,8 +5,8 @@ import pytest
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import silent_link_s
+from polyrhythm.core.server.admission import QuietLinks
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.server.quiet_links import QuietLinks
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, of, sent, spec
 

@@ -1,6 +1,6 @@
 from polyrhythm.core.effects import FetchState
 from polyrhythm.core.events import StateAdopted
-from polyrhythm.core.server.replica_fetch import ReplicaFetch
+from polyrhythm.core.server.replication import ReplicaFetch
 from polyrhythm.wire.messages import Place, Route
 from tests.core.stage import spec
 

@@ -3,8 +3,7 @@ made."""
 
 import pytest
 
-from polyrhythm.core.server.async_scale import power_for
-from polyrhythm.core.server.stepping import Stepping
+from polyrhythm.core.server.stepping import Stepping, power_for
 from polyrhythm.wire.messages import JobSpec, ModelPart, ModelSpec, OptimizerSpec, SliceStep
 
 

@@ -1,7 +1,7 @@
 """The number of links of unknown peers is limited: beyond the limit a new link closes the oldest
 one."""
 
-from polyrhythm.core.server.strangers import PATIENCE_NS, Strangers
+from polyrhythm.core.server.admission import PATIENCE_NS, Strangers
 
 
 def test_the_oldest_silent_link_makes_room_for_the_next() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.barrier.batch_size import WHOLE, BatchSize, MeasuredBatch
+from polyrhythm.core.sync.barrier.batched import WHOLE, BatchSize, MeasuredBatch
 from polyrhythm.observe.reasons import in_words
 
 POINT_NS, BARRIER_NS = 100_000, 20_000_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.sync.barrier.lateness import Lateness
+from polyrhythm.core.sync.barrier.fsp import Lateness
 
 MS = 10**6
 

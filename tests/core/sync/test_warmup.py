@@ -3,8 +3,8 @@
 import pytest
 
 from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.barrier.measurement import WarmUp
 from polyrhythm.core.sync.barrier.prediction import Prediction
-from polyrhythm.core.sync.barrier.warmup import WarmUp
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec, Trailer

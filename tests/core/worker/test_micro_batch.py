@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from polyrhythm.core.worker.micro_batch import MicroBatch
+from polyrhythm.core.worker.batch_sizes import MicroBatch
 
 MS = 10**6
 

@@ -1,6 +1,6 @@
 """Where a worker continues in a chunk of its lease (kind statistics)."""
 
-from polyrhythm.core.worker.positions import position
+from polyrhythm.core.worker.remembered import position
 from polyrhythm.wire.messages import ChunkLease
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.names import LEAD
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.link import Link

@@ -29,15 +29,14 @@ import msgspec
 
 from polyrhythm.core.effects import CommitCut, ExpectKept, SendKept
 from polyrhythm.core.events import CutCommitted
-from polyrhythm.core.keeping import most_nbytes
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.outbox import TERM
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.model import most_nbytes
 from polyrhythm.core.record import Record, RecordedWorker
-from polyrhythm.core.schedule import Schedule
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import Schedule, plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import CHECKPOINT
 from polyrhythm.wire.messages.reasons import Field

@@ -16,7 +16,7 @@ from polyrhythm.core.lead.progress.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.model_files import MODEL
+from polyrhythm.core.model import MODEL
 from polyrhythm.wire.messages.operator import STOP
 
 

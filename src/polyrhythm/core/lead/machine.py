@@ -28,7 +28,7 @@ from polyrhythm.core.liveness import PauseDetector, Suspicion
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain, plain_reason
+from polyrhythm.core.values import plain, plain_reason
 from polyrhythm.wire import messages as m
 
 

@@ -12,7 +12,7 @@ from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.names import server_name, worker_name
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.values import plain_reason
 from polyrhythm.wire import messages as m
 
 TERM = 1

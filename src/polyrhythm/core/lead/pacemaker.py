@@ -10,8 +10,8 @@ from typing import Any
 
 from polyrhythm.core.effects import BeatAll
 from polyrhythm.core.events import Tick
-from polyrhythm.core.heartbeat import Heartbeat
 from polyrhythm.core.lead.outbox import TERM
+from polyrhythm.core.liveness import Heartbeat
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.wire import messages as m
 

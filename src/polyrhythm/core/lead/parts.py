@@ -19,8 +19,8 @@ from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers
-from polyrhythm.core.lead_watch import link_timeout_s
-from polyrhythm.core.sync.migration import BLOCKING, DELIVERING, OFF, choose_migration
+from polyrhythm.core.liveness import link_timeout_s
+from polyrhythm.core.migration import BLOCKING, DELIVERING, OFF, choose_migration
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec

@@ -33,7 +33,7 @@ from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.metrics import parse_best
-from polyrhythm.core.model_files import BEST
+from polyrhythm.core.model import BEST
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field

@@ -5,6 +5,13 @@ A slice is a contiguous range of a space, inside one parameter group, and at mos
 long. There are at least as many slices as servers. A tensor whose gradients contain only some rows
 has slices of its own, which are cut between rows. Every process computes the same slices from the
 same model description.
+
+What workers get of each other's values of a buffer.
+
+*mean*: the mean over the workers that changed it, weighted by points (integers: the largest value).
+*first*: every worker gets the values of the evaluator, the one worker that evaluates the model for
+all. *local*: every worker keeps its own values. Servers hold the values of the evaluator: these are
+in the saved model and in checkpoints, and a worker that joins or resumes begins with them.
 """
 
 import math
@@ -12,8 +19,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyrhythm.core.sharing_of_buffers import LOCAL, MEAN
 from polyrhythm.wire.messages import ModelSpec, TensorSpec
+
+MEAN, FIRST, LOCAL = "mean", "first", "local"
+SHARINGS = (MEAN, LOCAL, FIRST)
+
 
 ALIGN = 64
 """Alignment in bytes: tensors and slices begin on a cache line."""

@@ -8,12 +8,32 @@ at once: a peer that the lead has replaced by a later incarnation; a server with
 because this server itself dials the servers with lower numbers; and a worker without a number or an
 incarnation, because the lead gives both to every worker. Nothing that a peer sends is read before
 its link is bound.*
+
+Links whose peers have not completed the handshake: how many a server keeps, and for how long.
+
+*At most 64 links may be silent (no hello yet), and at most 64 unproven (a hello but no proof yet).
+When one more comes, the oldest link of that kind is closed. When file descriptors are scarce, the
+oldest silent link is closed before the next connection is accepted, or the oldest unproven one if
+no link is silent; so some descriptors stay free for members. A peer has ten seconds for the whole
+handshake.* A flood of silent connections therefore never closes the link of a peer that has sent a
+hello.
+
+Links over which nothing comes although they have not ended.
+
+*A process sends a heartbeat over each of its TCP links to servers once per heartbeat interval, unless
+it has other bytes to send. So a link over which nothing comes for longer is silent (`liveness` has the
+limit). The server then reports the peer to the lead, once per heartbeat, until something comes. A link
+that carries a large tensor slowly is not silent: every byte counts, and not only complete frames.*
+
+A server cannot know whether the link or the peer is at fault. The lead decides that
+(`core/lead/servers/broken_links.py`), because both report to it.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polyrhythm.core.effects import Bind, Drop, Send
+from polyrhythm.core.liveness import silent_link_s
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.names import server_name, worker_name
 from polyrhythm.wire import messages as m
@@ -162,3 +182,94 @@ class PeerAdmission:
 
 def _unnamed(peer: str, incarnation: int) -> Reason:
     return Reason("not-named", {"peer": peer, "incarnation": incarnation})
+
+
+MOST = 64
+PATIENCE_NS = 10 * 10**9
+
+
+class Strangers:
+    """The links whose handshake is not complete, oldest first within each kind. The caller gives
+    each link a number."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._silent: dict[int, int] = {}
+        """The deadlines of the links whose peers have not sent a hello."""
+        self._unproven: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._unproven)
+
+    def make_room(self) -> list[int]:
+        """File descriptors are scarce and a connection waits to be accepted. Returns the links to
+        close."""
+        kind = self._silent or self._unproven
+        return [self._oldest(kind)] if kind else []
+
+    def came(self, link: int, now_ns: int) -> list[int]:
+        """A link was accepted. Returns the links to close."""
+        closing = []
+        if len(self._silent) >= self._most:
+            closing.append(self._oldest(self._silent))
+        self._silent[link] = now_ns + PATIENCE_NS
+        return closing
+
+    def said_hello(self, link: int) -> list[int]:
+        """The peer has sent its hello, but no proof yet. Returns the links to close."""
+        closing = []
+        if len(self._unproven) >= self._most:
+            closing.append(self._oldest(self._unproven))
+        self._unproven[link] = self._silent.pop(link)
+        return closing
+
+    def gone(self, link: int) -> None:
+        """Forget a link: its handshake is complete, or it has closed."""
+        self._silent.pop(link, None)
+        self._unproven.pop(link, None)
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """Remove and return the links whose deadline has passed."""
+        links = {**self._silent, **self._unproven}
+        late = [link for link, until_ns in links.items() if until_ns <= now_ns]
+        for link in late:
+            self.gone(link)
+        return late
+
+    def wake_at(self) -> int | None:
+        return min((*self._silent.values(), *self._unproven.values()), default=None)
+
+    def _oldest(self, kind: dict[int, int]) -> int:
+        link = next(iter(kind))
+        del kind[link]
+        return link
+
+
+_LOOKS_MISSED = 3
+"""If the server has not looked at its links for this many heartbeat intervals, it was paused, and
+silence counts from the present look."""
+
+Peer = tuple[str, int]
+"""The name of a peer, and the incarnation to which the link belongs."""
+
+
+class QuietLinks:
+    def __init__(self, heartbeat_s: float) -> None:
+        self._limit_ns = round(silent_link_s(heartbeat_s) * 1e9)
+        self._pause_ns = round(_LOOKS_MISSED * heartbeat_s * 1e9)
+        self._since_ns: dict[Peer, int] = {}
+        """Per peer over whose link nothing came at the last look: when that was first seen."""
+        self._looked_ns = 0
+
+    def look(self, quiet: tuple[Peer, ...], now_ns: int) -> None:
+        """Nothing has come over the links to these peers since the last look. Something has come
+        over all other links."""
+        paused = now_ns - self._looked_ns > self._pause_ns
+        before = {} if paused else self._since_ns
+        self._since_ns = {peer: before.get(peer, now_ns) for peer in quiet}
+        self._looked_ns = now_ns
+
+    def silent(self, now_ns: int) -> list[tuple[Peer, float]]:
+        """The peers whose links are silent, with the duration of the silence in seconds."""
+        quiet = [(peer, now_ns - since_ns) for peer, since_ns in self._since_ns.items()]
+        return [(peer, quiet_ns / 1e9) for peer, quiet_ns in quiet if quiet_ns >= self._limit_ns]

@@ -12,12 +12,10 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import server_name
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT, server_name
 from polyrhythm.core.server.acks import EarlyAcks
 from polyrhythm.core.server.modes import ServerMode
-from polyrhythm.core.server.replica_fetch import ReplicaFetch
-from polyrhythm.core.server.replication import Replication, Step
+from polyrhythm.core.server.replication import ReplicaFetch, Replication, Step
 from polyrhythm.core.server.state import ServerState
 from polyrhythm.wire import messages as m
 

@@ -7,13 +7,21 @@ which contributions its slices contain. *A replica makes a step only if the step
 slice's primary and directly follows the last step that the replica made.*
 
 The ledger has no lock of its own: the slice store calls it under a lock.
+
+The two ledgers: of policies with rounds, and of policies that fold on arrival.
+
+Events and messages that a server derives from its ledger, for the runtime and the simulator.
+
+The caller holds the ledger's lock.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from polyrhythm.wire.messages import Route, Row, Stamp
+from polyrhythm.core.events import Contributed, Rerouted, StateAdopted, StepCopied
+from polyrhythm.core.server.replication import fold_step
+from polyrhythm.wire.messages import Contribution, Copy, Fetch, Route, Row, Stamp, State
 
 _NO_WORKER = -1
 """The worker number in the row for the fold of a round. Such a fold belongs to no single worker."""
@@ -45,7 +53,7 @@ class _Arrival:
 class Ledger:
     """The rows of all slices of one server. For each incomplete contribution, the ledger also
     counts the slices that have arrived. A server has a `RoundsLedger` or an `OnArrivalLedger`
-    (`ledger_modes.py`)."""
+    (`ledger.py`)."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
         """`mine`: the slices that this server is the primary of. `replicated`: the job has
@@ -347,3 +355,122 @@ def led_by(server: int, routes: Mapping[int, Route]) -> frozenset[int]:
 
 def as_tuple(rows: Rows) -> tuple[Row, ...]:
     return tuple(Row(worker, *row) for worker, row in rows.items())
+
+
+class RoundsLedger(Ledger):
+    """The ledger of a policy with rounds. A step of a slice has the number of the round that it folds.
+    The rows as of the last fold are kept too, beside the current rows."""
+
+    def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
+        super().__init__(mine, replicated=replicated)
+        self._folded: dict[int, Rows] = {}
+        self._torn = 0
+
+    def close(self, round_: int, named: Iterable[Row] | None = None) -> None:
+        """Round `round_` is folded; contributions that come later count in the next round. A slice is
+        not folded again if its former primary had folded this round already. `named`: the last
+        contribution of each member that the fold contains; None if the fold contains all
+        contributions that have come."""
+        self.round = round_ + 1
+        self._torn = len(self._arrivals) if named is None else 0
+        if self._replicated:
+            last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
+            for slice_ in [s for s in self._mine if self.number(s) < round_]:
+                self._folded[slice_] = _limited(self._rows.get(slice_, {}), last)
+                self._make_step(slice_, round_)
+
+    def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
+        """Set the routes. Contributions to a slice that were not folded are discarded if the slice
+        gets another primary. If some slices are rounds behind, contributions count in the round of
+        the slice that is furthest ahead."""
+        mine = led_by(server, routes)
+        for slice_ in mine - self._mine:
+            self._folded[slice_] = dict(self._rows.get(slice_, {}))
+        for slice_ in self._mine - mine:
+            self._rows[slice_] = self._folded.pop(slice_, {})
+        super().reroute(server, routes, routing)
+        self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
+
+    @property
+    def torn(self) -> int:
+        return self._torn
+
+    def _drop(self, slice_: int) -> None:
+        super()._drop(slice_)
+        self._folded.pop(slice_, None)
+
+    def folded_rows(self, slice_: int) -> tuple[Row, ...]:
+        if slice_ in self._mine:
+            return as_tuple(self._folded.get(slice_, {}))
+        return super().folded_rows(slice_)
+
+
+class OnArrivalLedger(Ledger):
+    """The ledger of a policy that folds every contribution on arrival, as a step of its own."""
+
+    def next_step(self, slice_: int) -> Stamp:
+        """Record the next step of a slice, which this server makes as the primary. Returns its
+        stamp."""
+        self._make_step(slice_, self.number(slice_) + 1)
+        return self.stamp(slice_)
+
+
+def _limited(rows: Rows, last: Mapping[tuple[int, int], int] | None) -> Rows:
+    """A copy of the rows that leaves out contributions after the last one that is folded. The rows
+    of workers that left are kept."""
+    if last is None:
+        return dict(rows)
+    return {
+        worker: (incarnation, min(sequence, last.get((worker, incarnation), sequence)))
+        for worker, (incarnation, sequence) in rows.items()
+    }
+
+
+def kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
+    """The routes of the slices that `server` holds, as the primary or as a copy."""
+    return {slice_: route for slice_, route in enumerate(routes) if server in route.holders}
+
+
+def step_of(copy: Copy) -> Row:
+    """The step of a `Copy`: a contribution that was folded by itself, or the fold of a round."""
+    if copy.worker < 0:
+        return Row(*fold_step(copy.stamp.number))
+    return Row(copy.worker, copy.incarnation, copy.sequence)
+
+
+def contributed(ledger: Ledger, message: Contribution) -> Contributed | None:
+    """Note that the slice of this message was added. Returns the event that reports the contribution,
+    if all of its slices for this server are added; else None."""
+    whose = message.worker, message.incarnation, message.sequence
+    round_ = ledger.add(*whose, message.slice, message.slices)
+    if round_ is None:
+        return None
+    # a worker computes the contribution to a round from the version of the round before it
+    version = message.round - 1
+    return Contributed(*whose, round_, message.pull, message.pulled, version)
+
+
+def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:
+    """The event that reports this step, if the step is made in all slices that are copied from its
+    primary; else None."""
+    made = ledger.made(copy.server, (step_of(copy),))
+    return StepCopied(copy.server, made) if made else None
+
+
+def adopted(ledger: Ledger, state: State) -> StateAdopted | None:
+    """The event that reports the arrival of this state, if all copies of the primary's slices are
+    current now; else None."""
+    if not ledger.adopted(state.server):
+        return None
+    return StateAdopted(state.server, state.routing, ledger.made_all(state.server))
+
+
+def rerouted(ledger: Ledger, routing: int) -> Rerouted:
+    version, rows = ledger.least()
+    return Rerouted(routing, version, rows, ledger.made_of_all(), ledger.round)
+
+
+def fetch(ledger: Ledger, server: int, slices: Sequence[int], routing: int) -> Fetch:
+    """The request of `server` for these slices, with the stamps of the copies that it has."""
+    held = tuple(ledger.stamp(slice_) for slice_ in slices)
+    return Fetch(routing=routing, server=server, held=held)

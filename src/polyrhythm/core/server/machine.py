@@ -11,15 +11,13 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Beat, CopyParameters, Drop, End, Note, SendParameters, TakeCut
-from polyrhythm.core.heartbeat import Heartbeat
-from polyrhythm.core.lead_watch import LeadWatch
+from polyrhythm.core.liveness import Heartbeat, LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import LEAD, server_number, worker_name, worker_number
-from polyrhythm.core.server.admission import PeerAdmission
+from polyrhythm.core.server.admission import PeerAdmission, QuietLinks
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.modes import choose_mode
-from polyrhythm.core.server.quiet_links import QuietLinks
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 

@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from polyrhythm.core import outer
-from polyrhythm.core.kinds import KINDS, keeps_rows, steps_on_servers, steps_on_workers
-from polyrhythm.core.push_form import EXACT
+from polyrhythm.core import kinds as outer
+from polyrhythm.core.kinds import (
+    BY_POINTS,
+    EXACT,
+    KINDS,
+    keeps_rows,
+    steps_on_servers,
+    steps_on_workers,
+)
+from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.arrival.restart import SSP_RESTART
 from polyrhythm.core.sync.arrival.staleness import ASP, SSP
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -20,9 +27,7 @@ from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.barrier.fsp import FSP
 from polyrhythm.core.sync.barrier.global_batch import BSPG
 from polyrhythm.core.sync.barrier.psp import PSP
-from polyrhythm.core.sync.migration import migration_of
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy, Traits, split_sync
-from polyrhythm.core.weights import BY_POINTS
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 

@@ -26,7 +26,7 @@ from polyrhythm.core.effects import Resume
 from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.micro_batch import MicroBatch
+from polyrhythm.core.worker.batch_sizes import MicroBatch
 from polyrhythm.wire.messages import JobSpec
 
 

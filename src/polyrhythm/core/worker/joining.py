@@ -11,7 +11,7 @@ from polyrhythm.core.effects import Arrange, Dial, SeedSlices
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Beat, Note
-from polyrhythm.core.lead_watch import LeadWatch
+from polyrhythm.core.liveness import LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.worker.entering import Entry
 from polyrhythm.core.worker.leaving import Departure

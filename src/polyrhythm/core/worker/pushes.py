@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
-from polyrhythm.core.weights import BY_POINTS, weight_in_round
+from polyrhythm.core.kinds import BY_POINTS, weight_in_round
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.core.worker.pulls import NOTHING, Assembly
 from polyrhythm.errors import InvariantBroken
@@ -184,7 +184,7 @@ class Pushes:
         """Per server, an acknowledgement in a routing epoch whose routes this worker does not have
         yet."""
         self.weights = BY_POINTS
-        """How contributions are weighed (`core/weights.py`)."""
+        """How contributions are weighed (`core/kinds.py`)."""
 
     def full(self) -> bool:
         """Whether no further contribution may be sent now: two are unacknowledged, or a cut is

@@ -4,7 +4,7 @@ when it rejoins."""
 from collections.abc import Mapping
 
 from polyrhythm.core.events import Leaving
-from polyrhythm.core.heartbeat import Heartbeat
+from polyrhythm.core.liveness import Heartbeat
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.worker.joining import Joining
 from polyrhythm.core.worker.lifecycle import TABLE, Phase

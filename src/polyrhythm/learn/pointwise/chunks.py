@@ -30,8 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyrhythm.core.worker.positions import position
-from polyrhythm.core.worker.remembered import Remembered
+from polyrhythm.core.worker.remembered import Remembered, position
 from polyrhythm.learn.migration.layout import Packed, Samples, pack
 from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.points import chunk_ranks

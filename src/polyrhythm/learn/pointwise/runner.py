@@ -16,7 +16,7 @@ import torch
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.data.chunks import announced
-from polyrhythm.core.model_files import file_of
+from polyrhythm.core.model import file_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.errors import UsageError

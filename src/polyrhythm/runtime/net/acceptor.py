@@ -3,7 +3,7 @@ after its handshake.
 
 *One thread accepts all connections and reads all handshakes. A link gets a thread only when its
 peer is known. Until then, a fault in a peer's bytes ends that peer's link and nothing else.*
-`core/server/strangers.py` decides which links are closed when there are too many.
+`core/server/admission.py` decides which links are closed when there are too many.
 """
 
 import socket
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from polyrhythm.core.server.strangers import Strangers
+from polyrhythm.core.server.admission import Strangers
 from polyrhythm.errors import FrameError, LinkEnded, LinkError
 from polyrhythm.io.accept import AcceptLimit
 from polyrhythm.io.descriptors import too_few

@@ -1,8 +1,7 @@
 """Refuses messages that a peer may not send. A peer may send messages only in its own name, and
 only the lead may give orders."""
 
-from polyrhythm.core.names import is_operator
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT, is_operator
 from polyrhythm.core.senders import TO_SERVER, is_to_lead, sender
 from polyrhythm.errors import FrameError
 from polyrhythm.io.link import Link

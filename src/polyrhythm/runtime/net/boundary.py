@@ -8,7 +8,7 @@ boundary). After these, the state of the process may be half changed.
 
 import sys
 
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.errors import FrameError, InvariantBroken, LinkError, NotFinite
 
 EXPECTED = (FrameError, LinkError, NotFinite)

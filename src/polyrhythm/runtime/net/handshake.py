@@ -14,9 +14,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from polyrhythm.core.names import LEAD
-from polyrhythm.core.peers import SEAT
-from polyrhythm.core.text import name_fault, plain_reason
+from polyrhythm.core.names import LEAD, SEAT
+from polyrhythm.core.values import name_fault, plain_reason
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.observe.reasons import in_words

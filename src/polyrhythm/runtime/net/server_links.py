@@ -10,11 +10,10 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import link_timeout_s
-from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.liveness import link_timeout_s
+from polyrhythm.core.names import LEAD, SEAT, operator_name, server_name, server_number
 from polyrhythm.core.senders import called, hello_event
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.observe.journal import Journal

@@ -11,11 +11,10 @@ from collections.abc import Callable
 import msgspec
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.machine import Event
-from polyrhythm.core.names import LEAD
-from polyrhythm.core.peers import SEAT
-from polyrhythm.core.text import plain
+from polyrhythm.core.names import LEAD, SEAT
+from polyrhythm.core.values import plain
 from polyrhythm.io.link import Link, Payload, PollableLink
 from polyrhythm.io.poll import Poller
 from polyrhythm.runtime.net.boundary import fault_of

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.server.threads import SMALL_NBYTES, adders_for, threads_for
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver

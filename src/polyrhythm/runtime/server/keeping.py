@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.keeping import parts_of
+from polyrhythm.core.model import parts_of
 from polyrhythm.core.names import worker_name
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.errors import LinkError, PolyrhythmError
 from polyrhythm.io.link import Link
 from polyrhythm.store.checkpoints import load, read_kept

@@ -17,14 +17,13 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
-from polyrhythm.core.lead_watch import HeardThrottle
+from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
-from polyrhythm.core.names import LEAD, server_name
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import LEAD, SEAT, server_name
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.text import plain_reason
+from polyrhythm.core.values import plain_reason
 from polyrhythm.errors import FrameError, LinkError, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable

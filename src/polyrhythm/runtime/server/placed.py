@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Event
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Segment

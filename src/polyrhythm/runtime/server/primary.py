@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from polyrhythm.core.kinds import INT8, may_be_quantised
 from polyrhythm.core.placement.slices import Layout, Slice
-from polyrhythm.core.push_form import INT8, may_be_quantised
 from polyrhythm.core.server.worker_rows import WaitingContributions
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment

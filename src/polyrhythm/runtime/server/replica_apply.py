@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from polyrhythm.core.events import SliceSeeded, StateAdopted, StepCopied
 from polyrhythm.core.machine import Event
-from polyrhythm.core.server import ledger_events
+from polyrhythm.core.server import ledger as ledger_events
 from polyrhythm.core.server.ledger import Ledger
 from polyrhythm.errors import LinkError
 from polyrhythm.runtime.server.locks import SliceLocks

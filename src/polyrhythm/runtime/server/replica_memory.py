@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from polyrhythm.core.kinds import quantised_nbytes
 from polyrhythm.core.placement.slices import Layout
-from polyrhythm.core.push_form import quantised_nbytes
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.dtypes import DTYPES, HALVES, held_dtype, tensor_over, wire_dtype
 from polyrhythm.tensors.held import Held

@@ -20,10 +20,10 @@ import torch
 from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Slice, lay_out
-from polyrhythm.core.server import ledger_events
+from polyrhythm.core.server import ledger as ledger_events
 from polyrhythm.core.server.ledger import REPEATED, STRANGER, Ledger
 from polyrhythm.core.server.stepping import Stepping
-from polyrhythm.core.text import name_order
+from polyrhythm.core.values import name_order
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.locks import SliceLocks

@@ -7,7 +7,7 @@ import torch
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.placement.slices import BUFFERS
-from polyrhythm.core.server.ledger_modes import OnArrivalLedger, RoundsLedger
+from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.on_arrival_primary import OnArrivalPrimary

@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.machine import Event
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.core.worker.deliveries import (
     MOST_WAITING_NBYTES,
     fits,

@@ -13,10 +13,10 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import HeardThrottle
+from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.migration import DELIVERING, migration_of
 from polyrhythm.core.names import LEAD
-from polyrhythm.core.sync.migration import DELIVERING, migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.io.link import Link, Payload

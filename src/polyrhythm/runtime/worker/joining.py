@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import HeardThrottle
+from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Event
-from polyrhythm.core.names import LEAD, server_name
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import LEAD, SEAT, server_name
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.runtime.net.worker_links import WorkerLinks

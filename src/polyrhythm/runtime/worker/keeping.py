@@ -11,9 +11,9 @@ from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.keeping import most_nbytes, parts_of
+from polyrhythm.core.model import most_nbytes, parts_of
 from polyrhythm.core.names import LEAD
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.errors import LinkError, StoreError, UsageError
 from polyrhythm.io.link import Payload
 from polyrhythm.runtime.net.worker_links import WorkerLinks

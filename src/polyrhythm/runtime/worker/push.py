@@ -11,9 +11,9 @@ import torch
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
+from polyrhythm.core.kinds import INT8
 from polyrhythm.core.names import server_name
 from polyrhythm.core.placement.slices import Layout
-from polyrhythm.core.push_form import INT8
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.io.segments import Piece, Segment

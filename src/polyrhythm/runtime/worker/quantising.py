@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from polyrhythm.core.kinds import may_be_quantised, quantised_nbytes, quantised_slices
 from polyrhythm.core.names import server_name
 from polyrhythm.core.placement.slices import ALIGN, Layout
-from polyrhythm.core.push_form import may_be_quantised, quantised_nbytes, quantised_slices
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.net.worker_links import WorkerLinks

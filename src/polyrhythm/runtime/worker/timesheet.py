@@ -1,7 +1,7 @@
 """Measures how a worker spends its time: computing, waiting and transferring. The trailer of each
 contribution reports these times.
 
-*Time in which the process was stopped does not count as computing* (`core/pauses.py` finds out how
+*Time in which the process was stopped does not count as computing* (`core/liveness.py` finds out how
 long that was).
 """
 
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from polyrhythm.core.pauses import Pauses
+from polyrhythm.core.liveness import Pauses
 from polyrhythm.io.cores import usable_cores
 
 _EVERY_NS = 500_000_000

@@ -9,7 +9,7 @@ attributes of its own.
 from collections.abc import Collection, Mapping
 
 from polyrhythm.core.batches import take
-from polyrhythm.core.worker.positions import position
+from polyrhythm.core.worker.remembered import position
 from polyrhythm.wire.messages import ChunkProgress, Leased
 
 _NONE = -1
@@ -55,7 +55,7 @@ class SimPoints:
     def take(self, lease: Leased, known: Collection[int] | None = None) -> bool:
         """Take a new lease. Each chunk continues at the position in the lease, or at this worker's
         own position if that is further because of contributions in flight. `known`: kind statistics,
-        see `core/worker/positions.py`. Returns True if the worker was evicted and joined again: points
+        see `core/worker/remembered.py`. Returns True if the worker was evicted and joined again: points
         that it visited before do not count then."""
         if lease is self._lease:
             return False

@@ -1,7 +1,7 @@
 """The number of bytes of each slice of a model on the wire."""
 
+from polyrhythm.core.kinds import INT8, may_be_quantised, quantised_nbytes
 from polyrhythm.core.placement.slices import lay_out
-from polyrhythm.core.push_form import INT8, may_be_quantised, quantised_nbytes
 from polyrhythm.wire.messages import JobSpec, ModelSpec
 
 

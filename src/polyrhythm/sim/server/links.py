@@ -9,8 +9,7 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import LEAD, SEAT, operator_name, server_name, server_number
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words

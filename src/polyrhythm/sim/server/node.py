@@ -11,10 +11,9 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
-from polyrhythm.core.lead_watch import HeardThrottle
+from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Event, Machine
-from polyrhythm.core.names import LEAD, server_name, worker_name
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import LEAD, SEAT, server_name, worker_name
 from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of

@@ -21,7 +21,7 @@ from polyrhythm.core.events import (
     StateAdopted,
     StepCopied,
 )
-from polyrhythm.core.server import ledger_events
+from polyrhythm.core.server import ledger as ledger_events
 from polyrhythm.core.server.ledger import REPEATED, STRANGER, Ledger
 from polyrhythm.core.server.replication import fold_step
 from polyrhythm.core.server.stepping import Stepping

@@ -1,7 +1,7 @@
 """The two slice stores of a simulated server: with rounds, and with folds on arrival."""
 
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger_modes import OnArrivalLedger, RoundsLedger
+from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
 from polyrhythm.sim.server.slice_store import SimSliceStore
 from polyrhythm.wire.messages import Contribution, Row
 

@@ -13,8 +13,8 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.batches import least_of, steps_of
 from polyrhythm.core.kinds import keeps_rows
-from polyrhythm.core.pauses import stopped_ns
-from polyrhythm.core.sync.migration import DELIVERING, migration_of
+from polyrhythm.core.liveness import stopped_ns
+from polyrhythm.core.migration import DELIVERING, migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import (
     NO,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.keeping import PART_NBYTES
-from polyrhythm.core.lead_watch import HeardThrottle
-from polyrhythm.core.names import LEAD, server_name
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.liveness import HeardThrottle
+from polyrhythm.core.model import PART_NBYTES
+from polyrhythm.core.names import LEAD, SEAT, server_name
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words

@@ -29,7 +29,7 @@ class Contribution(Message, frozen=True, kw_only=True):
     gradient, and there is no payload. None: the payload is the whole slice."""
     quantised: bool = False
     """Whether the payload is the whole slice as integers of 8 bits with scales
-    (`core/push_form.py`)."""
+    (`core/kinds.py`)."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     local_steps: int = 1
     outer: str = "off"
     """Kind local: the optimizer with which servers fold the averaged change of a round
-    (`core/outer.py`). `off`: they add the average."""
+    (`core/kinds.py`). `off`: they add the average."""
     weights: str = "points"
     """How a round weighs its contributions: `points`, by the points that each contains; `workers`,
     all equally."""
@@ -43,7 +43,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     wire_dtype: str = "same"
     push: str = "exact"
     """How workers send contributions over TCP: `exact`, or `int8`, quantised to integers of 8 bits
-    (`core/push_form.py`)."""
+    (`core/kinds.py`)."""
     in_place: bool = False
     updater: str = "optimizer"
     options: dict[str, str] = {}

@@ -18,7 +18,7 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of the model. `group` is its parameter group, or -1 for a buffer. `rows`: its
     gradients contain only some of its rows, as with `nn.Embedding(sparse=True)`. `sharing`: what
-    workers get of each other's values of a buffer (`core/sharing_of_buffers.py`)."""
+    workers get of each other's values of a buffer (`core/placement/slices.py`)."""
 
     name: Label
     shape: tuple[Amount, ...]
@@ -150,7 +150,7 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     """The sequence number of the contribution that supplied the learning rate."""
     scale: Number = 1.0
     """The fraction of a full step. With rounds: the share of the workers that still have points to
-    visit. Without rounds: the fraction for one contribution (`core/server/async_scale.py`)."""
+    visit. Without rounds: the fraction for one contribution (`core/server/stepping.py`)."""
     per_round: Count = 1
     """How many steps count as one round (n). Momentum decays once per round, so each step
     multiplies it by the n-th root of the momentum factor."""

@@ -2,10 +2,9 @@
 
 import pytest
 
-from polyrhythm.core.lead.data.balance.balancing import HeldChunk, choose
-from polyrhythm.core.lead.data.balance.balancing import choose_gifts
+from polyrhythm.core.lead.data.balance.balancing import HeldChunk, choose, choose_gifts
 from polyrhythm.core.lead.data.plan import DataPlan
-from polyrhythm.core.sync.migration import migration_of
+from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec
 

@@ -3,8 +3,7 @@ worker."""
 
 from dataclasses import replace
 
-from polyrhythm.core.lead.data.balance.balancing import choose_gifts
-from polyrhythm.core.lead.data.balance.balancing import with_left
+from polyrhythm.core.lead.data.balance.balancing import choose_gifts, with_left
 from polyrhythm.core.lead.data.balance.decision import Balance, Pace, finish_pass
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.wire.messages import ChunkProgress

@@ -14,8 +14,8 @@ from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.lead.data.private import PrivatePlan
 from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.migration import OFF, MigrationChoice
 from polyrhythm.core.record import Record, RecordedChunk
-from polyrhythm.core.sync.migration import OFF, MigrationChoice
 from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
 
 

@@ -7,7 +7,7 @@ The order of the steps in a job with several models: the lead refuses a worker w
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.step_order import StepOrder, described
-from polyrhythm.core.text import name_fault
+from polyrhythm.core.values import name_fault
 from polyrhythm.wire.messages import (
     PROTOCOL,
     Abstained,

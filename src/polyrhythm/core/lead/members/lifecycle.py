@@ -16,7 +16,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.names import worker_name
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain
+from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import reasons as messages
 from polyrhythm.wire.messages.operator import STOP

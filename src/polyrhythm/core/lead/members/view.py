@@ -7,7 +7,7 @@ was admitted, so a worker that rejoins under its old name has a new incarnation.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polyrhythm.core.text import name_order
+from polyrhythm.core.values import name_order
 from polyrhythm.wire.messages import MemberSpec
 
 

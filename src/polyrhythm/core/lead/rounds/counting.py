@@ -14,7 +14,7 @@ from polyrhythm.core.lead.rounds.contributions import Complete, in_range
 from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain, plain_reason
+from polyrhythm.core.values import plain, plain_reason
 from polyrhythm.wire import messages as m
 
 

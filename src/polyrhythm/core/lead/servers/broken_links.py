@@ -21,8 +21,7 @@ from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.liveness import judged_link_s
 from polyrhythm.core.machine import Reason, Waiting
-from polyrhythm.core.names import server_name, server_number, worker_name, worker_number
-from polyrhythm.core.peers import SEAT
+from polyrhythm.core.names import SEAT, server_name, server_number, worker_name, worker_number
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 

@@ -14,9 +14,8 @@ from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import Change, RoutingTable
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import server_name
-from polyrhythm.core.peers import SEAT
-from polyrhythm.core.text import plain
+from polyrhythm.core.names import SEAT, server_name
+from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 

@@ -5,8 +5,7 @@ when it arrives. When all have stopped, all pull the parameters, and the clocks 
 """
 
 from polyrhythm.core.machine import Reason, Waiting
-from polyrhythm.core.sync.arrival.clocks import Clocks
-from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
+from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, Clocks, OnArrival
 from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field

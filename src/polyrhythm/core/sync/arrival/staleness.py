@@ -8,8 +8,7 @@ before a step.
 from dataclasses import replace
 
 from polyrhythm.core.machine import Reason, Waiting
-from polyrhythm.core.sync.arrival.clocks import Clocks
-from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
+from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, Clocks, OnArrival
 from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field

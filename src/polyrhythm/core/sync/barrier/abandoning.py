@@ -7,7 +7,7 @@ count. The first micro-batch of a round is never left out; otherwise a worker wh
 all take too long would make no progress.
 """
 
-from polyrhythm.core.durations import parse_duration
+from polyrhythm.core.values import parse_duration
 from polyrhythm.errors import UsageError
 
 OFF = "off"

@@ -1,6 +1,12 @@
 """The measurements of one round, summed over the trailers of its contributions.
 
 They are the objective, the micro-batches, and the cost of the barrier with which the round opened.
+
+Warm-up: which rounds contain the first contribution of a worker.
+
+A process's first step takes many times as long as its others, so its duration does not show the
+speed of the host. The barrier at which the other workers waited for that step is not typical
+either; the cost of that barrier is reported with the next round.
 """
 
 from polyrhythm.wire.messages import Trailer
@@ -63,3 +69,27 @@ class RoundMeasurement:
         """The cost of the barrier with which this round opened: the mean over workers of the time
         from pause to resume."""
         return self._barriers_ns // max(1, self._trailers)
+
+
+class WarmUp:
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self.in_round = False
+        """Whether the open round contains a worker's first contribution."""
+        self.in_last_round = False
+        """Whether the round before the open one contained a worker's first contribution."""
+
+    def arrived(self, worker: int) -> bool:
+        """Count a contribution. Returns True if it is the worker's first."""
+        first = worker not in self._known
+        self._known.add(worker)
+        self.in_round = self.in_round or first
+        return first
+
+    def left(self, worker: int) -> None:
+        """Forget a worker: another process may join under the same number."""
+        self._known.discard(worker)
+
+    def close(self) -> None:
+        """The open round closes, and another round opens."""
+        self.in_last_round, self.in_round = self.in_round, False

@@ -4,7 +4,6 @@ A fixed interval that is shorter than the cost of a barrier is raised to that co
 says so.
 """
 
-from polyrhythm.core.durations import parse_duration
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.interval.base import (
     Bounds,
@@ -16,6 +15,7 @@ from polyrhythm.core.sync.interval.base import (
 from polyrhythm.core.sync.interval.gain import best_interval
 from polyrhythm.core.sync.interval.halving import BinaryInterval
 from polyrhythm.core.sync.interval.staged import AutoInterval
+from polyrhythm.core.values import parse_duration
 from polyrhythm.errors import UsageError
 
 __all__ = [
