@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from polyrhythm.learn.data.images import Images, read_mnist
-from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.jobs.images import accuracy
 from polyrhythm.learn.load import JOBS
+from polyrhythm.learn.reporting import Evaluations
 from polyrhythm.learn.staging import Pacer, Staging
 
 WORKERS = 4

@@ -9,7 +9,7 @@ import torch
 
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.learn.written import WrittenParameters
+from polyrhythm.learn.steps import WrittenParameters
 from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.tensors.copies import DeferredCopies
 from polyrhythm.wire.messages import JobSpec

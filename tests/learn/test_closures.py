@@ -11,8 +11,7 @@ from torch import nn
 from polyrhythm import Worker
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.attached import AttachedOptimizer
-from polyrhythm.learn.closures import History
+from polyrhythm.learn.attached import AttachedOptimizer, History
 from polyrhythm.observe.state import fold
 from polyrhythm.wire.messages import JobSpec
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from polyrhythm.core.placement.slices import BUFFERS
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.describe import describe
+from polyrhythm.learn.models import describe
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.learn.evaluation import Evaluations
+from polyrhythm.learn.reporting import Evaluations
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.wire.messages import JobSpec, Target

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from polyrhythm.cli.main import make_app
 from polyrhythm.errors import DataError
-from polyrhythm.learn.data.catalogue import SETS, Archive, DataSet, File, Form
-from polyrhythm.learn.data.checksums import is_right
+from polyrhythm.learn.data.catalogue import SETS, Archive, DataSet, File, Form, is_right
 from polyrhythm.learn.data.fetch import fetch, obtain
 
 CONTENT = {"a.bin": bytes(range(256)) * 9_000, "b.bin": b"few bytes"}

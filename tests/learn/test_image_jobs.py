@@ -10,10 +10,9 @@ import torch
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.data.catalogue import SETS
-from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.jobs import digits
 from polyrhythm.learn.jobs.images import accuracy
-from polyrhythm.learn.load import HIDDEN, JOBS, load_main
+from polyrhythm.learn.load import HIDDEN, JOBS, defaults_of, load_main
 from polyrhythm.wire.messages import JobSpec
 from tests.learn.made_sets import make_cifar10, make_mnist
 

@@ -15,7 +15,7 @@ from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
 from polyrhythm.io.memory import MemoryLink
-from polyrhythm.learn.describe import describe
+from polyrhythm.learn.models import describe
 from polyrhythm.wire.messages import Contribution, JobSpec
 
 ROWS, WIDTH = 12, 4

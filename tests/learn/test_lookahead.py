@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from torch.utils.data import TensorDataset
 
 from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.learn.batches import Lookahead
 from polyrhythm.learn.loading import loading_of
-from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.points import Points
 
 POINTS = 200

@@ -95,7 +95,7 @@ def test_the_error_for_an_unknown_name_lists_the_known_names() -> None:
 
 def test_the_catalogue_has_the_right_sizes_and_checksums(real_data: Path) -> None:
     """The small files of the real sets are compared with the catalogue."""
-    from polyrhythm.learn.data.checksums import is_right
+    from polyrhythm.learn.data.catalogue import is_right
 
     checked = 0
     for dataset in SETS.values():

@@ -12,8 +12,7 @@ from scipy import sparse
 from polyrhythm.core.events import PointsDelivered
 from polyrhythm.core.machine import Event
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
-from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
-from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks
+from polyrhythm.learn.pointwise.chunks import COUNTS, Chunks, batch_of, state_of
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.source import ArraySource

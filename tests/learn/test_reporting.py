@@ -14,10 +14,16 @@ from torch import nn
 from polyrhythm.core.metrics import MOST_NAMES
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.evaluation import EveryCalls, EveryTime, call_key, schedule_of
-from polyrhythm.learn.metrics import checked, number_of
+from polyrhythm.learn.reporting import (
+    EveryCalls,
+    EveryTime,
+    Writers,
+    call_key,
+    checked,
+    number_of,
+    schedule_of,
+)
 from polyrhythm.learn.worker import Worker
-from polyrhythm.learn.writers import Writers
 from polyrhythm.wire.messages import MOST_METRICS, JobSpec
 
 DATA = (torch.zeros(64, 2), torch.zeros(64, 1))

@@ -10,8 +10,8 @@ import torch
 
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.learn.probe import NOT_PROBED, Probe
-from polyrhythm.learn.visits import Visits
+from polyrhythm.learn.objective import NOT_PROBED, Probe
+from polyrhythm.learn.window import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import ChunkProgress, JobSpec
 

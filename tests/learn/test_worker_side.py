@@ -15,8 +15,8 @@ from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
+from polyrhythm.learn.objective import Probe
 from polyrhythm.learn.points import Points
-from polyrhythm.learn.probe import Probe
 from polyrhythm.wire.messages import JobSpec, Trailer
 from tests.learn.exchanges import Exchanges, Sent, record_exchanges
 

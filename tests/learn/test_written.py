@@ -11,7 +11,7 @@ from torch import nn
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.written import WrittenParameters
+from polyrhythm.learn.steps import WrittenParameters
 from polyrhythm.wire.messages import JobSpec
 
 POLICIES = ["bsp", "asp", "ssp:1", "fsp"]

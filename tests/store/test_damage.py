@@ -239,7 +239,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stores whose writer was killed during its second checkpoint, in each store at a different
     write."""
     folder = tmp_path_factory.mktemp("killed")
-    script, root = folder / "writers.py", Path(__file__).parents[2]
+    script, root = folder / "reporting.py", Path(__file__).parents[2]
     script.write_text(WRITERS)
     writers = start_script(script, str(folder), cwd=root)
     assert writers.wait(100) == 0

@@ -13,7 +13,7 @@ from torch import nn
 
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.errors import StoreError
-from polyrhythm.learn.describe import describe
+from polyrhythm.learn.models import describe
 from polyrhythm.store import model_file
 from polyrhythm.store.model_file import ModelFile
 from polyrhythm.tensors.flat import FlatModel

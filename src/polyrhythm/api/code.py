@@ -11,8 +11,7 @@ from polyrhythm.engines.functions import name_of, pack_main
 from polyrhythm.engines.requests import PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.io.codefile import digest_of
-from polyrhythm.learn.defaults import defaults_of
-from polyrhythm.learn.load import HIDDEN, JOBS, check_job
+from polyrhythm.learn.load import HIDDEN, JOBS, check_job, defaults_of
 
 
 class Remote(Protocol):

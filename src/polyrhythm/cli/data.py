@@ -10,8 +10,7 @@ from polyrhythm.api import flags
 from polyrhythm.api.fetching import Bars
 from polyrhythm.api.flags import Debug
 from polyrhythm.errors import DataError
-from polyrhythm.learn.data.catalogue import SETS, DataSet, known
-from polyrhythm.learn.data.checksums import is_right
+from polyrhythm.learn.data.catalogue import SETS, DataSet, is_right, known
 from polyrhythm.learn.data.fetch import fetch as fetch_set
 from polyrhythm.learn.data.places import find, home, places
 

@@ -23,8 +23,7 @@ from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
-from polyrhythm.learn.defaults import defaults_of
-from polyrhythm.learn.load import check_job
+from polyrhythm.learn.load import check_job, defaults_of
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.runs import find_run
 from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_record, verify

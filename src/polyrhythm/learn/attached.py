@@ -4,19 +4,179 @@ parameters as the sync policy demands (`learn/exchange.py`).
 It is a torch optimizer, so learning rate schedulers accept it (`learn/schedules.py`). It shares the
 parameter groups of the user's optimizer, so the learning rates that a scheduler sets are sent with
 each contribution.
+
+The model and the optimizer as they were when they were attached.
+
+Servers hold their own copy of both. *A change that the servers cannot learn of is refused with an
+error, which names the tensor and says what to do instead.*
+
+Optimizers whose `step(closure)` evaluates the loss several times: LBFGS, with kind local.
+
+LBFGS keeps a history of how its last steps have changed the gradient. The next step relies on this
+history, and assumes that nothing but these steps has changed the parameters. *If the version that
+answers a contribution has the parameters that this worker computed, the worker keeps them and the
+history. Otherwise it takes the version's parameters and forgets the history.* So a job with one
+worker computes what torch computes, bit for bit (docs/decisions/059).
+
+The optimizers of all models of a worker, and the order of their steps (`core/step_order.py`).
 """
 
 import contextlib
+import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from polyrhythm.errors import UsageError
-from polyrhythm.learn.attachment import Attachment
-from polyrhythm.learn.closures import History, loss_of, needs_closure
+from polyrhythm.core.step_order import StepOrder, described
+from polyrhythm.errors import ModelChanged, UsageError
 from polyrhythm.learn.schedules import Schedules
+from polyrhythm.tensors.changed import BUFFER, PARAMETER, changed
+
+_MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
+
+
+class Attachment:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._tensors = [
+            (table, key, tensor)
+            for module in model.modules()
+            for table in (module._parameters, module._buffers)
+            for key, tensor in table.items()
+        ]
+        self._model = model
+        self._options = [
+            [(key, value) for key, value in group.items() if key not in _MAY_CHANGE]
+            for group in optimizer.param_groups
+        ]
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._frozen = [
+            (names.get(id(parameter), "?"), parameter)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if not parameter.requires_grad
+        ]
+
+    def check_tensors(self) -> None:
+        """Refuse a model in which an attached tensor was replaced: the new tensor would not be
+        trained."""
+        for table, key, tensor in self._tensors:
+            if table.get(key) is not tensor:
+                raise self._replaced(table, key, tensor)
+
+    def _replaced(
+        self, table: dict[str, Any], key: str, before: torch.Tensor | None
+    ) -> ModelChanged:
+        """The error for a replaced tensor of the model."""
+        now = table.get(key)
+        what, name = PARAMETER, key
+        for prefix, module in self._model.named_modules():
+            if table is module._parameters or table is module._buffers:
+                what = PARAMETER if table is module._parameters else BUFFER
+                name = f"{prefix}.{key}" if prefix else key
+        if now is None or before is None:
+            return changed("removed" if now is None else "replaced", what, name)
+        return difference(what, name, now, before) or changed("replaced", what, name)
+
+    def check_options(self, groups: list[dict[str, Any]]) -> None:
+        """Refuse a changed option of an optimizer whose steps the servers make. Only learning rates
+        are sent, so other changes would not reach the servers. `groups`: the present parameter groups of
+        the optimizer."""
+        for number, (options, group) in enumerate(zip(self._options, groups, strict=True)):
+            for key, value in options:
+                if group[key] is not value and group[key] != value:
+                    where = f" of parameter group {number}" if len(groups) > 1 else ""
+                    raise ModelChanged(
+                        f"the optimizer's {key!r}{where} changed from {value} to {group[key]}: only the"
+                        " learning rate may change while training (OneCycleLR: cycle_momentum=False),"
+                        " or use --kind local"
+                    )
+
+    def check_frozen(self) -> None:
+        """Refuse a parameter that was frozen when the model was attached and requires gradients
+        now. The servers treat it as a buffer and would not optimize it."""
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise changed("thawed", PARAMETER, name)
+
+
+def difference(
+    what: str, name: str, now: torch.Tensor, before: torch.Tensor
+) -> ModelChanged | None:
+    """The error for a tensor that has another shape, dtype or device than before; None if these are
+    equal."""
+    if now.shape != before.shape:
+        return changed("reshaped", what, name, now=list(now.shape), before=list(before.shape))
+    if now.dtype != before.dtype:
+        return changed("retyped", what, name, now=now.dtype, before=before.dtype)
+    if now.device != before.device:
+        return changed("moved", what, name, now=now.device, before=before.device)
+    return None
+
+
+_ROUNDINGS = 8
+"""A contribution is the difference between the worker's parameters and the last version, and is
+added to that version again. The sum differs from what the worker computed by at most this many
+rounding errors."""
+
+
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer cannot make a step without a closure."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def loss_of(result: Any) -> torch.Tensor | float | None:
+    """The result of a closure if it is a loss, that is, one number."""
+    if isinstance(result, torch.Tensor):
+        return result if result.numel() == 1 else None
+    return float(result) if isinstance(result, float | int) else None
+
+
+class History:
+    """Decides after every version whether the optimizer keeps its state."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._version = self._copy()
+        """The parameters of the last version."""
+        self._own = self._version
+        """The parameters after the last step."""
+
+    def _copy(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self._parameters]
+
+    def stepped(self) -> None:
+        """The optimizer has made a step."""
+        self._own = self._copy()
+
+    def take_back(self) -> None:
+        """Undo the last step, which is not finite, and forget the history that led to it."""
+        for parameter, own in zip(self._parameters, self._own, strict=True):
+            parameter.detach().copy_(own)
+        self._optimizer.state.clear()
+
+    def version_came(self, *, final: bool) -> None:
+        """The model now has the parameters of a new version. `final`: the job has ended, so these
+        parameters stay."""
+        version, own = self._copy(), self._own
+        if all(map(_same_but_rounded, version, own, self._version)):
+            for parameter, mine in zip(self._parameters, own, strict=True):
+                if not final:
+                    parameter.detach().copy_(mine)
+        else:
+            self._optimizer.state.clear()
+            self._own = version
+        self._version = version
+
+
+def _same_but_rounded(version: torch.Tensor, own: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether the version has the parameters `own`, except for rounding errors. Rounding errors
+    arise because the difference between `own` and `base` is sent, and added to `base` again."""
+    bound = _ROUNDINGS * torch.finfo(own.dtype).eps * (own.abs() + base.abs())
+    return bool(((version - own).abs() <= bound).all())
 
 
 class TakesSteps(Protocol):
@@ -257,3 +417,93 @@ def _state_on_servers() -> UsageError:
         " state: continue a job from its checkpoint with `polyrhythm resume`, or give the job --kind"
         " local, with which the worker holds the state"
     )
+
+
+class AttachedModels:
+    def __init__(
+        self,
+        worker: str,
+        models: Sequence[AttachedOptimizer],
+        names: Sequence[str],
+        *,
+        steps_on_servers: bool,
+    ) -> None:
+        self.several = len(models) > 1
+        self._worker = worker
+        self._models = tuple(models)
+        self._names = tuple(names)
+        self._steps_on_servers = steps_on_servers
+        self._order = StepOrder(len(models))
+
+    @property
+    def only(self) -> AttachedOptimizer:
+        """The model, if the worker has only one."""
+        (model,) = self._models
+        return model
+
+    def begin_step(self, model: AttachedOptimizer) -> int | None:
+        """A step of this model begins. Returns the number of the model if every contribution is a
+        step of one model; None if a contribution contains the steps of all models. Refuses a step
+        that is not the next one in the order of this worker's own steps; the lead compares the
+        orders of all workers."""
+        if not self.several or not self._steps_on_servers:
+            return None
+        broken = self._order.step(0, 0, model.number)
+        if broken is not None and broken.seen == broken.expected:
+            idle = [name for number, name in enumerate(self._names) if number not in broken.seen]
+            raise UsageError(
+                f"the first {len(broken.seen):,} steps of {self._worker} follow no order that repeats"
+                f"{', and none is a step of ' + ' or '.join(idle) if idle else ''}: attach only models"
+                " that make steps, and make the steps in the same order in every cycle; --kind local"
+                " allows any order"
+            )
+        if broken is not None:
+            seen = described(broken.seen, self._names)
+            expected = described(broken.expected, self._names)
+            raise UsageError(
+                f"the steps of {self._worker} were {seen}, but the order of its first steps is"
+                f" {expected}: the models must make their steps in the same order in every cycle;"
+                " --kind local allows any order"
+            )
+        return model.number
+
+    def steps_first(self, model: int | None) -> bool:
+        """Whether this model makes the first step of the order. True if `model` is None."""
+        return model is None or self._order.order[:1] == (model,)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates of the parameter groups of all models."""
+        return tuple([rate for model in self._models for rate in model.rates])
+
+    def check_tensors(self) -> None:
+        for model in self._models:
+            model.check_tensors()
+
+    def check_options(self) -> None:
+        for model in self._models:
+            model.check_options(steps_on_servers=self._steps_on_servers)
+
+    def take_scaled(self) -> list[AttachedOptimizer]:
+        """The models whose step a GradScaler has left out since the last call, in the order of
+        these steps. A model may occur several times."""
+        calls: dict[int, AttachedOptimizer] = {}
+        for model in self._models:
+            if model.unmade:
+                calls.update(dict.fromkeys(model.unmade, model))
+                model.unmade.clear()
+        return [calls[number] for number in sorted(calls)]
+
+    def version_came(self, *, final: bool) -> None:
+        """The models now have the parameters of a new version. `final`: the job has ended."""
+        for model in self._models:
+            model.version_came(final=final)
+
+    def drop_gradients(self) -> None:
+        for model in self._models:
+            model.drop_gradients()
+
+    def forget_state(self) -> None:
+        """Forget the state of the users' optimizers."""
+        for model in self._models:
+            model.inner.state.clear()

@@ -14,18 +14,21 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Due, Standing, choose_cadence, decide
 from polyrhythm.core.worker.job_steps import JobSteps
 from polyrhythm.errors import ModelChanged, NotFinite
-from polyrhythm.learn.attached import AttachedOptimizer
-from polyrhythm.learn.attached_models import AttachedModels
-from polyrhythm.learn.batch_plan import BatchPlan
+from polyrhythm.learn.attached import AttachedModels, AttachedOptimizer
+from polyrhythm.learn.batch_plan import BatchPlan, Dropping
 from polyrhythm.learn.buffers import quoted
-from polyrhythm.learn.dropping import Dropping
-from polyrhythm.learn.left_out import SCALER_SKIPPED, LeftOut, not_made, reason_of
-from polyrhythm.learn.making import StepMaker
-from polyrhythm.learn.micro_batches import MicroBatches
 from polyrhythm.learn.objective import ObjectiveReport
 from polyrhythm.learn.staging import Pacer
-from polyrhythm.learn.uncontributed import Uncontributed
-from polyrhythm.learn.visits import Visits
+from polyrhythm.learn.steps import StepMaker
+from polyrhythm.learn.window import (
+    SCALER_SKIPPED,
+    LeftOut,
+    MicroBatches,
+    Uncontributed,
+    Visits,
+    not_made,
+    reason_of,
+)
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS

@@ -1,4 +1,8 @@
-"""Finds a job's `main(worker)` by its name on the command line: a built-in job or a file."""
+"""Finds a job's `main(worker)` by its name on the command line: a built-in job or a file.
+
+Reads a job's default settings, such as its number of passes, from its source code. This does not
+import torch.
+"""
 
 import ast
 import importlib
@@ -114,3 +118,26 @@ def load_main(job: str) -> Callable[[Any], None]:
     if not callable(main):
         raise UsageError(f"{job} has no main(worker) that can be called")
     return main  # type: ignore[no-any-return]
+
+
+def defaults_of(job: str) -> dict[str, Any]:
+    """Return the module's `DEFAULTS`, which must be a literal; empty if it has none."""
+    path = Path(job)
+    if job in JOBS:
+        spec = importlib.util.find_spec(JOBS[job])
+        assert spec is not None and spec.origin is not None
+        path = Path(spec.origin)
+    for node in ast.parse(path.read_bytes()).body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id="DEFAULTS")], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id="DEFAULTS"), value=ast.expr() as value)
+            ):
+                try:
+                    return dict(ast.literal_eval(value))
+                except (ValueError, TypeError):
+                    raise UsageError(
+                        f"{job}: DEFAULTS is read without running the file; write it as a literal,"
+                        ' for example DEFAULTS = {"epochs": 10}'
+                    ) from None
+    return {}

@@ -1,20 +1,287 @@
 """The values that a user's code reports or evaluates: they are checked, sent to the lead, and written
-to the user's own log."""
+to the user's own log.
 
+Checks the metrics that a user's code reports: their names, and that their values are numbers.
+
+When a worker evaluates the model while it trains.
+
+*Without an interval, evaluations are rare, so that they cost little: after an evaluation, the
+worker waits for at least a quarter of a second and for at least nine times the duration of that
+evaluation. So evaluations take at most a tenth of the worker's time. If no goal of the job depends
+on the result, the worker waits for at least one second, and evaluations take at most a fiftieth of
+its time. With `every`, the user chooses when to evaluate: after each pass of this worker over its
+points, after a number of calls, or after a time.*
+
+Writes metrics to a user's own log, such as TensorBoard or Weights & Biases.
+
+*Only the worker that evaluates writes. A writer that fails never ends the job: the first failure is
+one line of output, and later values are tried again.*
+"""
+
+import functools
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from types import CodeType
+from typing import Any, Protocol, TypeAlias
 
-from polyrhythm.core.metrics import OBJECTIVE
+import torch
+
+from polyrhythm.core.metrics import MOST_NAMES, OBJECTIVE, RESERVED, name_fault
+from polyrhythm.core.values import parse_duration
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.evaluation import PASS, EvaluationSchedule, call_key, schedule_of
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.metrics import checked
 from polyrhythm.learn.models import Models
-from polyrhythm.learn.writers import AnyWriter, Writers
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import MOST_NUMBER, JobSpec
+from polyrhythm.wire.messages import MOST_METRICS, MOST_NUMBER, JobSpec
+
+
+def checked(metrics: Mapping[Any, Any], call: str, known: set[str]) -> dict[str, float]:
+    """The values as numbers. `call`: the name of the function that the user called, for error messages.
+    `known`: the names that this worker has reported so far; new ones are added. Raises UsageError if a
+    name or a value is not accepted."""
+    if len(metrics) > MOST_METRICS:
+        raise UsageError(f"{call} got {len(metrics)} values: it accepts at most {MOST_METRICS}")
+    for name in metrics:
+        _check_name(name, call)
+    known |= metrics.keys()
+    if len(known) > MOST_NAMES:
+        raise UsageError(
+            f"{call}: this worker has reported {len(known)} different names, and a job has at most"
+            f" {MOST_NAMES}; do not put a step or a number into a name"
+        )
+    return {name: number_of(name, value, call) for name, value in metrics.items()}
+
+
+def _check_name(name: object, call: str) -> None:
+    if not isinstance(name, str):
+        raise UsageError(f"{call}: {name!r} is not the name of a metric: a name is a text")
+    if (fault := name_fault(name)) is not None:
+        raise UsageError(f"{call}: {name[:80]!r} is not the name of a metric: {fault}")
+    if name in RESERVED:
+        raise UsageError(
+            f"{call}: the name {name!r} is taken by a column of the history; choose another, such as"
+            f" my_{name}"
+        )
+
+
+def number_of(name: str, value: Any, call: str) -> float:
+    """The value of a metric as a number: of a Python or NumPy number, or of a tensor with one
+    element."""
+    if isinstance(value, torch.Tensor):
+        what = f"a tensor of shape {tuple(value.shape)}"
+        value = value.detach().cpu().item() if value.numel() == 1 else None
+    else:
+        what = f"of type {type(value).__name__}"
+        # a NumPy array with one element
+        if getattr(value, "size", 0) == 1 and hasattr(value, "item"):
+            value = value.item()
+    if not isinstance(value, Real):
+        raise UsageError(
+            f"{call}: the value of {name} is {what}: give a number, or a tensor with one element"
+        )
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+PASS = "pass"
+_DECIDING = (250_000_000, 9)
+_SHOWN = (1_000_000_000, 49)
+
+
+class EvaluationSchedule(Protocol):
+    """Decides when a call of `evaluate` in the user's loop really evaluates."""
+
+    def due(self, now_ns: int, passes: int) -> bool:
+        """Whether to evaluate now. Called once for every call of `evaluate`. `passes`: how often
+        this worker has visited its points."""
+        ...
+
+    def done(self, began_ns: int, now_ns: int, passes: int) -> None:
+        """Note an evaluation that began at `began_ns` and ends now."""
+        ...
+
+
+class Evaluations:
+    """Evaluations at times that this module chooses. `decides`: the result may end the job."""
+
+    def __init__(self, now_ns: int, *, decides: bool) -> None:
+        self._least_ns, self._share = _DECIDING if decides else _SHOWN
+        self._due_ns = now_ns + _DECIDING[0]
+
+    def due(self, now_ns: int, passes: int = 0) -> bool:
+        return now_ns >= self._due_ns
+
+    def done(self, began_ns: int, now_ns: int, passes: int = 0) -> None:
+        self._due_ns = now_ns + max(self._least_ns, self._share * (now_ns - began_ns))
+
+
+class EveryPass:
+    """An evaluation after every pass. `passes`: how many passes are over at the beginning."""
+
+    def __init__(self, passes: int) -> None:
+        self._done = passes
+
+    def due(self, now_ns: int, passes: int) -> bool:
+        return passes > self._done
+
+    def done(self, began_ns: int, now_ns: int, passes: int) -> None:
+        self._done = passes
+
+
+class EveryCalls:
+    """An evaluation at every n-th call."""
+
+    def __init__(self, calls: int) -> None:
+        self._every, self._calls = calls, 0
+
+    def due(self, now_ns: int, passes: int) -> bool:
+        self._calls += 1
+        return self._calls >= self._every
+
+    def done(self, began_ns: int, now_ns: int, passes: int) -> None:
+        self._calls = 0
+
+
+class EveryTime:
+    """An evaluation when this much time has passed since the last one."""
+
+    def __init__(self, now_ns: int, every_ns: int) -> None:
+        self._every_ns = every_ns
+        self._due_ns = now_ns + every_ns
+
+    def due(self, now_ns: int, passes: int) -> bool:
+        return now_ns >= self._due_ns
+
+    def done(self, began_ns: int, now_ns: int, passes: int) -> None:
+        self._due_ns = now_ns + self._every_ns
+
+
+def schedule_of(
+    every: str | int | None, now_ns: int, first_pass: int, *, decides: bool
+) -> EvaluationSchedule:
+    """The schedule that the argument `every` of `worker.evaluate` asks for."""
+    if every is None:
+        return Evaluations(now_ns, decides=decides)
+    if every == PASS:
+        return EveryPass(first_pass)
+    if isinstance(every, int) and not isinstance(every, bool) and every >= 1:
+        return EveryCalls(every)
+    if isinstance(every, str):
+        try:
+            return EveryTime(now_ns, parse_duration(every))
+        except ValueError:
+            pass
+    raise UsageError(
+        f"worker.evaluate: every={every!r} is not understood: give 'pass', a number of calls such as"
+        " 100, or a time such as '30s'"
+    )
+
+
+def call_key(
+    every: object, function: Callable[[], Any] | None, names: Sequence[str]
+) -> tuple[object, ...]:
+    """A key that distinguishes one call of `worker.evaluate` in the user's loop from the others:
+    its interval, the names of its measures and the code of its function. A function that is made
+    anew in every iteration has the same code."""
+    return every, _code(function), *names
+
+
+def _code(function: object) -> CodeType | type | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if function is None:
+        return None
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__code__", type(function))
+
+
+class ScalarWriter(Protocol):
+    """A writer such as TensorBoard's `SummaryWriter`."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
+
+
+class DictLogger(Protocol):
+    """A writer such as a run of Weights & Biases."""
+
+    def log(self, data: dict[str, Any], /, *, step: int) -> object: ...
+
+
+Writer: TypeAlias = ScalarWriter | DictLogger
+AnyWriter: TypeAlias = Writer | Callable[[], Writer]
+"""A writer, or a function that makes one."""
+
+
+class Writers:
+    def __init__(self, worker: str) -> None:
+        """`worker`: the name of this worker, for messages."""
+        self._worker = worker
+        self._given: list[AnyWriter] = []
+        self._open: list[tuple[Any, bool]] = []
+        """The writers in use. For each: whether a function of the user's code made it. Such a writer is
+        closed at the end."""
+        self._warned: set[str] = set()
+
+    def add(self, writer: AnyWriter) -> None:
+        if not (_writes(writer) or callable(writer)):
+            raise UsageError(
+                f"worker.log_to: {type(writer).__name__} has neither add_scalar(name, value, step)"
+                " nor log(values, step=...); give a SummaryWriter, a run of wandb, or a function"
+                " that makes one"
+            )
+        self._given.append(writer)
+
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
+        for given in self._given:
+            make: Any = given
+            made = given if _writes(given) else self._attempt(given, make)
+            if made is not None:
+                self._open.append((made, made is not given))
+        self._given.clear()
+        for writer, _ in self._open:
+            self._attempt(writer, functools.partial(_write, writer, metrics, step))
+
+    def close(self) -> None:
+        """Flush all writers. Also close those that a function of the user's code made."""
+        for writer, own in self._open:
+            names = ("finish", "close") if own else ()
+            for name in ("flush", *names):
+                if callable(method := getattr(writer, name, None)):
+                    self._attempt(writer, method)
+        self._open.clear()
+
+    def _attempt(self, writer: Any, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Exception as error:  # an error of the user's logger must not end the training
+            name = getattr(writer, "__name__", type(writer).__name__)
+            if name not in self._warned:
+                self._warned.add(name)
+                detail = f"{type(error).__name__}: {error}".partition("\n")[0]
+                said = f"{self._worker} could not write metrics with {name}: {detail}; training goes on"
+                print(f"polyrhythm: {said}", file=sys.stderr, flush=True)
+            return None
+
+
+def _writes(writer: object) -> bool:
+    """Whether this is a writer. A class of writers is not: it is a function that makes one."""
+    names = ("add_scalar", "log")
+    return not isinstance(writer, type) and any(
+        callable(getattr(writer, name, None)) for name in names
+    )
+
+
+def _write(writer: Any, metrics: Mapping[str, float], step: int) -> None:
+    if callable(getattr(writer, "add_scalar", None)):
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+    else:
+        writer.log(dict(metrics), step=step)
 
 
 class CountsPasses(Protocol):

@@ -16,6 +16,7 @@ from polyrhythm.core.names import own_number
 from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
+from polyrhythm.learn.batches import Lookahead, stream
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
@@ -31,17 +32,14 @@ from polyrhythm.learn.loading import (
     order_of,
     ranks_of,
 )
-from polyrhythm.learn.lookahead import Lookahead
 from polyrhythm.learn.migration.moving import MovingPoints
 from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.models import Models
+from polyrhythm.learn.objective import Probe
 from polyrhythm.learn.points import Points
-from polyrhythm.learn.probe import Probe
-from polyrhythm.learn.reporting import Reporter
+from polyrhythm.learn.reporting import AnyWriter, Reporter
 from polyrhythm.learn.staging import Pacer, Stage, Staging
-from polyrhythm.learn.streams import stream
-from polyrhythm.learn.visits import VisitedPasses, Visits
-from polyrhythm.learn.writers import AnyWriter
+from polyrhythm.learn.window import VisitedPasses, Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import STREAM_ENDED

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from polyrhythm.errors import DataError
-from polyrhythm.learn.data.catalogue import Archive, DataSet, File
-from polyrhythm.learn.data.checksums import CHUNK_NBYTES, is_right
+from polyrhythm.learn.data.catalogue import CHUNK_NBYTES, Archive, DataSet, File, is_right
 from polyrhythm.learn.data.places import find, home, nowhere, places
 
 Progress = Callable[[File, int], None]

@@ -6,6 +6,8 @@ its chunks*, and keeps the last ones. A CSV file is also searched for line ends 
 faster than parsing it.
 
 pyarrow reads CSV and Parquet (`pip install 'polyrhythm[files]'`).
+
+Checks a table before any process starts, without reading all of it.
 """
 
 import gzip
@@ -410,3 +412,26 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def check_table(
+    path: Path, label: str | int | None, features: Sequence[str | int] | None = None
+) -> None:
+    """Raise an error if the file cannot be a table with these columns (`open_points`). Of a CSV file
+    only the first lines are read."""
+    if not path.name.lower().endswith((".csv", ".csv.gz")) or not path.is_file():
+        open_points(path, label=label, features=features)
+        return
+    pyarrow_part("csv")
+    packed = path.name.lower().endswith(".gz")
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            first, second = file.readline(), file.readline()
+    except (OSError, EOFError) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+    if not first.strip():
+        raise DataError(f"{path} is empty, or begins with an empty line")
+    names, named = names_of(path, first)
+    Columns(path, names, label, features)
+    if named and not second.strip():
+        raise DataError(f"{path} has no rows")

@@ -51,7 +51,7 @@ def check_point_options(
                 f"--set {name}={options[name]} is not understood: give"
                 f" {' or '.join(_CHOICES[name])}"
             )
-    from polyrhythm.learn.data.glance import check_table
+    from polyrhythm.learn.data.tables import check_table
 
     ratings = "form" in known and options.get("form") != "table"
     column = label(options)

@@ -21,6 +21,8 @@ the points' generations.
 generation g began if the sum of the generations is at least g times the number of points: a visit
 gives a point the number of the generation under way, and no point has a higher one. So every worker
 learns this from the sum, whatever its own speed and that of the others.*
+
+Some points of a point-wise algorithm as arrays, to be sent to another worker.
 """
 
 from collections import deque
@@ -35,11 +37,38 @@ from polyrhythm.learn.migration.layout import Packed, Samples, pack
 from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.points import chunk_ranks
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Memory, has_memory
-from polyrhythm.learn.pointwise.batch_state import batch_of, state_of
 from polyrhythm.learn.pointwise.layout import Array, Arrays
 from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, ChunkSend, Leased
+
+
+def state_of(batch: Batch) -> dict[str, Any]:
+    """The arrays of these points. A sparse matrix has three arrays."""
+    state: dict[str, Any] = {}
+    if hasattr(batch.x, "tocsr"):
+        x = batch.x.tocsr()
+        state |= {"data": x.data, "indices": x.indices, "indptr": x.indptr, "width": x.shape[1]}
+    else:
+        state["x"] = np.asarray(batch.x)
+    if batch.y is not None:
+        state["y"] = batch.y
+    if batch.weight is not None:
+        state["weight"] = batch.weight
+    return state
+
+
+def batch_of(state: dict[str, Any]) -> Batch:
+    """The points with these arrays."""
+    if "x" in state:
+        x = state["x"]
+    else:
+        from scipy import sparse
+
+        shape = (len(state["indptr"]) - 1, state["width"])
+        x = sparse.csr_matrix((state["data"], state["indices"], state["indptr"]), shape=shape)
+    return Batch(x, state.get("y"), state.get("weight"))
+
 
 Blocks = npt.NDArray[np.int64]
 """The numbers of some blocks of a chunk."""

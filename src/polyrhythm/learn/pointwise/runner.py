@@ -27,7 +27,7 @@ from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.m_step import MStep
 from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.learn.staging import Pacer
-from polyrhythm.learn.visits import Visits
+from polyrhythm.learn.window import Visits
 from polyrhythm.learn.worker import Worker
 from polyrhythm.store.model_read import load_into
 
