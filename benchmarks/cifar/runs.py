@@ -14,9 +14,8 @@ from typing import Any
 from benchmarks import readme, report
 from benchmarks.cifar.data import Prepared, prepare
 from benchmarks.commands import Runner, call, execute
-from polyrhythm.observe.history import history_of
 from polyrhythm.observe.journal import read_journal
-from polyrhythm.observe.state import fold
+from polyrhythm.observe.state import fold, history_of
 
 JOB = Path(__file__).with_name("job.py")
 DATA = readme.ROOT.parent / "shared" / "data" / "cifar10"

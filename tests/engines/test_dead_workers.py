@@ -15,7 +15,7 @@ from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.local import LocalJob
 from polyrhythm.engines.processes import Child
 from polyrhythm.engines.requests import ChildRequest
-from polyrhythm.observe.members import Members
+from polyrhythm.observe.runs import Members
 from polyrhythm.wire.messages import JobSpec
 
 JOB = '''

@@ -8,7 +8,7 @@ import pytest
 from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, summarise, summary_text
-from polyrhythm.observe.worker import Totals
+from polyrhythm.observe.work import Totals
 from polyrhythm.wire.messages import JobSpec, Trailer
 from tests.observe.journals import ended, opened, rounds, totals
 

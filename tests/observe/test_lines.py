@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.observe.lines import Lines
+from polyrhythm.observe.output import Lines
 
 
 def test_a_line_is_shown_when_it_is_complete() -> None:

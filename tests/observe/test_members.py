@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from polyrhythm.observe.journal import FileJournal
-from polyrhythm.observe.members import Members
+from polyrhythm.observe.runs import Members
 
 
 def test_who_comes_back_is_present(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from polyrhythm.observe.advice import advise
-from polyrhythm.observe.estimate import left_s
-from polyrhythm.observe.history import history_of
-from polyrhythm.observe.state import fold
+from polyrhythm.observe.state import fold, history_of
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
+from polyrhythm.observe.tables import left_s
 from polyrhythm.wire.messages import JobSpec, Target
 from tests.observe.journals import Line, ended, line, opened, rounds, totals
 

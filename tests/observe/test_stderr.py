@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.observe.stderr import stderr_console
+from polyrhythm.observe.progress import stderr_console
 
 
 def test_a_word_between_two_colons_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 import io
 
-from polyrhythm.observe.wrapping import width_of, wrapped
+from polyrhythm.observe.words import width_of, wrapped
 
 LONG = "waiting for worker-2 and worker-3, which have not contributed to round 17 yet"
 

@@ -8,7 +8,7 @@ import pytest
 
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.errors import InvariantBroken, JobFailed
-from polyrhythm.observe.history import history_of
+from polyrhythm.observe.state import history_of
 from polyrhythm.sim.scenario import read_scenario
 from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire.messages import Route, SliceStep

@@ -8,10 +8,9 @@ from polyrhythm.core.lead.progress.progress import STOPPED
 from polyrhythm.core.model import choose, file_of, models_of
 from polyrhythm.errors import StoreError
 from polyrhythm.observe.advice import advise
-from polyrhythm.observe.history import history_of, last_metrics
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.runs import JOURNAL, Run, load_run, run_dirs
-from polyrhythm.observe.state import RunState
+from polyrhythm.observe.state import RunState, history_of, last_metrics
 from polyrhythm.observe.summary import described, summary_text
 from polyrhythm.observe.summary import result as summary_of_state
 from polyrhythm.wire.messages import JobSpec

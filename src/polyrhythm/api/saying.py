@@ -4,8 +4,7 @@ import sys
 
 from polyrhythm.api.hosts import Here
 from polyrhythm.core.values import shown
-from polyrhythm.observe.words import counted
-from polyrhythm.observe.wrapping import width_of, wrapped
+from polyrhythm.observe.words import counted, width_of, wrapped
 
 
 def say(line: str) -> None:

@@ -31,9 +31,8 @@ from polyrhythm.engines.respawning import Respawning
 from polyrhythm.engines.stopping import ProcessStop
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.io.descriptors import none_left, too_few
-from polyrhythm.observe.members import Members
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.runs import FolderWatch
+from polyrhythm.observe.runs import FolderWatch, Members
 from polyrhythm.wire.messages import Address
 
 _TICK_S = 0.2

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polyrhythm.core.metrics import Reported
-from polyrhythm.observe.aggregates import Extremes
+from polyrhythm.observe.work import Extremes
 from polyrhythm.wire.messages import Target
 from polyrhythm.wire.messages.reasons import Reason
 

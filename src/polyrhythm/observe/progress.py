@@ -4,15 +4,22 @@ that servers and workers print appear above the table, each with the name of its
 *A terminal or pipe that takes no more output does not hold up the job: what cannot be shown yet is
 kept, and is shown later.* If the terminal or pipe is closed, the job goes on and shows nothing
 more.
+
+stderr, as the display of progress uses it. *Progress that cannot be written does not end the job:*
+the reader of a pipe may have ended, the terminal may be closed, or the disk may be full.
 """
 
 import contextlib
+import errno
+import os
 import select
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import IO, Any, cast
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -23,10 +30,59 @@ from polyrhythm.observe import tables
 from polyrhythm.observe.journal import JournalPart, JournalReader
 from polyrhythm.observe.output import Output
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.stderr import stderr_console
 from polyrhythm.observe.story import Teller
-from polyrhythm.observe.wrapping import wrapped
+from polyrhythm.observe.words import wrapped
 from polyrhythm.wire.messages import JobSpec
+
+
+class _Unfailing:
+    """A file that drops what cannot be written."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._file.write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        """If no process can read this file any more, send the content of its buffer, and all later
+        output, to the null device. Otherwise Python would try to write the buffer again when it
+        ends, and fail."""
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            return
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self._file.fileno())
+            os.close(null)
+
+
+def stderr_console() -> Console:
+    """stderr of this process. In a notebook it is plain text below the cell, without a table."""
+    notebook = Console(stderr=True).is_jupyter
+    return Console(
+        file=None if sys.stderr is None else cast(IO[str], _Unfailing(sys.stderr)),
+        stderr=True,
+        highlight=False,
+        # rich must leave a word between two colons as it is, and need not load its table of emoji
+        emoji=False,
+        soft_wrap=True,
+        force_terminal=False if notebook else None,
+        force_jupyter=False,
+    )
+
 
 _LINE_EVERY_S = 3.0
 _REDRAW_EVERY_S = 0.25

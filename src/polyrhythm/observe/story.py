@@ -1,15 +1,22 @@
 """Tells a run in sentences, each with its time. The same journal always gives the same story.
 Unusual events are told at once. Routine events (rounds, reports) are summarised in one sentence
 before the next unusual event, and every ten seconds. A wait is told when it has lasted three
-seconds. The same wait is told again only after a different one."""
+seconds. The same wait is told again only after a different one.
+
+The sentences about checkpoints in a run's story.
+
+*The story says once that a store fails, and once that it works again. Otherwise every checkpoint
+that is due would repeat the sentence. The journal keeps every failure.*
+
+A sentence of a run's story, with its time and the workers that it is about.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.progress.learning import LearningState
 from polyrhythm.observe import moves
-from polyrhythm.observe.checkpoint_story import CheckpointTeller
 from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.reasons import (
     CUT_OFF,
@@ -19,20 +26,89 @@ from polyrhythm.observe.reasons import (
     noticed_by,
     parting,
 )
-from polyrhythm.observe.sentence import NO_WORKERS, Sentence
 from polyrhythm.observe.state import RunState, reason_of
-from polyrhythm.observe.words import (
-    counted,
-    duration,
-    listed,
-    measure,
-    number,
-    percent,
-    size,
-)
-from polyrhythm.observe.worker import Totals
+from polyrhythm.observe.words import counted, duration, listed, measure, number, percent, size
+from polyrhythm.observe.work import Totals
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, FAILED, NOT_FINITE, Reason
+
+NO_WORKERS: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    at_s: float
+    text: str
+    about: frozenset[int] | None = None
+    """The workers that the sentence is about; None: all workers."""
+    routine: bool = False
+    own: bool = False
+    """Whether the story of the run leaves this sentence out, so that it appears only in the story
+    of one worker."""
+    shown: bool = False
+    """Whether the command that runs the job has already shown the sentence."""
+    urgent: bool = False
+    """Whether the sentence is shown while the job runs, even with `--quiet`."""
+
+    def __str__(self) -> str:
+        return f"{self.at_s:6.1f} s  {self.text}"
+
+    def concerns(self, worker: int | None) -> bool:
+        """Whether the sentence belongs to the story of this worker. None: to the story of the
+        run."""
+        if worker is None:
+            return not self.own
+        return self.about is None or worker in self.about
+
+
+_STORE_FAILS = "cut-unwritten"
+
+
+class CheckpointTeller:
+    """Turns lines of the journal about checkpoints into sentences."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._unwritten = 0
+        """How many checkpoints could not be written since the last one that was made."""
+
+    def made(self, line: dict[str, Any]) -> list[Sentence]:
+        made = f"checkpoint {line['number']} of round {line['round']} is made"
+        said = self._say(f"{made}: {size(line['nbytes'])} in {line['seconds']:.1f} s")
+        unwritten, self._unwritten = self._unwritten, 0
+        if not unwritten:
+            return [replace(said, routine=True)]
+        missing = f"{counted(unwritten, 'checkpoint')} that {'was' if unwritten == 1 else 'were'}"
+        again = f"the store works again, after {missing} not made"
+        return [replace(said, text=f"{said.text}; {again}", urgent=True)]
+
+    def failed(self, line: dict[str, Any]) -> list[Sentence]:
+        if line["reason"] == _STORE_FAILS:
+            self._unwritten += 1
+            if self._unwritten > 1:
+                return []
+        why = self._why(line)
+        said = self._say(f"checkpoint {line['number']} is not made: {why}; training goes on")
+        return [replace(said, urgent=True)]
+
+    def made_without_state(self, line: dict[str, Any]) -> list[Sentence]:
+        made = f"checkpoint {line['number']} is made without the state of worker.keep"
+        return [replace(self._say(f"{made}: {self._why(line)}"), urgent=True)]
+
+    def not_pruned(self, line: dict[str, Any]) -> list[Sentence]:
+        said = self._say(f"older checkpoints are not deleted: {self._why(line)}")
+        return [replace(said, urgent=True)]
+
+    def resumed(self, line: dict[str, Any]) -> list[Sentence]:
+        text = f"the job resumes from checkpoint {line['number']}, after round {line['round']}"
+        return [self._say(text)]
+
+    def _why(self, line: dict[str, Any]) -> str:
+        return in_words(reason_of(line), self._state.name_of)
+
+    def _say(self, text: str) -> Sentence:
+        return Sentence(self._state.at_s, text, NO_WORKERS)
+
 
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0

@@ -15,11 +15,10 @@ from polyrhythm.core.values import name_order
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.moves import last_move, moves_in_words
 from polyrhythm.observe.output import LOGS
-from polyrhythm.observe.parts import ServerLoss
 from polyrhythm.observe.reasons import few, in_words, noticed_by
-from polyrhythm.observe.state import RunState, fold
+from polyrhythm.observe.state import RunState, ServerLoss, fold
 from polyrhythm.observe.words import counted, listed, measure, percent, size
-from polyrhythm.observe.worker import ObservedWorker
+from polyrhythm.observe.work import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}

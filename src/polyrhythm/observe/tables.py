@@ -1,4 +1,8 @@
-"""A run's state as tables for a terminal. `train` shows them live, and `status` prints them."""
+"""A run's state as tables for a terminal. `train` shows them live, and `status` prints them.
+
+Estimates when a run will end: by its number of rounds, passes or points, or by its time limit,
+whichever comes first.
+"""
 
 from collections.abc import Iterable
 
@@ -11,18 +15,65 @@ from polyrhythm.core.devices import CPU
 from polyrhythm.core.kinds import EXACT, OFF
 from polyrhythm.core.lead.progress.learning import LearningState
 from polyrhythm.core.values import shown
-from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
 from polyrhythm.observe.moves import passes_in_words
-from polyrhythm.observe.parts import ServerLoss
 from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
-from polyrhythm.observe.state import RunState
+from polyrhythm.observe.state import RunState, ServerLoss
 from polyrhythm.observe.summary import is_trained
-from polyrhythm.observe.words import counted, duration, listed, measure, percent
-from polyrhythm.observe.worker import ObservedWorker
-from polyrhythm.observe.wrapping import wrapped
+from polyrhythm.observe.words import counted, duration, listed, measure, percent, wrapped
+from polyrhythm.observe.work import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
+
+_LOOK_BACK = 30
+"""How many lines of the journal the estimate uses. These lines cover about half a minute."""
+
+
+def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:
+    """The seconds until the end of the run; None if there is no estimate yet. Targets of
+    metrics are not included, because their time cannot be estimated."""
+    if state.opened_s is None:
+        return None
+    ends = [
+        end_s
+        for end_s in (
+            _by_rounds(state, job.rounds),
+            _by_passes(state, job.epochs),
+            _by_points(state, job.points),
+            None if job.max_seconds is None else state.opened_s + job.max_seconds,
+        )
+        if end_s is not None
+    ]
+    return max(0.0, min(ends) - now_s) if ends else None
+
+
+def _by_rounds(state: RunState, goal: int | None) -> float | None:
+    first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
+    if goal is None or last.round <= first.round:
+        return None
+    per_round_s = (last.at_s - first.at_s) / (last.round - first.round)
+    return last.at_s + per_round_s * (goal - last.round)
+
+
+def _by_points(state: RunState, goal: int | None) -> float | None:
+    first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
+    if goal is None or last.points <= first.points:
+        return None
+    per_point_s = (last.at_s - first.at_s) / (last.points - first.points)
+    return last.at_s + per_point_s * max(0, goal - last.points)
+
+
+def _by_passes(state: RunState, goal: int | None) -> float | None:
+    """The seconds until this number of passes is done. The estimate assumes that later passes have
+    as many points as the passes so far, and that the speed of the last lines stays the same."""
+    first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
+    begun = next((point for point in state.curve if point.passes == last.passes), last)
+    if goal is None or not last.passes or last.points <= first.points:
+        return None
+    per_point_s = (last.at_s - first.at_s) / (last.points - first.points)
+    in_goal = goal * begun.points / begun.passes
+    return last.at_s + per_point_s * max(0.0, in_goal - last.points)
+
 
 _COLUMNS = (
     *("contributions", "per s", "points/s"),

@@ -5,15 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from polyrhythm.core.names import SEAT, server_name, server_number
-from polyrhythm.observe.advice import COMPARE, straggler
-from polyrhythm.observe.alternatives import accepts, less_waiting, local_steps
+from polyrhythm.observe.advice import COMPARE, accepts, less_waiting, local_steps, straggler
 from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
-from polyrhythm.observe.parts import WaitingState
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.state import RunState
+from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.watch import Suspect
 from polyrhythm.observe.words import counted, duration, either, listed, percent
-from polyrhythm.observe.worker import ObservedWorker
+from polyrhythm.observe.work import ObservedWorker
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 

@@ -19,7 +19,7 @@ from polyrhythm.core.kinds import BY_POINTS, OFF, steps_on_servers
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
-from polyrhythm.observe.worker import ObservedWorker
+from polyrhythm.observe.work import ObservedWorker
 from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.sim.scenario import JobTable, Scenario
 from polyrhythm.sim.tables import LinkTable, WorkersTable
