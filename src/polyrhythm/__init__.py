@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from polyrhythm.api.serving import Service, serve
     from polyrhythm.api.simulating import simulate
     from polyrhythm.api.training import train
-    from polyrhythm.engines.connected import ConnectedWorker
+    from polyrhythm.engines.worker_process import ConnectedWorker
     from polyrhythm.learn.worker import Worker
 
 _MODULES = {
-    "ConnectedWorker": "polyrhythm.engines.connected",
+    "ConnectedWorker": "polyrhythm.engines.worker_process",
     "Result": "polyrhythm.api.result",
     "Service": "polyrhythm.api.serving",
     "Worker": "polyrhythm.learn.worker",

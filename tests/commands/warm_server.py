@@ -383,8 +383,8 @@ def _warm_up() -> None:
     import polyrhythm.api.running
     import polyrhythm.engines.child
     import polyrhythm.engines.local
-    import polyrhythm.engines.standalone_server
-    import polyrhythm.engines.standalone_worker
+    import polyrhythm.engines.server_process
+    import polyrhythm.engines.worker_process
     import polyrhythm.learn.pointwise.runner  # noqa: F401
     from polyrhythm.cli.main import make_app
     from polyrhythm.tensors.optimizers import load_optimizers

@@ -7,8 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.choice import ENGINES, choose_engine
-from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.engine import ENGINES, EngineRun, EngineWatch, choose_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.choice import choose_engine
-from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines.engine import EngineWatch, choose_engine
 from polyrhythm.engines.local import LocalJob
 from polyrhythm.engines.processes import Child
 from polyrhythm.engines.requests import ChildRequest

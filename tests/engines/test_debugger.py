@@ -3,7 +3,7 @@
 import bdb
 import threading
 
-from polyrhythm.engines.debugger import in_debugger
+from polyrhythm.engines.inline import in_debugger
 
 
 def test_a_thread_in_a_debugger_is_found() -> None:

@@ -7,9 +7,8 @@ from typing import cast
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines import logs
-from polyrhythm.engines.choice import choose_engine
-from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines import notices as logs
+from polyrhythm.engines.engine import EngineWatch, choose_engine
 from polyrhythm.engines.processes import Processes
 from polyrhythm.observe.output import Output, log_file, older_log
 from polyrhythm.wire.messages import JobSpec

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from polyrhythm.engines.work import out_of_memory
+from polyrhythm.engines.worker_process import out_of_memory
 
 ADVICE = "use smaller batches, or let fewer workers share the device"
 

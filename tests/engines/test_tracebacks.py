@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.engines.tracebacks import begins_in_ours, traceback_of, without_ours
-from polyrhythm.engines.work import call
+from polyrhythm.engines.worker_process import call
 from polyrhythm.learn.load import load_module
 from polyrhythm.wire.messages.reasons import failed
 
@@ -30,7 +30,7 @@ def test_only_the_frames_of_the_user_are_shown() -> None:
     assert text.startswith("Traceback (most recent call last):\n")
     assert text.endswith(LEFT_OUT)
     assert "in deep" in text and "in <lambda>" in text
-    assert "engines/work.py" not in text
+    assert "engines/worker_process.py" not in text
     assert "ValueError: no such label" not in text, "the error is named before its traceback"
 
 
@@ -52,7 +52,7 @@ def test_the_causes_of_an_error_are_shortened_too() -> None:
 
 def test_all_frames_are_shown_if_the_user_wants_them() -> None:
     text = traceback_of(error_of(deep), whole=True)
-    assert "engines/work.py" in text and LEFT_OUT not in text
+    assert "engines/worker_process.py" in text and LEFT_OUT not in text
 
 
 def test_an_error_of_polyrhythm_itself_keeps_its_frames() -> None:

@@ -1,15 +1,27 @@
 """Checks the flags of a command before any process is started. Each failure is one line of
-output."""
+output.
+
+Checks the flags about checkpoints and stores before any process is started. The modules of stores
+are imported only if the user gives a store, so that a command without one can begin at once.
+"""
 
 import math
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from polyrhythm.api.hosts import Here
 from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
 from polyrhythm.core.metrics import parse_best
 from polyrhythm.core.migration import DELIVERING, sharing_fault
 from polyrhythm.core.names import is_loopback
+from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.registry import choose_policy, traits_of
-from polyrhythm.errors import UsageError
+from polyrhythm.core.values import Schedule
+from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.learn.staging import Staging
 from polyrhythm.runtime.choices import (
     ASYNC_MOMENTA,
@@ -24,6 +36,10 @@ from polyrhythm.runtime.choices import (
     WIRE_DTYPES,
 )
 from polyrhythm.wire.messages import JobSpec
+
+if TYPE_CHECKING:
+    from polyrhythm.store.checkpoints import Checkpoint
+
 
 _LINKS_FROM_OUTSIDE = ("auto", "tcp")
 """The links with which a worker or server can join. `local` is not one of them, because the first
@@ -188,3 +204,78 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         return None
     return host.strip("[]"), int(port)
+
+
+def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
+    """Refuse flags about checkpoints that are wrong or contradict each other."""
+    Schedule(spec.checkpoint_every)
+    if spec.keep < 1:
+        raise UsageError(f"--keep is {spec.keep}: it must be at least 1")
+    kind = "folder" if store is None else _kind_of(store)
+    if kind == "memory" and store is not None:
+        raise UsageError(f"--store {store} is the memory of one process: give a folder or a bucket")
+    check_choice("--on-loss", spec.on_loss, ON_LOSS)
+    if spec.on_loss == "resume" and not spec.checkpoint_every:
+        raise UsageError("--on-loss resume needs checkpoints: give --checkpoint-every 60s")
+    wanted = store is not None or spec.checkpoint_every
+    if wanted and here.servers < spec.servers and kind == "folder":
+        raise UsageError(
+            "servers on several hosts need a store that all of them reach: give"
+            " --store s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
+        )
+
+
+def with_store(spec: JobSpec, store: str | None, runs_dir: Path) -> JobSpec:
+    """Return the job with the store that the user gave, or without a store. The store must be
+    writable, and no running job may use it. The store may have checkpoints of the job that resumes,
+    but of no other job."""
+    if store is None:
+        return msgspec.structs.replace(spec, store="")
+    from polyrhythm.api.stores import check_unused, is_same_store
+    from polyrhythm.store.checkpoints import next_number
+    from polyrhythm.store.objects import open_store
+
+    url = str(Path(store).expanduser().resolve()) if "://" not in store else store
+    check_unused(url, runs_dir)
+    opened = open_store(url, make=True)
+    opened.check()
+    before = next_number(opened) - 1
+    if before and not (spec.resume and is_same_store(url, spec.resume)):
+        raise UsageError(
+            f"--store {store} has checkpoints of another job: give every job a store of its own, or"
+            f" continue that job with 'polyrhythm resume {store}'"
+        )
+    return msgspec.structs.replace(spec, store=url, checkpoints=before)
+
+
+def continued(spec: JobSpec, store: str, checkpoint: "Checkpoint") -> JobSpec:
+    """Return the job with the settings that let it continue from this checkpoint of the store."""
+    from polyrhythm.store.checkpoints import next_number
+    from polyrhythm.store.objects import open_store
+
+    return msgspec.structs.replace(
+        spec,
+        job=uuid.uuid4().hex,
+        init="",
+        resume=store,
+        resume_number=checkpoint.number,
+        resume_round=checkpoint.manifest.round,
+        checkpoints=next_number(open_store(store)) - 1,
+    )
+
+
+def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:
+    """Return the job with the folder of the run as its store if the user gave none. If some servers
+    run on other hosts, the job has no store, because those servers cannot reach the folder."""
+    if spec.store or here.servers < spec.servers:
+        return spec
+    return msgspec.structs.replace(spec, store=str(run_dir.resolve()))
+
+
+def _kind_of(store: str) -> str:
+    from polyrhythm.store.objects import kind_of
+
+    try:
+        return kind_of(store)
+    except StoreError as error:
+        raise UsageError(f"--store {store!r}: {error}") from None

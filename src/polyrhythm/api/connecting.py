@@ -18,7 +18,7 @@ from polyrhythm.io.secretfile import VARIABLE
 from polyrhythm.observe.reasons import in_words
 
 if TYPE_CHECKING:
-    from polyrhythm.engines.connected import ConnectedWorker
+    from polyrhythm.engines.worker_process import ConnectedWorker
 
 _RANKS = ("RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 """The variables in which launchers give a process its number: torchrun, Slurm, and MPI."""
@@ -71,7 +71,7 @@ def connect(
         first = "" if "torch" in sys.modules else "importing torch, then "
         say(f"polyrhythm: {first}connecting to {host}:{port}")
     # This import takes seconds. It comes after the line above, so that the line is printed at once.
-    from polyrhythm.engines.connected import connect_worker
+    from polyrhythm.engines.worker_process import connect_worker
 
     names = (name,) if name is not None else names_of(os.environ, socket.gethostname(), os.getpid())
     worker = connect_worker(

@@ -1,17 +1,58 @@
 """The options of a job before it does anything: the job's own DEFAULTS are added to those that the
-user gives, and the names and types of all are checked."""
+user gives, and the names and types of all are checked.
+
+Checks two options and converts them for the job: `--init`, the initial model, and `--set`, options of
+the job's own code.
+
+The targets of a job, as options give them: `--target val_loss=0.3`, and the two shorthands.
+"""
 
 import difflib
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from polyrhythm.api.code import Code, find_code
-from polyrhythm.api.given import own_options
+from polyrhythm.core.metrics import OBJECTIVE, parse_target
+from polyrhythm.core.model import MODEL, named
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import JOBS
+from polyrhythm.wire.messages import Target
+
+
+def checked_init(path: Path) -> Path:
+    """The absolute path of the file that --init names, or of the folder with the files of several
+    models. Raises an error if a file cannot be read."""
+    from polyrhythm.store.model_open import check_readable
+
+    path = path.expanduser().resolve()
+    if not path.is_dir():
+        check_readable(path)
+        return path
+    files = [each for each in sorted(path.iterdir()) if each.name == MODEL or named(each.name)]
+    if not files:
+        raise UsageError(f"--init {path} is a folder without a model: it has no {MODEL}")
+    for file in files:
+        check_readable(file)
+    return path
+
+
+def own_options(given: list[str] | Mapping[str, object] | None) -> dict[str, str]:
+    """The options for the job's own use, from a dict or from a list of NAME=VALUE."""
+    if isinstance(given, Mapping):
+        return {str(key): str(value) for key, value in given.items()}
+    options = {}
+    for pair in given or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
+        options[key] = value
+    return options
+
 
 GOALS = frozenset(
     {
@@ -104,3 +145,42 @@ def _classes(annotation: Any) -> Iterable[type]:
         yield origin
     else:
         yield type(None) if annotation is None else annotation
+
+
+Given = Iterable[str] | str | Mapping[str, float] | None
+"""One NAME=VALUE, a list of these, or a dict from names to values."""
+
+
+def targets_of(
+    given: Given, accuracy: float | None = None, objective: float | None = None
+) -> tuple[Target, ...]:
+    """The targets of a job. `accuracy` and `objective`: the values of --target-accuracy and
+    --target-objective. Raises UsageError if a target is wrong, or if two targets name the same
+    metric."""
+    targets = [_parsed(text) for text in _texts(given)]
+    if accuracy is not None:
+        if not 0 < accuracy <= 1:
+            raise UsageError(f"--target-accuracy is {accuracy}: give a value above 0 and at most 1")
+        targets.append(Target("accuracy", float(accuracy), True))
+    if objective is not None:
+        if not math.isfinite(objective):
+            raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
+        targets.append(Target(OBJECTIVE, float(objective), False))
+    names = [target.metric for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"there are {names.count(name)} targets for {name}: give only one")
+    return tuple(targets)
+
+
+def _texts(given: Given) -> list[str]:
+    if isinstance(given, Mapping):
+        return [f"{name}={value!r}" for name, value in given.items()]
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def _parsed(text: str) -> Target:
+    try:
+        return parse_target(text)
+    except ValueError as error:
+        raise UsageError(f"--target {text!r} is not understood: {error}") from None

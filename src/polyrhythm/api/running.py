@@ -4,16 +4,15 @@ the result."""
 from pathlib import Path
 from typing import Any
 
-from polyrhythm.api.checkpointing import continued
+from polyrhythm.api.checks import continued
 from polyrhythm.api.code import Remote
 from polyrhythm.api.folders import discarded_if_not_started, next_run_dir, writing
 from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
-from polyrhythm.engines.choice import INLINE, LOCAL, choose_engine
-from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
-from polyrhythm.engines.joining import listening_fields
+from polyrhythm.engines.engine import INLINE, LOCAL, EngineRun, EngineWatch, Wanted, choose_engine
+from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
 from polyrhythm.io.descriptors import check_limit, raise_limit
 from polyrhythm.io.secretfile import create_secret

@@ -10,26 +10,34 @@ import typer
 
 from polyrhythm.api import flags, policies, staging
 from polyrhythm.api.boundary import public
-from polyrhythm.api.checkpointing import check_checkpoints, in_run_folder, with_store
 from polyrhythm.api.checks import (
+    check_checkpoints,
     check_host,
     check_port,
     check_sharing,
     check_spec,
     check_threads,
+    in_run_folder,
+    with_store,
     without_effect,
     without_goal,
 )
 from polyrhythm.api.code import find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
-from polyrhythm.api.given import checked_init, own_options
 from polyrhythm.api.hosts import Here
-from polyrhythm.api.options import DATA, OF_SET, check_options, with_job_defaults
+from polyrhythm.api.options import (
+    DATA,
+    OF_SET,
+    check_options,
+    checked_init,
+    own_options,
+    targets_of,
+    with_job_defaults,
+)
 from polyrhythm.api.saying import say, say_starting
-from polyrhythm.api.targets import targets_of
 from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help, with_global_batch
-from polyrhythm.engines.choice import LOCAL, check_engine
+from polyrhythm.engines.engine import LOCAL, check_engine
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options

@@ -17,8 +17,7 @@ from polyrhythm.api.checks import check_spec
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.core.devices import CPU, parse_devices
 from polyrhythm.core.values import parse_size
-from polyrhythm.engines.choice import choose_engine
-from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines.engine import EngineWatch, choose_engine
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal

@@ -8,14 +8,21 @@ import msgspec
 import typer
 
 from polyrhythm.api import flags
-from polyrhythm.api.checkpointing import check_checkpoints, continued, with_store
-from polyrhythm.api.checks import check_host, check_port, check_spec, check_threads
+from polyrhythm.api.checks import (
+    check_checkpoints,
+    check_host,
+    check_port,
+    check_spec,
+    check_threads,
+    continued,
+    with_store,
+)
 from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir, next_run_dir
 from polyrhythm.api.hosts import Here
+from polyrhythm.api.options import targets_of
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
-from polyrhythm.api.targets import targets_of
 from polyrhythm.cli.launch import launch
 from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.record import Record

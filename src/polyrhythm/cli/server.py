@@ -51,7 +51,7 @@ def server(
     rest_at_once()
     say(f"importing torch, then connecting to {lead_host}:{lead_port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
-    from polyrhythm.engines.standalone_server import serve_remote
+    from polyrhythm.engines.server_process import serve_remote
 
     status = serve_remote(
         lead_host,

@@ -122,8 +122,8 @@ def worker(
     known = find_secret(host, port, secret_file)
     say(f"importing torch, then connecting to {host}:{port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
-    from polyrhythm.engines.standalone_worker import run_remote
     from polyrhythm.engines.tracebacks import traceback_of
+    from polyrhythm.engines.worker_process import run_remote
 
     try:
         status = run_remote(

@@ -23,11 +23,10 @@ from polyrhythm.core.record import Record
 from polyrhythm.engines import output
 from polyrhythm.engines.exits import exit_words
 from polyrhythm.engines.functions import unpack_main
-from polyrhythm.engines.joining import listening_fields
-from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
-from polyrhythm.engines.titles import set_title
+from polyrhythm.engines.output import set_title
+from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, listening_fields, pack_line
 from polyrhythm.engines.tracebacks import traceback_of
-from polyrhythm.engines.work import presence, settle_in, train
+from polyrhythm.engines.worker_process import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, LinkEnded, PolyrhythmError, Refused
 from polyrhythm.io.descriptors import none_left, too_few
 from polyrhythm.io.forked import close_when_forked

@@ -2,8 +2,10 @@
 ends.
 
 A command builds one `ChildRequest` for every server and worker that it wants to start, takes an
-engine from `engines/choice.py`, and reads the journal for everything else. So another engine, such
+engine from `engines/engine.py`, and reads the journal for everything else. So another engine, such
 as one that starts processes on a cluster, changes no command.
+
+Chooses an engine by its name.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ from enum import Enum
 from typing import Protocol
 
 from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import JournalPart
 from polyrhythm.wire.messages import Address
 
@@ -71,3 +74,25 @@ class Engine(Protocol):
     def run(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> EngineRun:
         """Run these servers and workers of one job until the job ends. The first request is for the
         server in which the lead runs. Raises PolyrhythmError if the job cannot start."""
+
+
+LOCAL, INLINE = "local", "inline"
+ENGINES = (LOCAL, INLINE)
+
+
+def check_engine(name: str) -> None:
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name!r}: choose one of {', '.join(ENGINES)}")
+
+
+def choose_engine(name: str = LOCAL) -> Engine:
+    """`local`: every server and worker is a process of this host. `inline`: all of them run in this
+    process, for debugging."""
+    check_engine(name)
+    if name == INLINE:
+        from polyrhythm.engines.inline import InlineEngine  # this imports torch: it takes seconds
+
+        return InlineEngine()
+    from polyrhythm.engines.local import LocalEngine
+
+    return LocalEngine()

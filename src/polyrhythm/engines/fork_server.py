@@ -20,8 +20,8 @@ import msgspec
 
 from polyrhythm.engines.child import run_child
 from polyrhythm.engines.cuda import look_for_cuda_in_child
+from polyrhythm.engines.output import set_title
 from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, pack_line
-from polyrhythm.engines.titles import set_title
 from polyrhythm.io.descriptors import too_few
 from polyrhythm.learn.load import JOBS, load_module
 from polyrhythm.tensors.optimizers import load_optimizers

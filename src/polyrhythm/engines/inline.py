@@ -3,16 +3,25 @@ memory links, with one thread per worker. It is for debugging, for notebooks, an
 
 What workers print goes to the terminal as it is, so that a debugger can use the terminal. *While a
 worker is stopped in a debugger, the engine shows no progress.*
+
+Whether a thread has stopped at the prompt of a debugger.
+
+*The stack of a thread that runs must not be walked frame by frame in Python: the thread may go on
+between two frames, and the interpreter then reads frames that are gone (CPython 3.11 crashes).
+`faulthandler` writes all stacks while no other thread can run.*
 """
 
 import bdb
 import contextlib
+import faulthandler
 import math
+import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -22,14 +31,13 @@ from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.core.effects import End
 from polyrhythm.core.names import SEAT
 from polyrhythm.engines.cuda import look_for_cuda, use_device
-from polyrhythm.engines.debugger import in_debugger
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.exits import exit_words, signal_again
-from polyrhythm.engines.failures import failure_lines, first_line
 from polyrhythm.engines.functions import unpack_main
+from polyrhythm.engines.notices import failure_lines, first_line
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.engines.tracebacks import traceback_of
-from polyrhythm.engines.work import call, why_failed
+from polyrhythm.engines.worker_process import call, why_failed
 from polyrhythm.errors import JobFailed, NotFinite, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
@@ -42,6 +50,29 @@ from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.messages.reasons import NEVER_ATTACHED
+
+_THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)", re.MULTILINE)
+
+
+def in_debugger(threads: Iterable[threading.Thread]) -> bool:
+    """Whether one of these threads is in a debugger (pdb, or one that is built on it)."""
+    wanted = {thread.ident for thread in threads}
+    # `split` returns the text before the first thread, then the identity and the stack of each
+    # thread
+    _, *found = _THREAD.split(_stacks())
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return any(int(ident, 16) in wanted and bdb.__file__ in stack for ident, stack in pairs)
+
+
+def _stacks() -> str:
+    """The stacks of all threads of this process."""
+    file = os.memfd_create("stacks")
+    try:
+        faulthandler.dump_traceback(file, all_threads=True)
+        return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+    finally:
+        os.close(file)
+
 
 _END_TIMEOUT_S = 10.0
 _TICK_S = 0.2

@@ -17,15 +17,15 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import ProcessLoss, loss_of
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.exits import name_of
-from polyrhythm.engines.failures import (
+from polyrhythm.engines.notices import (
     NEVER_ATTACHED,
     FailureLines,
+    Logs,
+    Reports,
     failure_lines,
     first_line,
 )
-from polyrhythm.engines.logs import Logs
 from polyrhythm.engines.processes import Child, Processes
-from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Told
 from polyrhythm.engines.respawning import Respawning
 from polyrhythm.engines.stopping import ProcessStop

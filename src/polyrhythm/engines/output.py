@@ -3,6 +3,8 @@ command that trains shows the lines of the log in its terminal (`observe/output.
 
 The log is the file behind the descriptors 1 and 2, so the output of C code and of processes that the
 user's code starts is in it too. *If a log cannot be written, training goes on.*
+
+The titles of processes, as `ps` and `top` show them: `polyrhythm: worker-3 of RUN`.
 """
 
 import contextlib
@@ -171,3 +173,26 @@ def _stream(fd: int, unfinished: _Unfinished) -> io.TextIOWrapper:
     """A text stream that writes whole lines: every line is one write."""
     buffer = io.BufferedWriter(_Log(fd, unfinished), 64 << 10)
     return io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True)
+
+
+_ARG_START, _ARG_END = 48, 49
+"""The fields of /proc/self/stat with the addresses of the command line (see proc(5))."""
+_MOST_COMM = 15
+
+
+def set_title(title: str, short: str = "") -> None:
+    """Set the title of this process. A title that is longer than the command line of the process is
+    cut. `short`: the title for programs that show at most 15 characters; by default the end of the
+    title."""
+    # some systems have no /proc/self/stat
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        # the text after the last parenthesis begins with field 3
+        start, end = int(fields[_ARG_START - 3]), int(fields[_ARG_END - 3])
+        if 0 < start < end:
+            # Keep a 0 at the end, so that `ps` does not show the environment, which follows in
+            # memory, as part of the title.
+            room = end - start - 1
+            text = title.encode()[:room].decode(errors="ignore").encode()
+            ctypes.memmove(start, text.ljust(room, b"\0"), room)
+        Path("/proc/self/comm").write_text((short or title)[:_MOST_COMM])

@@ -9,7 +9,7 @@ import signal
 import time
 
 from polyrhythm.engines.engine import EngineRun
-from polyrhythm.engines.failures import first_line
+from polyrhythm.engines.notices import first_line
 from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.requests import Told
 

@@ -8,7 +8,7 @@ from polyrhythm.learn import load
 
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 _JOBS = f"{_PACKAGE}learn/jobs/"
-_CALLS = {(f"{_PACKAGE}engines/work.py", "call"), (load.__file__, "load_module")}
+_CALLS = {(f"{_PACKAGE}engines/worker_process.py", "call"), (load.__file__, "load_module")}
 """The functions that call the user's code, or import it: file and name."""
 _IMPORTS = "<frozen importlib"
 _LEFT_OUT = "  (frames inside polyrhythm are left out: --debug shows them)\n"

@@ -14,8 +14,8 @@ import msgspec
 
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.values import plain_reason
-from polyrhythm.engines.titles import set_title
-from polyrhythm.engines.work import settle_in
+from polyrhythm.engines.output import set_title
+from polyrhythm.engines.worker_process import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.stream import StreamLink

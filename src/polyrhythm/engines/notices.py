@@ -1,0 +1,139 @@
+"""Messages about workers that failed. Workers that fail for the same reason at about the same time
+share one line.
+
+Reports of child processes. Each report is recorded at once for `polyrhythm why`. If several
+processes report the same thing, the user sees one line.
+
+Limits the size of the logs of a job's processes.
+
+*When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new one.*
+So the newest output is always kept, and a process needs at most about twice the limit on the disk.
+
+*A log is replaced only if an earlier check has found the same file.* Before that, the terminal may still
+be showing the rest of the previous log, which is deleted when this log is renamed.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from polyrhythm.core.effects import TRACE_ENDS
+from polyrhythm.engines.output import finish_renaming
+from polyrhythm.engines.processes import Processes
+from polyrhythm.engines.requests import ReportLine, Told
+from polyrhythm.observe.output import log_file
+from polyrhythm.observe.watch import WATCH, WatchWriter, report_in_words
+
+_GATHER_S = 0.5
+NEVER_ATTACHED = (
+    "main(worker) returned in every worker without calling worker.attach(model, optimizer), so there"
+    " was nothing to train"
+)
+
+
+def failure_lines(failures: Mapping[str, str]) -> list[str]:
+    """One line for each reason. `failures`: for each failed process, by its name, the reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, how in sorted(failures.items()):
+        reasons.setdefault(how, []).append(name)
+    return [f"{', '.join(names)} failed: {how}" for how, names in reasons.items()]
+
+
+def first_line(failed: str) -> str:
+    """The reason without the traceback that may follow it, for the journal."""
+    return failed.partition("\n")[0]
+
+
+class FailureLines:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._unsaid: dict[str, str] = {}
+        self._since_s = 0.0
+
+    def note(self, name: str, how: str) -> None:
+        self._unsaid[name] = how
+        self._since_s = time.monotonic()
+
+    def say(self, *, now: bool = False) -> None:
+        """Show the failures. Without `now`, wait a moment first, because other workers may fail for
+        the same reason."""
+        if now or time.monotonic() > self._since_s + _GATHER_S:
+            for line in self.take():
+                self._say(line)
+
+    def take(self, said: str = "") -> list[str]:
+        """Return the lines that were not shown yet, as a part of another message. Failures whose
+        reason is in the text `said` are left out."""
+        unsaid = {name: how for name, how in self._unsaid.items() if how not in said}
+        lines = failure_lines(unsaid)
+        self._unsaid.clear()
+        return lines
+
+
+_GATHER_REPORTS_S = 0.3
+
+
+class Reports:
+    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+        self._watch = WatchWriter(run_dir / WATCH)
+        self._say = say
+        self._unsaid: dict[str, tuple[ReportLine, list[str]]] = {}
+        """For each kind of report: the first one, and the names of all processes that reported
+        it."""
+        self._since_s = 0.0
+
+    def take(self, name: str, note: ReportLine) -> None:
+        if note.what != TRACE_ENDS:
+            self._watch.note(name, note.what, note.fields)
+        if not self._unsaid:
+            self._since_s = time.monotonic()
+        self._unsaid.setdefault(note.what, (note, []))[1].append(name)
+
+    def ended(self, name: str) -> None:
+        self._watch.ended(name)
+
+    def show(self, *, now: bool = False) -> None:
+        """Show the reports. Without `now`, wait a moment first, because other processes may report
+        the same thing."""
+        if now or time.monotonic() > self._since_s + _GATHER_REPORTS_S:
+            for note, names in self._unsaid.values():
+                self._say(report_in_words(note.what, names, note.fields))
+            self._unsaid.clear()
+
+
+MOST_LOG_NBYTES = 64 << 20
+_LOOK_EVERY_S = 1.0
+
+
+class Logs:
+    def __init__(self, run_dir: Path, processes: Processes) -> None:
+        self._run_dir = run_dir
+        self._processes = processes
+        self._looked_s = 0.0
+        self._found: dict[str, int] = {}
+        """Per process, the inode of the log that the last check found."""
+        self._told: dict[str, int] = {}
+        """For each process, the inode of the log that it was told to replace."""
+
+    def ended(self, name: str) -> None:
+        """A process has ended. It may have been killed while it began a new log."""
+        finish_renaming(log_file(self._run_dir, name))
+
+    def limit(self) -> None:
+        """Tell processes with large logs to begin new ones. Call this a few times a second."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        for child in self._processes.all:
+            name = child.request.name
+            with contextlib.suppress(OSError):  # a process that has written nothing has no log yet
+                log = log_file(self._run_dir, name).stat()
+                new = self._found.get(name) != log.st_ino
+                self._found[name] = log.st_ino
+                if new or self._told.get(name) == log.st_ino:
+                    continue
+                if log.st_size > MOST_LOG_NBYTES:
+                    self._told[name] = log.st_ino
+                    self._processes.tell(child, Told(new_log=True))
