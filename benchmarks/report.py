@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 
 _STOLEN = 7
 """The field of /proc/stat with the stolen time: time in which this virtual machine was ready to

@@ -38,7 +38,7 @@ import polyrhythm as pr
 from benchmarks import readme, report
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.engines.environment import AT_REST
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.optimizers import describe_optimizer
 from polyrhythm.tensors.threads import work_with

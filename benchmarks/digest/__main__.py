@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import readme, report
 from polyrhythm.cli.bench import pushed_nbytes
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 
 WORKERS = 4
 TIMEOUT_S = 240

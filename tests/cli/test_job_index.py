@@ -13,7 +13,7 @@ import pytest
 from polyrhythm.api.secret import find_secret
 from polyrhythm.engines.environment import environment
 from polyrhythm.errors import UsageError
-from polyrhythm.io.jobindex import JobIndex, ListedJob
+from polyrhythm.io.index import JobIndex, ListedJob
 from polyrhythm.io.secretfile import create_secret, fresh_secret, parse_secret, read_secret
 
 SECRET = fresh_secret()
@@ -270,10 +270,10 @@ def test_a_reboot_ends_all_jobs_of_its_machine(
 ) -> None:
     """The job of another machine, which shares the home folder, may run."""
     index = JobIndex(environ)
-    monkeypatch.setattr("polyrhythm.io.jobindex._machine", lambda: before)
+    monkeypatch.setattr("polyrhythm.io.index._machine", lambda: before)
     killed = index._register(entry())
     assert killed is not None
     rewrite(environ, boot="before the reboot")
-    monkeypatch.setattr("polyrhythm.io.jobindex._machine", lambda: now)
+    monkeypatch.setattr("polyrhythm.io.index._machine", lambda: now)
     with index.registered(entry(job="next")):
         assert len(list(folder_of(environ).glob("*.json"))) == left

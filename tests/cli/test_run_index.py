@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.errors import RunError
-from polyrhythm.io.runindex import RunIndex
+from polyrhythm.io.index import RunIndex
 from polyrhythm.observe import runs
 from polyrhythm.observe.runs import find_run, write_job, write_process
 from polyrhythm.wire.messages import JobSpec
@@ -75,7 +75,7 @@ def test_runs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_the_index_keeps_the_newest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyrhythm.io.runindex._MOST", 3)
+    monkeypatch.setattr("polyrhythm.io.index._MOST", 3)
     made = [make_run(tmp_path / f"{n}" / "runs" / f"run-{n}") for n in range(5)]
     assert RunIndex(os.environ).runs() == made[:1:-1]
 
@@ -85,7 +85,7 @@ def test_a_host_does_not_remove_the_links_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     """Hosts may share home folders, but not the folders of all runs."""
-    monkeypatch.setattr("polyrhythm.io.runindex._MOST", 3)
+    monkeypatch.setattr("polyrhythm.io.index._MOST", 3)
     monkeypatch.setattr("socket.gethostname", lambda: other)
     for number in range(2):
         RunIndex(os.environ).add(tmp_path / "not mounted here" / f"{number}")

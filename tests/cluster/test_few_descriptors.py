@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.io import descriptors
+from polyrhythm.io import limits as descriptors
 from tests.cluster.processes import Command, wait_until
 from tests.commands.start import CLI, run, start_script
 
 UNCHECKED = """
-import polyrhythm.io.descriptors
+import polyrhythm.io.limits
 from polyrhythm.cli.main import run
 
-polyrhythm.io.descriptors.needed = lambda workers, servers: 0
+polyrhythm.io.limits.needed = lambda workers, servers: 0
 run()
 """
 """The command `polyrhythm` without the check at the start of a job."""

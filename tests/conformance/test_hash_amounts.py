@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from polyrhythm.io.hashing import Amounts, amounts_for
-from polyrhythm.io.stream import StreamLink
+from polyrhythm.io.stream import Amounts, StreamLink, amounts_for
 from polyrhythm.io.tcp import ByteCarrier
 from polyrhythm.wire.digests import LEAST_PIECE_NBYTES, Buffer, Digest
 from polyrhythm.wire.frames import MEMBER

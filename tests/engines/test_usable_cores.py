@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 
 _OF_ONE_KIND = Path("/sys/fs/cgroup/cpu")
 
@@ -106,7 +106,7 @@ def one_core_group() -> Iterator[Path]:
 def test_the_quota_of_a_real_control_group_is_read(one_core_group: Path) -> None:
     program = (
         "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
-        "from polyrhythm.io.cores import usable_cores; print(usable_cores())"
+        "from polyrhythm.io.limits import usable_cores; print(usable_cores())"
     )
     command = [sys.executable, "-c", program, str(one_core_group / "cgroup.procs")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -40,7 +40,7 @@ class Place:
     def _copies(self, *, pins: bool) -> Copies:
         if self.device == "cpu":
             return DeferredCopies(pins=pins)
-        from polyrhythm.tensors.cuda_copies import CudaCopies
+        from polyrhythm.tensors.copies import CudaCopies
 
         copies = CudaCopies(torch.device(self.device))
         if not pins:

@@ -16,9 +16,9 @@ import pytest
 
 from polyrhythm.errors import StoreError
 from polyrhythm.store.checkpoints import newest
-from polyrhythm.store.credentials import aws_settings
 from polyrhythm.store.faults import reason_of, shown_url
 from polyrhythm.store.objects import Store, open_store
+from polyrhythm.store.remote import aws_settings
 from tests.cluster.processes import wait_until
 from tests.store.samples import check_slices, layout_for, write_checkpoint
 from tools.s3_server import BUCKET, KEY, SECRET, S3Server, binary, running

@@ -10,9 +10,8 @@ from torch import nn
 
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.errors import DamagedCheckpoint, StoreError, UsageError
-from polyrhythm.store.model_export import export_checkpoint
+from polyrhythm.store.model_file import export_checkpoint, load_into
 from polyrhythm.store.model_open import check_readable
-from polyrhythm.store.model_read import load_into
 from polyrhythm.store.objects import open_store
 from tests.store.samples import MODEL, spaces, write_checkpoint
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from polyrhythm.errors import DamagedCheckpoint, UsageError
 from polyrhythm.store.checkpoints import read_kept, write_kept
-from polyrhythm.store.kept import decode_state, encode_state
+from polyrhythm.store.kept import decode_state, encode_state, put_together, take_apart
 from polyrhythm.store.objects import open_store
-from polyrhythm.store.plain import put_together, take_apart
 from tests.store.samples import write_checkpoint
 
 SCALARS = (

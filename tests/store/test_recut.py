@@ -3,7 +3,7 @@
 import torch
 
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.store.recut import Tensors, assembled, overlapping
+from polyrhythm.store.checkpoints import Tensors, assembled, overlapping
 
 THERE = [Slice(0, 0, 0, 0, 6), Slice(1, 0, 0, 6, 4), Slice(2, 1, 0, 0, 10)]
 

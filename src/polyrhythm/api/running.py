@@ -14,7 +14,7 @@ from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.engine import INLINE, LOCAL, EngineRun, EngineWatch, Wanted, choose_engine
 from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
-from polyrhythm.io.descriptors import check_limit, raise_limit
+from polyrhythm.io.limits import check_limit, raise_limit
 from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe.joining import JoinWay
 from polyrhythm.observe.progress import ProgressDisplay

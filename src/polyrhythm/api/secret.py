@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrhythm.errors import LinkError, RunError
-from polyrhythm.io.jobindex import JobIndex
-from polyrhythm.io.listening import nothing_listens
+from polyrhythm.io.addresses import nothing_listens
+from polyrhythm.io.index import JobIndex
 from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
 from polyrhythm.wire.proof import Secret
 

@@ -109,7 +109,7 @@ def _copy_of_run(run_dir: Path, target: Path, name: str | None, *, best: bool) -
 
 
 def _of_checkpoint(url: str, wanted: str, target: Path, model: str | None) -> None:
-    from polyrhythm.store.model_export import export_checkpoint  # imports torch
+    from polyrhythm.store.model_file import export_checkpoint  # imports torch
 
     number = None if wanted == "last" else int(wanted)
     export_checkpoint(url, number, target, lambda line: typer.echo(line, err=True), model)

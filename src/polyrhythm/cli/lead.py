@@ -11,7 +11,7 @@ from polyrhythm.api.secret import SECRET, find_secret
 from polyrhythm.core.names import is_loopback
 from polyrhythm.errors import RunDeleted, RunError, UsageError
 from polyrhythm.io.addresses import ANY_HOST
-from polyrhythm.io.jobindex import ListedJob
+from polyrhythm.io.index import ListedJob
 from polyrhythm.io.secretfile import read_secret
 from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run, running
 from polyrhythm.observe.words import listed

@@ -18,7 +18,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.api.saying import say
 from polyrhythm.errors import PolyrhythmError
-from polyrhythm.io.descriptors import none_left, raise_limit, too_few
+from polyrhythm.io.limits import none_left, raise_limit, too_few
 
 COMMANDS = {
     "train": "train",

@@ -15,7 +15,7 @@ from polyrhythm.api.secret import find_secret
 from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.values import name_fault
 from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.io.descriptors import none_left
+from polyrhythm.io.limits import none_left
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
 from polyrhythm.observe.reasons import in_words

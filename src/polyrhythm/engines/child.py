@@ -28,9 +28,9 @@ from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, listenin
 from polyrhythm.engines.tracebacks import traceback_of
 from polyrhythm.engines.worker_process import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, LinkEnded, PolyrhythmError, Refused
-from polyrhythm.io.descriptors import none_left, too_few
-from polyrhythm.io.forked import close_when_forked
-from polyrhythm.io.jobindex import JobIndex, ListedJob
+from polyrhythm.io.index import JobIndex, ListedJob
+from polyrhythm.io.limits import none_left, too_few
+from polyrhythm.io.stream import close_when_forked
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal

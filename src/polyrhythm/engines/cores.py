@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from polyrhythm.core.devices import CPU
-from polyrhythm.io.cores import allowed_threads, usable_cores
+from polyrhythm.io.limits import allowed_threads, usable_cores
 
 
 def share_of_cores(workers: int, servers: int) -> int:

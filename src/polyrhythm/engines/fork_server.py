@@ -22,7 +22,7 @@ from polyrhythm.engines.child import run_child
 from polyrhythm.engines.cuda import look_for_cuda_in_child
 from polyrhythm.engines.output import set_title
 from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, pack_line
-from polyrhythm.io.descriptors import too_few
+from polyrhythm.io.limits import too_few
 from polyrhythm.learn.load import JOBS, load_module
 from polyrhythm.tensors.optimizers import load_optimizers
 

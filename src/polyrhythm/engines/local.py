@@ -30,7 +30,7 @@ from polyrhythm.engines.requests import ChildRequest, Told
 from polyrhythm.engines.respawning import Respawning
 from polyrhythm.engines.stopping import ProcessStop
 from polyrhythm.errors import JobFailed, PolyrhythmError
-from polyrhythm.io.descriptors import none_left, too_few
+from polyrhythm.io.limits import none_left, too_few
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import FolderWatch, Members
 from polyrhythm.wire.messages import Address

@@ -62,7 +62,7 @@ from polyrhythm.errors import (
     UsageError,
 )
 from polyrhythm.io.codefile import check_size, digest_of
-from polyrhythm.io.descriptors import none_left, too_few
+from polyrhythm.io.limits import none_left, too_few
 from polyrhythm.io.local import host_identity
 from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.learn.staging import Staging

@@ -19,7 +19,7 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.exits import signal_again
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import Interrupted, JobFailed, UsageError
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch
 from polyrhythm.learn.pointwise.blocks import one_blas_thread
 from polyrhythm.learn.pointwise.layout import Arrays

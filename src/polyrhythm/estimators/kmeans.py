@@ -15,7 +15,7 @@ from polyrhythm.estimators.conventions import (
     check_is_fitted,
 )
 from polyrhythm.estimators.fitting import Fitted
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm as Algorithm
 from polyrhythm.learn.pointwise.kmeans import given_centers

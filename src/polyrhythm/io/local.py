@@ -16,7 +16,7 @@ from pathlib import Path
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
-from polyrhythm.io.descriptors import any_left, too_few
+from polyrhythm.io.limits import any_left, too_few
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import SHAREABLE, Piece, map_segment
 from polyrhythm.io.stream import StreamLink

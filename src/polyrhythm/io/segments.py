@@ -4,6 +4,8 @@ A memfd is sealed against shrinking and growing before its descriptor is sent, b
 that shrinks kills its reader with SIGBUS. For the same reason a peer's segment without these seals
 is refused. Another seal makes every map that is made later read-only. The kernel frees a segment
 when the last process that uses it has ended, so `kill -9` leaves nothing behind.
+
+The digest of memory that several links send, computed once for all of them.
 """
 
 import fcntl
@@ -11,12 +13,37 @@ import itertools
 import mmap
 import os
 import sys
+import threading
 import warnings
 from dataclasses import dataclass, field, replace
 
 from polyrhythm.errors import LinkError
-from polyrhythm.io.descriptors import none_left, too_few
-from polyrhythm.io.fingerprint import Fingerprint
+from polyrhythm.io.limits import none_left, too_few
+from polyrhythm.wire.digests import Digest
+
+
+class Fingerprint:
+    """The first link that needs the digest computes it, on its own thread; the other links wait for
+    the result. The memory must not change while this object is in use. After a change, a new
+    fingerprint is made."""
+
+    __slots__ = ("_known", "_lock", "_memory")
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._known: dict[Digest, bytes] = {}
+        self._lock = threading.Lock()
+
+    def by(self, digest: Digest) -> bytes:
+        known = self._known.get(digest)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._known.get(digest)
+            if known is None:
+                known = self._known[digest] = digest.over((self._memory,))
+            return known
+
 
 SHAREABLE = sys.platform == "linux" and hasattr(os, "memfd_create")
 

@@ -4,32 +4,147 @@ One thread at a time reads, into the memory that the decoder names. Sending neve
 small frames are written at once if the socket's buffer has space. All others are written, in order,
 by the link's own sender thread. The thread that writes a payload hashes it just before. So links
 hash in parallel, and the bytes are in the cache when the socket copies them.
+
+A frame that waits to be sent. It is hashed when it is written, not when it is queued.
+
+How many bytes a link hashes at a time.
+
+With many cores, small amounts are faster: the peer reads the first bytes while the next ones are
+hashed. With one or two cores, nothing runs at the same time, and each amount costs a switch between
+the two processes. Large amounts are faster there.
+
+Closes the sockets of this process in processes that it forks.
+
+A training loop may fork, for example for the processes of a `DataLoader`. *If such a process kept a
+copy of a socket, the link would not end with the worker's death, and the death would be noticed
+late.*
 """
 
+import os
 import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from weakref import WeakSet
 
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.carrier import ALL, NOW, SOME, Carrier, Wrapped
-from polyrhythm.io.cores import usable_cores
-from polyrhythm.io.forked import close_when_forked
-from polyrhythm.io.hashing import Amounts, amounts_for
+from polyrhythm.io.limits import usable_cores
 from polyrhythm.io.link import Payload, PollableLink, Sendable
-from polyrhythm.io.outgoing import Descriptor, Outgoing, fingerprint_of
-from polyrhythm.wire.digests import Buffer, Digest
-from polyrhythm.wire.frames import (
-    STRANGER,
-    Decoder,
-    Draft,
-    Land,
-    Limits,
-    nbytes_of,
-)
+from polyrhythm.io.segments import Fingerprint, Piece
+from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest
+from polyrhythm.wire.frames import FLAG_REFERENCE, STRANGER, Decoder, Draft, Land, Limits, nbytes_of
 from polyrhythm.wire.messages import Message
+
+_NO_DIGEST = Digest.NONE  # a module variable is looked up faster than an enum member
+
+
+class Descriptor:
+    """A duplicate of a file descriptor that is to be sent. The owner may close the original before
+    the frame is written, and the original's number could then belong to another file."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd: int | None = None
+        self.fd = os.dup(fd)
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def __del__(self) -> None:
+        self.close()  # the descriptor is still open only if its frame was never written
+
+
+class Outgoing:
+    """A frame in the outbox of a link. `seal` adds the header."""
+
+    __slots__ = ("_draft", "_fingerprint", "buffers", "descriptors", "done", "nbytes")
+
+    def __init__(
+        self,
+        draft: Draft,
+        payload: list[Buffer],
+        fingerprint: Fingerprint | None = None,
+        descriptors: tuple[Descriptor, ...] = (),
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        self._draft: Draft | None = draft
+        self._fingerprint = fingerprint
+        self.buffers = payload
+        self.descriptors = descriptors
+        self.done = done
+        self.nbytes = draft.nbytes
+
+    @property
+    def hashes_nbytes(self) -> int:
+        """How many bytes `seal` will hash, or will wait for because another link hashes them; 0 if
+        the frame is sealed or has no digest."""
+        draft = self._draft
+        return 0 if draft is None or draft.digest is _NO_DIGEST else self.nbytes
+
+    def seal(self) -> None:
+        """Hash the payload, and put the header and the head in front of it."""
+        draft, self._draft = self._draft, None
+        if draft is None:
+            return
+        digest, known = b"", self._fingerprint
+        if draft.digest is not _NO_DIGEST:
+            digest = draft.digest.over(self.buffers) if known is None else known.by(draft.digest)
+        self.buffers = [draft.sealed(digest), *self.buffers]
+
+
+def fingerprint_of(payload: Sequence[Sendable], flags: int) -> Fingerprint | None:
+    """The shared digest of a payload that is sent as bytes to several peers; None if the payload
+    has no shared digest."""
+    if flags & FLAG_REFERENCE or len(payload) != 1:
+        return None
+    part = payload[0]
+    return part.fingerprint if isinstance(part, Piece) else None
+
+
+_FEW_CORES = 2
+
+
+@dataclass(frozen=True)
+class Amounts:
+    written_nbytes: int
+    """Before each write, the link hashes at least this many bytes, if that many are queued."""
+    arriving_nbytes: int
+    """A payload is hashed in pieces of this size while it arrives."""
+
+
+_SMALL = Amounts(256 * 1024, PIECE_NBYTES)
+_LARGE = Amounts(8 * 1024 * 1024, 4 * 1024 * 1024)
+
+
+def amounts_for(cores: int) -> Amounts:
+    """Return the amounts for a process that may use this many cores."""
+    return _LARGE if cores <= _FEW_CORES else _SMALL
+
+
+_sockets: WeakSet[socket.socket] = WeakSet()
+
+
+def close_when_forked(sock: socket.socket) -> None:
+    """Close this socket in every process that this process forks from now on."""
+    _sockets.add(sock)
+
+
+def _close() -> None:
+    for sock in list(_sockets):
+        fd = sock.detach()
+        if fd >= 0:
+            os.close(fd)
+
+
+os.register_at_fork(after_in_child=_close)
+
 
 _DIRECT_NBYTES = 256 * 1024
 """If at most this many bytes are queued, the calling thread writes them itself, because waking the
@@ -280,7 +395,7 @@ class StreamLink:
     def _next_items(self) -> list[Outgoing]:
         """The frames of the next write. A frame with descriptors is written alone, because
         descriptors are sent with the first byte of a write. Frames that must still be hashed are
-        written a few at a time (`io/hashing.py`)."""
+        written a few at a time (`io/stream.py`)."""
         items: list[Outgoing] = []
         buffers = hashes_nbytes = 0
         for item in self._outbox:

@@ -8,7 +8,7 @@ from polyrhythm.core.names import is_loopback
 from polyrhythm.errors import LinkError
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
-from polyrhythm.io.descriptors import none_left, too_few
+from polyrhythm.io.limits import none_left, too_few
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
 from polyrhythm.io.stream import StreamLink

@@ -32,7 +32,7 @@ import torch
 from polyrhythm.core.step_order import StepOrder, described
 from polyrhythm.errors import ModelChanged, UsageError
 from polyrhythm.learn.schedules import Schedules
-from polyrhythm.tensors.changed import BUFFER, PARAMETER, changed
+from polyrhythm.tensors.flat import BUFFER, PARAMETER, changed
 
 _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 

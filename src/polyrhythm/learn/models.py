@@ -30,7 +30,7 @@ from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.window import SharedVisits, Visits
 from polyrhythm.observe.words import listed
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.store.model_read import load_into
+from polyrhythm.store.model_file import load_into
 from polyrhythm.tensors.dtypes import NAMES
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import SPARSE_ADAM, describe_optimizer, takes_rows

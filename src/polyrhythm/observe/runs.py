@@ -23,8 +23,7 @@ import msgspec
 from polyrhythm.core.lead.progress.progress import STOPPED
 from polyrhythm.core.model import RUNS_FOLDER
 from polyrhythm.errors import RunDeleted, RunError
-from polyrhythm.io.jobindex import JobIndex
-from polyrhythm.io.runindex import RunIndex
+from polyrhythm.io.index import JobIndex, RunIndex
 from polyrhythm.observe.journal import JournalPart, JournalReader, read_journal
 from polyrhythm.observe.learning import ended_in_words
 from polyrhythm.observe.state import RunState, fold

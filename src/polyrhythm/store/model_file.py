@@ -5,6 +5,15 @@ is never in memory as a whole. *The file gets its name when it is complete and o
 then it is called `NAME.part`.* Slices contain the elements of a tensor in the order of its memory.
 If that is not the order of its shape (channels_last), the tensor is reordered in the file at the
 end. Tied weights are stored once for each of their names, because the format has no references.
+
+The files of all models of a job, written together. A job with one model has one file.
+
+Reads a model's file into a model, after a check that both have the same tensors.
+
+*A file is copied into a model only if all names, shapes and dtypes agree. The error message names
+the first difference.*
+
+Writes the model of a checkpoint to a file, a few slices at a time.
 """
 
 import contextlib
@@ -15,18 +24,23 @@ import mmap
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from safetensors import SafetensorError, safe_open
 
+from polyrhythm.core.model import SUFFIX, choose, file_of, files_of
 from polyrhythm.core.placement.slices import ITEM_NBYTES, Layout
-from polyrhythm.errors import StoreError
-from polyrhythm.store.objects import Store
+from polyrhythm.errors import StoreError, UsageError
+from polyrhythm.store import checkpoints
+from polyrhythm.store.model_open import opened
+from polyrhythm.store.objects import Store, open_store
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over
-from polyrhythm.wire.messages import ModelSpec, TensorSpec
+from polyrhythm.wire.messages import ModelSpec, StateName, TensorSpec
 
 _CODES = {
     "float64": "F64",
@@ -283,3 +297,152 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def spec_of(spec: ModelSpec, name: str) -> ModelSpec:
+    """The spec that saves only this one of several models, under the names of the model's own
+    `state_dict`. The other tensors stay in the spec, because slices are numbered for all models."""
+    prefix = f"{name}."
+    state = tuple(
+        StateName(entry.name.removeprefix(prefix), entry.tensor)
+        for entry in spec.saved
+        if entry.name.startswith(prefix)
+    )
+    return replace(spec, state=state)
+
+
+class ModelFiles:
+    """The files that are being written. Not safe for several threads."""
+
+    def __init__(
+        self,
+        path: Path,
+        spec: ModelSpec,
+        layout: Layout,
+        about: Mapping[str, str] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        """`path`: the file of a job with one model. With several models, each has a file whose name
+        has the model's name too. `store`: write objects of these names to this store instead."""
+        names = [part.name for part in spec.parts]
+        best = path.name == files_of((), best=True)
+        shown = path.with_name(files_of(names, best=best)) if names else path
+        self.path = str(shown) if store is None else store.url_of(shown.name)
+        """With several models, a text that stands for all their files."""
+        self._files: list[ModelFile] = []
+        try:
+            if not names:
+                self._files.append(ModelFile(path, spec, layout, about, store))
+            for name in names:
+                file = path.with_name(f"{path.name.removesuffix(SUFFIX)}-{name}{SUFFIX}")
+                known = {**(about or {}), "model": name}
+                self._files.append(ModelFile(file, spec_of(spec, name), layout, known, store))
+        except StoreError:
+            self.discard()
+            raise
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self._files)
+
+    def write(self, slice_: int, data: memoryview) -> None:
+        for file in self._files:
+            file.write(slice_, data)
+
+    def commit(self) -> None:
+        for file in self._files:
+            file.commit()
+
+    def discard(self) -> None:
+        for file in self._files:
+            with suppress(OSError):
+                file.discard()
+
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def load_into(model: torch.nn.Module, path: Path) -> None:
+    """Copy the tensors of a file into a model, in place. Raises UsageError, and changes nothing, if
+    the file is of another model."""
+    known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    state = {
+        name: value
+        for name, value in model.state_dict(keep_vars=True).items()
+        if id(value) in known  # a model file has no extra state of modules
+    }
+    with opened(path) as file:
+        if (fault := _difference(file, state)) is not None:
+            raise UsageError(f"{path} is not of this model: {fault}")
+        with torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(file.get_tensor(name))
+
+
+def _difference(file: Any, state: Mapping[str, torch.Tensor]) -> str | None:
+    """How the file first differs from this state; None if it does not."""
+    there = set(file.keys())
+    for name, tensor in state.items():
+        if name not in there:
+            return f"it has no {name!r}"
+        found = file.get_slice(name)
+        shape, code = found.get_shape(), found.get_dtype()
+        if list(shape) != list(tensor.shape):
+            return f"{name!r} has shape {list(shape)}, but shape {list(tensor.shape)} in the model"
+        if _DTYPES.get(code) != tensor.dtype:
+            dtype = _DTYPES.get(code, code)
+            return f"{name!r} is {_word(dtype)}, but {_word(tensor.dtype)} in the model"
+    if extra := sorted(there - state.keys()):
+        more = "" if len(extra) == 1 else f" and {len(extra) - 1} more"
+        return f"the model has no {extra[0]!r}{more}"
+    return None
+
+
+def _word(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+_AT_ONCE = 16
+
+
+def export_checkpoint(
+    url: str,
+    number: int | None,
+    path: Path,
+    tell: Callable[[str], None],
+    model: str | None = None,
+) -> None:
+    """Write the parameters and buffers of checkpoint `number` in the store `url` to the file
+    `path`. If `number` is None, take the newest checkpoint that is whole; `tell` then gets one line
+    for each newer one that is damaged or incomplete. `model`: which model, if the job has several.
+    Every byte that is read is verified."""
+    store = open_store(url)
+    checkpoint = (
+        checkpoints.newest(store, tell) if number is None else checkpoints.load(store, number)
+    )
+    layout, manifest = checkpoint.layout, checkpoint.manifest
+    about = {"job": manifest.job.name, "rounds": str(manifest.round)}
+    spec = manifest.model
+    choose(model, [file_of(part.name) for part in spec.parts])
+    file = ModelFile(path, spec if model is None else spec_of(spec, model), layout, about)
+    try:
+        for first in range(0, len(layout.slices), _AT_ONCE):
+            some = layout.slices[first : first + _AT_ONCE]
+            for slice_, tensors in checkpoints.read_slices(store, checkpoint, some).items():
+                dtype = DTYPES[layout.spaces[layout.slices[slice_].space].dtype]
+                flat = tensors[checkpoints.PARAMETERS].to(dtype).contiguous().reshape(-1)
+                file.write(slice_, flat.view(torch.uint8).numpy().data)
+        file.commit()
+    finally:
+        file.discard()  # this removes an unfinished file, and does nothing after `commit`

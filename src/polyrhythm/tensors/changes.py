@@ -21,8 +21,7 @@ from polyrhythm.core.placement.slices import FIRST, Layout, Slice, TensorPlace
 from polyrhythm.errors import LinkError
 from polyrhythm.tensors.buffers import parts_length, pieces_of
 from polyrhythm.tensors.dtypes import tensor_over
-from polyrhythm.tensors.finite import all_finite
-from polyrhythm.tensors.not_finite import not_finite
+from polyrhythm.tensors.finite import all_finite, not_finite
 from polyrhythm.tensors.spaces import view_of
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -20,10 +20,9 @@ from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.changes import BufferChanges
 from polyrhythm.tensors.copies import Copies, Work, copies_for
 from polyrhythm.tensors.copying import copy
-from polyrhythm.tensors.device_finite import check_all, largest_of, magnitudes
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over
+from polyrhythm.tensors.finite import check_all, largest_of, magnitudes, not_finite
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.tensors.not_finite import not_finite
 from polyrhythm.tensors.spaces import chunks_of, view_of
 
 _EARLY_NBYTES = 1 << 18

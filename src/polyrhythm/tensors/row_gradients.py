@@ -8,8 +8,7 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
 from polyrhythm.tensors.absent import NO_GRADIENT
-from polyrhythm.tensors.finite import all_finite
-from polyrhythm.tensors.not_finite import not_finite
+from polyrhythm.tensors.finite import all_finite, not_finite
 from polyrhythm.tensors.rows import ABSENT, rows_nbytes, write_rows
 
 

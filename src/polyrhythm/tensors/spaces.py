@@ -7,8 +7,7 @@ import torch
 from polyrhythm.core.placement.slices import Layout, TensorPlace
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over
-from polyrhythm.tensors.finite import all_finite
-from polyrhythm.tensors.not_finite import not_finite
+from polyrhythm.tensors.finite import all_finite, not_finite
 
 _HOT = 1 << 19
 """A large gradient is checked and copied in pieces of this many elements. A piece is still in the

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.io import available
-from polyrhythm.io.available import available_nbytes
+from polyrhythm.io import limits as available
+from polyrhythm.io.limits import available_nbytes
 
 
 def test_the_available_memory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

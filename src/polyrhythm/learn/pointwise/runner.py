@@ -29,7 +29,7 @@ from polyrhythm.learn.pointwise.source import Source
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.window import Visits
 from polyrhythm.learn.worker import Worker
-from polyrhythm.store.model_read import load_into
+from polyrhythm.store.model_file import load_into
 
 BATCH = 32_768
 """How many points a worker visits at a time, unless the sync policy wants fewer."""

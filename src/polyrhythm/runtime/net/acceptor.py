@@ -17,7 +17,7 @@ from functools import partial
 from polyrhythm.core.server.admission import Strangers
 from polyrhythm.errors import FrameError, LinkEnded, LinkError
 from polyrhythm.io.accept import AcceptLimit
-from polyrhythm.io.descriptors import too_few
+from polyrhythm.io.limits import too_few
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
 from polyrhythm.io.poll import Poller

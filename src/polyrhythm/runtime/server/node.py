@@ -25,7 +25,7 @@ from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.values import plain_reason
 from polyrhythm.errors import FrameError, LinkError, UsageError
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words

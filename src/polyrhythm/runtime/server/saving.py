@@ -18,8 +18,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.errors import LinkError, StoreError
 from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.store.model_file import CannotWrite
-from polyrhythm.store.model_files import ModelFiles
+from polyrhythm.store.model_file import CannotWrite, ModelFiles
 from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire import messages as m
 

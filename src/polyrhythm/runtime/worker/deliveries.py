@@ -27,7 +27,7 @@ from polyrhythm.core.worker.deliveries import (
     refusal,
 )
 from polyrhythm.errors import LinkError, PolyrhythmError
-from polyrhythm.io.available import available_nbytes
+from polyrhythm.io.limits import available_nbytes
 from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners

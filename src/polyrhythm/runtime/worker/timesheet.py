@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from polyrhythm.core.liveness import Pauses
-from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.limits import usable_cores
 
 _EVERY_NS = 500_000_000
 """The time between two calls of `look`, until `look_every` sets another."""

@@ -13,10 +13,17 @@ import msgspec
 
 from polyrhythm.wire.events import EventType
 from polyrhythm.wire.messages.checkpoint import (
+    Capture,
+    Collect,
+    Collected,
     Cut,
     CutTaken,
     CutWritten,
+    Keep,
+    Keeping,
+    Kept,
     Proceed,
+    Restored,
     Withheld,
     Withhold,
 )
@@ -65,7 +72,6 @@ from polyrhythm.wire.messages.handshake import (
     WorkerHello,
 )
 from polyrhythm.wire.messages.job import JobSpec, Target
-from polyrhythm.wire.messages.keeping import Keep, Keeping, Kept, Restored
 from polyrhythm.wire.messages.membership import (
     Admitted,
     Alive,
@@ -83,7 +89,6 @@ from polyrhythm.wire.messages.membership import (
 )
 from polyrhythm.wire.messages.operator import OperatorAnswer, OperatorHello, OperatorRequest
 from polyrhythm.wire.messages.replication import Adopted, Copied, Copy, Fetch, State
-from polyrhythm.wire.messages.saving import Capture, Collect, Collected
 from polyrhythm.wire.messages.servers import (
     CaughtUp,
     Dismissed,
