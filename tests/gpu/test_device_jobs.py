@@ -17,7 +17,7 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import NotFinite, UsageError
-from polyrhythm.runtime.worker.quantising import Quantising
+from polyrhythm.runtime.worker.push import Quantising
 from polyrhythm.tensors.copies import SWITCH, Copies
 from polyrhythm.tensors.device_model import DeviceModel
 from polyrhythm.wire.messages import JobSpec

@@ -12,7 +12,7 @@ from polyrhythm.core.names import operator_name
 from polyrhythm.errors import FrameError
 from polyrhythm.io import local
 from polyrhythm.io.local import same_user
-from polyrhythm.runtime.net.authorise import for_the_lead
+from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE
 from tests.wire.samples import SPEC

@@ -14,7 +14,7 @@ from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.io.memory import MemoryLink
 from polyrhythm.observe.summary import summarise
-from polyrhythm.runtime.worker.quantising import Quantising
+from polyrhythm.runtime.worker.push import Quantising
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, OptimizerSpec, TensorSpec
 from tests.learn import twin_job as tj

@@ -18,10 +18,9 @@ from polyrhythm.engines import inline
 from polyrhythm.io.link import Link
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
-from polyrhythm.runtime.server.on_arrival_primary import OnArrivalPrimary
+from polyrhythm.runtime.server.primary import OnArrivalPrimary, RoundsPrimary
 from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
-from polyrhythm.runtime.server.replica_send import ReplicaSender
-from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
+from polyrhythm.runtime.server.replication import ReplicaSender
 from polyrhythm.wire.messages import Copy, JobSpec, Stamp, Target
 from tests.learn import twin_job as tj
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import choose_slice_store
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,

@@ -30,8 +30,13 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.core.worker.training import Training
 from polyrhythm.sim.model.link import Channel
-from polyrhythm.sim.server.slice_store import Given, Place, SimSliceStore
-from polyrhythm.sim.server.store_modes import SimOnArrivalSliceStore, SimRoundsSliceStore
+from polyrhythm.sim.server.slice_store import (
+    Given,
+    Place,
+    SimOnArrivalSliceStore,
+    SimRoundsSliceStore,
+    SimSliceStore,
+)
 from polyrhythm.wire.messages import Contribution, Message, Route, Row, SliceStep
 from tests.sim.staged_run import Run
 
@@ -230,7 +235,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Channel, "send", send_again)
         for store in (SimRoundsSliceStore, SimOnArrivalSliceStore):
             booked = type("Booked", (Blocks, store), {"books": books})
-            patch.setattr(f"polyrhythm.sim.server.store_modes.{store.__name__}", booked)
+            patch.setattr(f"polyrhythm.sim.server.slice_store.{store.__name__}", booked)
         yield books
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.errors import UsageError
-from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.sim.scenario import parse_scenario, read_scenario
+from polyrhythm.sim.tables import Duration, Rate, Size
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 GOOD = """

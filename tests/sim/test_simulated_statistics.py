@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim import checker as rows_check
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.statistics import PointNumbers
-from polyrhythm.sim.server import rows_check
 from polyrhythm.sim.server.rows_store import SimRowsSliceStore
 from polyrhythm.wire.messages import Contribution, Message
 from tests.sim.ledger import scenario, storm

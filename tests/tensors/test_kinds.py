@@ -9,7 +9,7 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import choose_slice_store
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import KINDS

@@ -8,8 +8,7 @@ import torch
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire.messages import (
     Copy,
     JobSpec,

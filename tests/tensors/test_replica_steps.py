@@ -10,7 +10,7 @@ import torch
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import choose_slice_store
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.wire.messages import (

@@ -20,9 +20,8 @@ from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.work import ObservedWorker
-from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.sim.scenario import JobTable, Scenario
-from polyrhythm.sim.tables import LinkTable, WorkersTable
+from polyrhythm.sim.tables import Duration, LinkTable, Rate, Size, WorkersTable
 from polyrhythm.wire.messages import JobSpec
 
 _LEAST_ROUNDS = 20

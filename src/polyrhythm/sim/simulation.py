@@ -1,10 +1,12 @@
 """One run of a scenario: processes, links and faults, until the lead ends the job. The same
 scenario and seed give the same run on every machine.
+
+A simulated operator: it asks the lead to stop the job, and keeps the answers.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -20,16 +22,32 @@ from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.happening import LINKS, Happening
 from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import SimulatedPace
-from polyrhythm.sim.operator import OperatorProcess
-from polyrhythm.sim.scenario import Scenario, WorkerSpec
+from polyrhythm.sim.scenario import LINKS, Happening, Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
 from polyrhythm.sim.tables import LinkTable
 from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import STOP
+
+
+class OperatorProcess:
+    def __init__(self, name: str, job: str) -> None:
+        self.answers: list[m.Message] = []
+        self._hello = m.OperatorHello(name=name, job=job)
+
+    def ask(self, lead: Channel) -> None:
+        lead.send(self._hello)
+        lead.send(m.OperatorRequest(what=STOP))
+
+    def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
+        self.answers += [message for message in batch if not isinstance(message, m.Alive)]
+
+    def closed(self, channel: Channel, reason: str) -> None:
+        """Nothing to do: the operator has all answers when its link ends."""
+
 
 _NAMED = 5
 """Of the machines that wait for the same thing, this many are named; the others are only counted."""

@@ -3,9 +3,8 @@ fill a link."""
 
 from polyrhythm.engines.inline import Hub
 from polyrhythm.io.memory import MemoryLink, memory_pair
-from polyrhythm.runtime.net.beats import Beats
 from polyrhythm.runtime.net.handshake import introduce
-from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.net.peers import Beats, Peers
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.wire import messages as m

@@ -11,8 +11,7 @@ from polyrhythm.io.link import Link
 from polyrhythm.io.memory import memory_pair
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
-from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.net.quiet import QuietLinkReader
+from polyrhythm.runtime.net.peers import Peers, QuietLinkReader
 from polyrhythm.wire import messages as m
 
 QUIET = LinksQuiet((("w1", 3),))

@@ -16,8 +16,7 @@ from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.server.publishing import Publishing
-from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import MEMBER, nbytes_of

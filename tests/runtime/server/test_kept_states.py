@@ -5,7 +5,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.errors import LinkError
-from polyrhythm.runtime.server.keeping import KeptStates
+from polyrhythm.runtime.server.checkpoints import KeptStates
 from polyrhythm.wire import messages as m
 
 WHO = {"worker": 2, "incarnation": 5, "number": 3}

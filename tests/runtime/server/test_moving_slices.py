@@ -15,8 +15,7 @@ import torch
 
 from polyrhythm.core.events import Repeated, StepCopied
 from polyrhythm.io.segments import Piece, Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,

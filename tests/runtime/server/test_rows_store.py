@@ -9,7 +9,7 @@ import torch
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
-from polyrhythm.runtime.server.store_modes import RowsSliceStore, choose_slice_store
+from polyrhythm.runtime.server.slice_store import RowsSliceStore, choose_slice_store
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,

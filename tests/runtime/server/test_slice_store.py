@@ -9,8 +9,7 @@ import torch
 from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.runtime.server.store_modes import RoundsSliceStore, choose_slice_store
+from polyrhythm.runtime.server.slice_store import RoundsSliceStore, SliceStore, choose_slice_store
 from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.wire.messages import (
     Contribution,

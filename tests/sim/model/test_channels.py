@@ -7,8 +7,7 @@ import pytest
 
 from polyrhythm.sim.clock import BEGINNING_NS, Clock
 from polyrhythm.sim.model.link import HEAD_NBYTES, Channel, link
-from polyrhythm.sim.quantities import Duration, Rate
-from polyrhythm.sim.tables import LinkTable
+from polyrhythm.sim.tables import Duration, LinkTable, Rate
 from polyrhythm.wire.messages import Message, Pull
 
 MS = 10**6

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyrhythm.sim.model.computing import Stretch
 from polyrhythm.sim.model.pace import SimulatedPace
-from polyrhythm.sim.model.stretch import Stretch
 from polyrhythm.sim.scenario import parse_scenario
 from polyrhythm.sim.tables import WorkersTable
 

@@ -4,12 +4,19 @@
 link to that peer, and prints one line.* Two kinds of exceptions end the process instead:
 `InvariantBroken`, and exceptions of machines and of their effects (`Driver.run` is called outside this
 boundary). After these, the state of the process may be half changed.
+
+Refuses messages that a peer may not send. A peer may send messages only in its own name, and
+only the lead may give orders.
 """
 
 import sys
 
+from polyrhythm.core.names import SEAT, is_operator
+from polyrhythm.core.senders import TO_SERVER, is_to_lead, sender
 from polyrhythm.core.values import plain
 from polyrhythm.errors import FrameError, InvariantBroken, LinkError, NotFinite
+from polyrhythm.io.link import Link
+from polyrhythm.wire import messages as m
 
 EXPECTED = (FrameError, LinkError, NotFinite)
 """The exceptions that checks of messages raise. Their text is sent to the peer and goes into the
@@ -27,3 +34,22 @@ def fault_of(peer: str, error: Exception) -> Exception:
     text = plain(f"{type(error).__name__} while a message of {peer} was handled: {error}")
     print(f"polyrhythm: the link to {peer} is ended: {text}", file=sys.stderr, flush=True)
     return LinkError(text)
+
+
+def for_the_lead(link: Link, message: m.Message) -> bool:
+    """Whether a message is for the lead's machine; otherwise it is for the server's machine. Raises
+    FrameError if the peer of this link may not send the message."""
+    kind = type(message)
+    if kind is m.OperatorRequest:
+        if not is_operator(link.peer):
+            raise FrameError(f"{link.peer} is not an operator, and sent a request of an operator")
+        return True
+    to_lead = is_to_lead(message)
+    if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
+        raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} is not a message to a server")
+    named = sender(message)
+    if named != link.peer and not SEAT.may_send_over(link.peer, named):
+        raise FrameError(
+            f"{link.peer} sent a message in the name of another process: {kind.__name__}"
+        )
+    return to_lead

@@ -1,9 +1,26 @@
-"""The links of a node, by the names of the peers."""
+"""The links of a node, by the names of the peers.
+
+Sends the lead's heartbeats to workers and servers.
+
+*A peer that does not read gets at most 8 heartbeats.* A worker reads nothing during a training
+step, which may take an hour. Heartbeats that filled its link would delay other messages of the
+lead, and a link whose peer reads nothing for a minute is ended. *While the job waits for its
+servers, a peer sends no heartbeats, and so cannot confirm those of the lead. Such a peer gets every
+heartbeat, because it reads all the time.*
+
+Which links of a server are quiet: nothing has come over them since the last look.
+
+Looking costs a comparison per link, and a system call for a quiet one. Reading a link costs nothing
+more than counting (`Link.arrivals`).
+"""
 
 import threading
+from weakref import WeakKeyDictionary
 
-from polyrhythm.core.names import server_number
+from polyrhythm.core.events import LinksQuiet
+from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.io.link import Link
+from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import Alive
 
 
@@ -90,3 +107,55 @@ def hang_up(link: Link) -> None:
         link.dispose()
 
     threading.Thread(target=close, name="close", daemon=True).start()
+
+
+_MOST_UNREAD = 8
+
+
+class Beats:
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._sent: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
+
+    def send(self, message: m.Alive) -> None:
+        """Send a heartbeat to every peer. The pacemaker's own thread calls this, so that no other
+        work of the process delays heartbeats."""
+        for link in self._peers.all():
+            sent, read = self._sent.get(link, 0), self._read.get(link)
+            if read is None or sent - read < _MOST_UNREAD:
+                self._sent[link] = sent + 1
+                link.send(message)
+
+    def confirm(self, link: Link, message: m.Alive) -> None:
+        """Note how many heartbeats the peer has read. The peer says so in its own heartbeats."""
+        self._read[link] = message.sequence
+
+
+class QuietLinkReader:
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._arrivals: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
+        """Per link, the number of its arrivals at the last look."""
+        self._last: tuple[tuple[str, int], ...] = ()
+
+    def look(self) -> LinksQuiet | None:
+        """The event that names the quiet links; None if there are none, and were none before."""
+        quiet = tuple(
+            (link.peer, link.incarnation) for link in self._peers.all() if self._is_quiet(link)
+        )
+        before, self._last = self._last, quiet
+        return LinksQuiet(quiet) if quiet or before else None
+
+    def _is_quiet(self, link: Link) -> bool:
+        peer = link.peer
+        if not can_fall_silent(link):
+            return False
+        if worker_number(peer) is None and server_number(peer) is None:
+            return False  # the lead's link is watched by its heartbeats, and others do not last
+        before, now = self._arrivals.get(link, -1), link.arrivals
+        self._arrivals[link] = now
+        if now != before:
+            return False
+        # bytes that have arrived, but wait until this server reads them, show that the link works
+        return link.pollable is None or not link.pollable.readable()

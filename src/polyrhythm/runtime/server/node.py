@@ -2,6 +2,8 @@
 
 The lead's machine runs in the process of one of the servers. Messages between the lead and this
 server stay in the process; all other messages go over links.
+
+The lead's process sends the file with the job's code to a worker that asks for it.
 """
 
 import os
@@ -9,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +28,7 @@ from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.values import plain_reason
 from polyrhythm.errors import FrameError, LinkError, UsageError
+from polyrhythm.io.codefile import read_code
 from polyrhythm.io.limits import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.observe.journal import Journal
@@ -32,17 +36,13 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
-from polyrhythm.runtime.net.authorise import for_the_lead
-from polyrhythm.runtime.net.beats import Beats
+from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.runtime.net.dial import Dialer
-from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.net.quiet import QuietLinkReader
+from polyrhythm.runtime.net.peers import Beats, Peers, QuietLinkReader
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
-from polyrhythm.runtime.server.checkpoints import Checkpoints
-from polyrhythm.runtime.server.code import code_answer
-from polyrhythm.runtime.server.keeping import KeptStates
+from polyrhythm.runtime.server.checkpoints import Checkpoints, KeptStates
 from polyrhythm.runtime.server.placed import PlacedSlices
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver, ParameterSender
@@ -52,7 +52,18 @@ from polyrhythm.tensors.optimizers import check_optimizer, check_rows
 from polyrhythm.tensors.rows import ABSENT
 from polyrhythm.tensors.threads import thread_limit
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, refused
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, Reason, refused
+
+
+def code_answer(job: m.JobSpec) -> m.OperatorAnswer:
+    """The answer with the job's file, or why it is not sent."""
+    try:
+        source = read_code(Path(job.path), job.code_digest)
+    except UsageError as error:
+        refused = Reason("code-refused", {"detail": str(error)})
+        return m.OperatorAnswer(reason=refused, done=True, failed=True)
+    return m.OperatorAnswer(reason=Reason("code-sent"), done=True, source=source)
+
 
 _USED_BY_NODE = {m.Alive, m.Attach, m.OperatorRequest, m.Kept, m.Collected}
 """The messages to the lead that the process itself also uses."""

@@ -10,8 +10,7 @@ from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.runtime.server.store_modes import choose_slice_store
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire import messages as m
 
 

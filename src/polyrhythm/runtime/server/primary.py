@@ -3,6 +3,14 @@
 This module takes no locks; the slice store does. When routes change, only the slices that come and
 go are touched. `prepare` allocates memory and state for slices that come, while the other slices
 stay in use. `change` then begins to use them.
+
+The slices of a primary with rounds: contributions are added to aggregates, and a fold makes the
+next version of all slices.
+
+The slices of a primary without rounds: every contribution to a slice is folded when it
+arrives.
+
+The slices of a primary of kind statistics: contributions wait until a fold names them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,19 +20,20 @@ import torch
 
 from polyrhythm.core.kinds import INT8, may_be_quantised
 from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.worker_rows import WaitingContributions
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
-from polyrhythm.tensors.buffers import Parts, parts_length
+from polyrhythm.tensors.buffers import Changers, Parts, parts_length
 from polyrhythm.tensors.dtypes import held_dtype, tensor_over, wire_dtype
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import model_of, updaters_for
 from polyrhythm.tensors.quantised import read_quantised
 from polyrhythm.tensors.rows import Incoming, read_rows
-from polyrhythm.tensors.updater import Updater
-from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
+from polyrhythm.tensors.updater import Named, Updater
+from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, Row, SliceStep
 
 
 @dataclass(slots=True, eq=False)
@@ -303,3 +312,201 @@ def check_size(data: memoryview, slice_: int, nbytes: int) -> None:
         raise LinkError(
             f"the peer sent {len(data)} bytes for slice {slice_}, which has {nbytes} bytes"
         )
+
+
+_AGGREGATES = 2
+"""The number of aggregates per slice. While replicas read the aggregate that was folded last,
+contributions are added to the other one."""
+
+
+class RoundsPrimary(Primary):
+    """With rounds, every slice has an aggregate, and a fold makes the next version of all
+    slices."""
+
+    def _open_slots(self) -> None:
+        self.grows = self._job.updater == "addition"
+        self._fill = 1 if self.grows else 0
+        self._aggregates: Slots | None = None
+        # aggregates are in slots, because replicas read them there
+        if self._job.replicas and not self.grows:
+            self._aggregates = Slots((), (), self._allocate)
+            for number in range(_AGGREGATES):
+                self._aggregates.at(number)
+        self._aggregates_in_slots = self.grows or self._aggregates is not None
+
+    def _first_slot(self) -> int:
+        return self._slot
+
+    def _place(self, coming: Coming) -> list[Segment]:
+        freed = super()._place(coming)
+        if self._aggregates is not None:
+            dtypes = [held.parameters.dtype for held in self.held]
+            freed += self._aggregates.change(self.slices, dtypes, {})
+        for id_, part in coming.parts.items():
+            if self.grows:
+                part.held.aggregate = self.slots.at(self._fill).tensors[self.index[id_]]
+            elif self._aggregates is not None:
+                part.held.aggregate = self._aggregates.at(part.turn).tensors[self.index[id_]]
+        return freed
+
+    def add_kept(self, order: Mapping[int, int]) -> None:
+        """Add the contributions that a deterministic job has kept, in this order of the workers."""
+        for part in self._parts.values():
+            part.kept.sort(key=lambda each: (order.get(each[1].worker, -1), each[1].sequence))
+            for incoming, message in part.kept:
+                self.add(part, incoming, message)
+            part.kept.clear()
+
+    def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
+        """Make one of these steps for each slice that has one, and write the new version to the slot
+        `number`. Slices without a step are copied. `fill`: with plain addition, the slot to which later
+        contributions are added."""
+        target = self.slots.at(number)
+        # with plain addition, the previous fold has called `rewrite_all` on this slot already
+        if not self.grows:
+            target.rewrite_all()
+        for updater, slices in self._updaters.values():
+            due = [held for held in slices if held.slice.id in steps]
+            made = [steps[held.slice.id] for held in due]
+            updater.fold(due, [self._target(held, target) for held in due], made)
+        if self.grows:
+            self.slots.at(fill).rewrite_all()
+        for index, part in enumerate(self._parts.values()):
+            if part.held.slice.id in steps:
+                self._settle(index, part, target, fill)
+            else:
+                self._carry_over(index, part, target, fill)
+        self._slot, self._fill = number, fill
+
+    def _target(self, held: Held, target: Slot) -> torch.Tensor:
+        if self._parts[held.slice.id].converts:
+            return held.parameters
+        return target.tensors[self.index[held.slice.id]]
+
+    def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        """A slice was folded: its new version becomes the current one, and an empty aggregate
+        begins."""
+        held = part.held
+        if part.converts:
+            target.tensors[index].copy_(held.parameters)
+        else:
+            held.parameters = target.tensors[index]
+        if self.grows:
+            held.aggregate = self.slots.at(fill).tensors[index]
+        elif self._aggregates is not None:
+            part.turn = (part.turn + 1) % _AGGREGATES
+            opened = self._aggregates.at(part.turn)
+            opened.rewrite(index)
+            held.aggregate = opened.tensors[index]
+        held.empty()
+
+    def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        """A slice was not folded: copy it to the new version. Contributions are still added to its
+        present aggregate, because replicas may still read the other aggregate."""
+        held = part.held
+        # With plain addition, the aggregate is in the slot to which the parameters are copied. So the
+        # aggregate moves to another slot first.
+        if self.grows:
+            before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
+            if held.weight:
+                held.aggregate.copy_(before)
+        place = target.tensors[index].copy_(held.parameters)
+        if not part.converts:
+            held.parameters = place
+
+    def settle(self, held: Held, *, forwarded: bool) -> None:
+        """Scale the aggregate so that this server and every replica can fold it as it is.
+        `forwarded`: replicas read the aggregate in place."""
+        self._parts[held.slice.id].updater.settle(held, forwarded=forwarded)
+
+    def aggregate_piece(self, held: Held, number: int) -> Piece:
+        """The memory of the aggregate that is about to be folded into the slot `number`. Replicas
+        read this memory in place, so it is not overwritten until all of them have confirmed the
+        fold."""
+        id_ = held.slice.id
+        if self._aggregates is None:
+            return self.slots.at(number).pieces[self.index[id_]]
+        return self._aggregates.at(self._parts[id_].turn).pieces[self.index[id_]]
+
+    def close(self) -> list[Segment]:
+        aggregates = [] if self._aggregates is None else self._aggregates.close()
+        return [*super().close(), *aggregates]
+
+
+class OnArrivalPrimary(Primary):
+    """Without rounds, every contribution to a slice is folded at once. Each slice has its own
+    current slot, because slices are folded at different times."""
+
+    def _open_slots(self) -> None:
+        self.latest = SliceVersions(())
+        """The current slot of each slice, and the leases of its readers."""
+        self._changers = Changers()
+
+    def _first_slot(self) -> int:
+        return self.latest.hold(self.ids, sum(part.nbytes for part in self._parts.values()))
+
+    def _give_up(self, slice_: int) -> None:
+        super()._give_up(slice_)
+        self._changers.forget(self._parts[slice_].held.slice)
+
+    def buffer_step(
+        self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
+    ) -> memoryview | None:
+        """Add a contribution to a slice of the model's buffers. Returns the change that this server
+        and the replicas must fold; empty if the contribution changes no buffer; None if the slice
+        has parameters and not buffers. The change is also empty if the slice has the parameters of
+        one model and the contribution is a step of another. `members`: the workers among which a
+        full step is divided; if there are none, every change counts in full."""
+        held, updater = part.held, part.updater
+        if is_left_out(part, message):
+            return memoryview(b"")
+        if not updater.takes_parts:
+            return None
+        self.add(part, self.incoming(part, data, message.parts), message)
+        scales = self._changers.scales(held, message.worker, message.parts, members)
+        if not held.weight:
+            return memoryview(b"")
+        updater.settle(held, scales)
+        return held.aggregate.view(torch.uint8).numpy().data
+
+    def fold_slice(self, part: PrimarySlice, step: SliceStep) -> None:
+        """Fold the contribution that was just added."""
+        held = part.held
+        if not held.weight:
+            return  # nothing to fold: the contribution changes no buffer of this slice
+        number, index = self.latest.target(held.slice.id), self.index[held.slice.id]
+        slot = self.slots.at(number)
+        slot.rewrite(index)
+        place = slot.tensors[index]
+        part.updater.fold([held], [held.parameters if part.converts else place], [step])
+        if part.converts:
+            place.copy_(held.parameters)
+        else:
+            held.parameters = place
+        held.empty()
+        self.latest.folded(held.slice.id, number)
+
+
+class RowsPrimary(RoundsPrimary):
+    """There are no aggregates: the updater keeps the rows of workers."""
+
+    def _open_slots(self) -> None:
+        self._fill = 0
+        self._aggregates = None
+        self._aggregates_in_slots = True
+
+    def hold(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
+        """Let a contribution wait for the fold that names it. It is copied, because the worker
+        overwrites its buffer later."""
+        whose = Row(message.worker, message.incarnation, message.sequence)
+        part.waiting.hold(whose, incoming.clone())
+
+    def enter(self, held: Held, rows: Sequence[Row]) -> list[Named]:
+        """A fold names these rows: give the contributions that it contains to the updater. Returns
+        these contributions, except those that do not change the slice."""
+        part = self._parts[held.slice.id]
+        named = [(row, value) for row, value in part.waiting.take(rows) if len(value)]
+        part.updater.enter(held, rows, named)
+        if named and self._is_buffers(held.slice):
+            self.changed[held.slice.id].update(range(len(held.slice.parts)))
+        return named

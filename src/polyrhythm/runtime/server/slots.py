@@ -3,9 +3,14 @@ place in every slot, in the dtype in which it is sent.
 
 A slot is allocated, as one segment, when it is first used. When slices move between servers, the
 slices that stay keep their places. The slices that come are placed in a new segment in every slot.
+
+One lock for every slice of the model, whether this server is its primary, a replica, or
+neither.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -139,3 +144,22 @@ class Slots:
 
 def _segments_of(places: Mapping[int, SlicePlace]) -> list[Segment]:
     return [place.piece.segment for place in places.values() if place.piece.segment is not None]
+
+
+class SliceLocks:
+    def __init__(self, slices: int) -> None:
+        self._locks = [threading.Lock() for _ in range(slices)]
+        self._unknown = threading.Lock()
+
+    def of(self, slice_: int) -> threading.Lock:
+        """The lock of a slice. Invalid numbers, which a peer may send, share one lock."""
+        return self._locks[slice_] if 0 <= slice_ < len(self._locks) else self._unknown
+
+    @contextmanager
+    def all_of(self, slices: Iterable[int]) -> Iterator[None]:
+        """Hold the locks of these slices. The slices must be in ascending order, so that two
+        threads that each take several locks cannot deadlock."""
+        with ExitStack() as locks:
+            for slice_ in slices:
+                locks.enter_context(self._locks[slice_])
+            yield

@@ -2,19 +2,32 @@
 the effects that change it or the leases of its readers.
 
 This file mirrors `runtime/server/placed.py`, with sizes in place of bytes.
+
+Chooses the slice store of a simulated server.
 """
 
 from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
 from polyrhythm.core.server.stepping import Stepping
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
+from polyrhythm.sim.server import rows_store
+from polyrhythm.sim.server import slice_store as store_modes
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
-from polyrhythm.sim.server.store_choice import choose_slice_store
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages import JobSpec
+
+
+def choose_slice_store(job: JobSpec) -> type[SimSliceStore]:
+    """The class of a server's slice store, which depends on the job's sync policy and kind."""
+    if not traits_of(job.sync).rounds:
+        return store_modes.SimOnArrivalSliceStore
+    return rows_store.SimRowsSliceStore if keeps_rows(job.kind) else store_modes.SimRoundsSliceStore
 
 
 class SimPlacedSlices:

@@ -16,8 +16,7 @@ from polyrhythm.sim.model.statistics import (
     Statistics,
     plus,
 )
-from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given
-from polyrhythm.sim.server.store_modes import SimRoundsSliceStore
+from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given, SimRoundsSliceStore
 from polyrhythm.wire.messages import Contribution, Route, Row, SliceStep
 
 
