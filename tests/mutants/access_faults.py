@@ -271,7 +271,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Removals.links_due",
         "until_ns <= now_ns",
         "False",
-        "tests/core/lead/test_eviction.py"
+        "tests/core/lead/members/test_eviction.py"
         "::test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake",
     ),
     # -- operators -----------------------------------------------------------------------------

@@ -39,7 +39,7 @@ CORE: tuple[Mutant, ...] = (
         "core:BrokenLinks.silent",
         "heard_ns < (since_ns + now_ns) // 2",
         "False",
-        "tests/core/lead/test_broken_links.py"
+        "tests/core/lead/servers/test_broken_links.py"
         "::test_a_worker_that_hangs_while_it_begins_is_not_cut_off",
     ),
     mutant(
@@ -48,7 +48,7 @@ CORE: tuple[Mutant, ...] = (
         "core:judge",
         "2 * len(cut) > workers",
         "2 * len(cut) >= workers",
-        "tests/core/lead/test_broken_links.py::test_which_process_must_go",
+        "tests/core/lead/servers/test_broken_links.py::test_which_process_must_go",
     ),
     mutant(
         "a-pause-is-silence",
@@ -65,7 +65,7 @@ CORE: tuple[Mutant, ...] = (
         "core:LeadMachine._on_silent_link",
         "self._ending.decided",
         "self._ending.begun",
-        "tests/core/lead/test_broken_links.py"
+        "tests/core/lead/servers/test_broken_links.py"
         "::test_a_worker_that_is_cut_off_from_its_final_version_is_excluded_too",
     ),
     mutant(
@@ -217,7 +217,7 @@ CORE: tuple[Mutant, ...] = (
         "core:TimeLimit.overdue",
         "now_ns >= self.wake_ns",
         "False",
-        "tests/core/lead/test_time_limit.py"
+        "tests/core/lead/progress/test_time_limit.py"
         "::test_an_open_round_is_broken_off_without_the_worker_that_hangs",
     ),
     mutant(
@@ -235,7 +235,7 @@ CORE: tuple[Mutant, ...] = (
         "core:Contributions._begin",
         "last.get(key[:2], 0) >= key[2]",
         "last.get(key[:2], 0) > key[2]",
-        "tests/core/lead/test_during_folds.py"
+        "tests/core/lead/rounds/test_during_folds.py"
         "::test_a_server_may_name_a_contribution_before_anything_else_is_heard_of_it",
     ),
 )

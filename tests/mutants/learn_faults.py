@@ -297,7 +297,7 @@ LEARN: tuple[Mutant, ...] = (
         "core:MicroBatch.measured",
         "not self._warm",
         "False",
-        "tests/core/worker/test_micro_batch.py::test_a_slow_first_step_does_not_make_later_micro_batches_small",
+        "tests/core/worker/test_batch_sizes.py::test_a_slow_first_step_does_not_make_later_micro_batches_small",
     ),
     mutant(
         "remainder-of-a-stall-is-forgotten",

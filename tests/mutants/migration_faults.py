@@ -2,9 +2,9 @@
 
 from tests.mutants.mutant import Change, Mutant, mutant
 
-_MOVES = "tests/core/lead/test_migration.py"
-_PASS_END = "tests/core/lead/balance/test_finish_pass.py"
-_SHARED = "tests/core/lead/test_shared_private.py"
+_MOVES = "tests/core/lead/data/test_moves.py"
+_PASS_END = "tests/core/lead/data/balance/test_finish_pass.py"
+_SHARED = "tests/core/lead/data/test_shared_private.py"
 _COMMIT = f"{_MOVES}::test_a_move_is_complete_when_points_have_arrived_and_the_holder_has_confirmed"
 
 MIGRATION: tuple[Mutant, ...] = (

@@ -110,7 +110,7 @@ MODEL: tuple[Mutant, ...] = (
         "core:Reported.take",
         "self._values[name] = {worker: value}",
         "self._values.setdefault(name, {})[worker] = value",
-        "tests/core/lead/test_targets.py::test_an_evaluation_stands_for_all_workers",
+        "tests/core/lead/progress/test_targets.py::test_an_evaluation_stands_for_all_workers",
     ),
     mutant(
         "late-metric-fails-the-job",
@@ -118,6 +118,6 @@ MODEL: tuple[Mutant, ...] = (
         "core:Targets.hopeless",
         "passes is not None and passes < _PASSES",
         "False",
-        "tests/core/lead/test_targets.py::test_a_job_whose_only_target_is_never_reported_fails",
+        "tests/core/lead/progress/test_targets.py::test_a_job_whose_only_target_is_never_reported_fails",
     ),
 )

@@ -36,7 +36,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:Chunk.counted",
         "self.heir is not None and not self.delivery",
         "False",
-        "tests/core/lead/test_forgotten_points.py"
+        "tests/core/lead/data/test_forgotten_points.py"
         "::test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts",
     ),
     mutant(
@@ -45,7 +45,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:Chunk.counted",
         "(epochs - 1, 0)",
         "(self.passes, self.cursor)",
-        "tests/core/lead/test_forgotten_points.py"
+        "tests/core/lead/data/test_forgotten_points.py"
         "::test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass",
     ),
     mutant(
@@ -156,7 +156,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:MStepHold.decide",
         "found.visited - self._since < MOST_PASSES * found.points",
         "True",
-        "tests/core/lead/test_m_steps.py"
+        "tests/core/lead/rounds/test_m_steps.py"
         "::test_a_hold_ends_after_two_passes_and_does_not_begin_again_without_the_points",
     ),
     mutant(
@@ -299,7 +299,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:Contributions._complete_if",
         "max(partial.round, self._named_before)",
         "partial.round",
-        "tests/core/lead/test_named_folds.py"
+        "tests/core/lead/rounds/test_named_folds.py"
         "::test_a_contribution_that_all_servers_had_before_the_fold_counts_in_the_next_round",
     ),
     mutant(
@@ -342,7 +342,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:DataPlan.delivered",
         "not again or chunk.holder is None",
         "True",
-        "tests/core/lead/test_migration.py"
+        "tests/core/lead/data/test_moves.py"
         "::test_with_rows_the_holder_subtracts_when_the_points_have_arrived_and_not_before",
     ),
     mutant(
@@ -369,7 +369,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:Sharing.share_again",
         "(gone or not ends)",
         "True",
-        "tests/core/lead/test_dealing.py"
+        "tests/core/lead/data/test_dealing.py"
         "::test_a_worker_that_joins_gets_chunks_of_the_others_unless_the_job_ends",
     ),
     mutant(
@@ -396,7 +396,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "core:DataPlan._keep",
         "self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery)",
         "False",
-        "tests/core/lead/test_forgotten_points.py"
+        "tests/core/lead/data/test_forgotten_points.py"
         "::test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up[the heir dies]",
     ),
     mutant(
