@@ -29,13 +29,7 @@ from typing import IO, Any
 
 from polyrhythm.engines.environment import environment
 from tests.commands.forked_python import RUN
-from tests.commands.warm_server import (
-    ENGINE_SOCKET,
-    FORK_SERVER,
-    MARK,
-    MARK_LENGTH,
-    MOST_NBYTES,
-)
+from tests.commands.warm_server import ENGINE_SOCKET, FORK_SERVER, MARK, MARK_LENGTH, MOST_NBYTES
 
 CLI = Path(sys.executable).with_name("polyrhythm")
 _PROGRAM = Path(__file__).with_name("warm_server.py")

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import (
-    Mutant,
-    Outdated,
-    find,
-    mutant,
-    mutated_sources,
-    patches,
-)
+from tests.mutants.mutant import Mutant, Outdated, find, mutant, mutated_sources, patches
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "polyrhythm"

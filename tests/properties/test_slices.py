@@ -6,14 +6,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.placement.slices import (
-    ALIGN,
-    BUFFERS,
-    ITEM_NBYTES,
-    Layout,
-    lay_out,
-    pack,
-)
+from polyrhythm.core.placement.slices import ALIGN, BUFFERS, ITEM_NBYTES, Layout, lay_out, pack
 from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
 
 shapes = st.lists(st.integers(0, 40), max_size=3).map(tuple)

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import (
-    FreeSlots,
-    Freeze,
-    Publish,
-    PublishLatest,
-    StartFold,
-    Unlease,
-)
+from polyrhythm.core.effects import FreeSlots, Freeze, Publish, PublishLatest, StartFold, Unlease
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.server.leases import Leases
 from polyrhythm.core.server.replication import Step, fold_step

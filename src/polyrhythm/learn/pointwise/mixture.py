@@ -21,12 +21,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, Check, Memory
 from polyrhythm.learn.pointwise.blocks import block_rows, over_blocks
 from polyrhythm.learn.pointwise.fuzzy import add_up
-from polyrhythm.learn.pointwise.kmeans import (
-    KMeansAlgorithm,
-    above_rounding,
-    check_count,
-    rounded,
-)
+from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm, above_rounding, check_count, rounded
 from polyrhythm.learn.pointwise.layout import Array, Arrays, Shape
 from polyrhythm.learn.pointwise.local import fit_local
 

@@ -5,13 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from polyrhythm.wire.messages.fields import (
-    MOST_METRICS,
-    Amount,
-    Message,
-    MetricName,
-    Number,
-)
+from polyrhythm.wire.messages.fields import MOST_METRICS, Amount, Message, MetricName, Number
 from polyrhythm.wire.messages.job import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, Reason
 from polyrhythm.wire.messages.specs import (
