@@ -145,7 +145,7 @@ class StateKeeping:
         if wanted is not None and not wanted.whole and now_ns >= wanted.until_ns:
             self._miss(Reason("keeper-late", {"name": wanted.name}))
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadline by the time in which the lead was paused."""
         if self._wanted is not None:
             self._wanted.until_ns += paused_ns
@@ -268,11 +268,11 @@ class Cuts:
         """Whether round 1 has opened: every server has the first version."""
         return self._rounds.open and not self._rounds.opening
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadlines of a cut by the time in which the lead was paused."""
         if self._cut is not None:
             self._cut.until_ns += paused_ns
-        self.keeping.exclude_time(paused_ns)
+        self.keeping.exclude_time(paused_ns, now_ns)
 
     def opened(self, now_ns: int) -> None:
         self._schedule.begin(self._mode.done, now_ns)

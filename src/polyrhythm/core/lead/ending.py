@@ -128,7 +128,7 @@ class Ending:
         elif self._best.failed(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
-    def tick(self, rounds: int, now_ns: int) -> None:
+    def on_time(self, rounds: int, now_ns: int) -> None:
         self._best.tick(rounds, now_ns, last=self.begun)
         if (fault := self._saving.overdue(now_ns)) is not None:
             self._not_written(fault)
@@ -223,7 +223,7 @@ class Stopping:
         """No deadline is needed any more: the last fold is ordered, or a fold is under way."""
         self.wake_ns = None
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadline by the time in which the lead was paused."""
         if self.wake_ns is not None:
             self.wake_ns += paused_ns

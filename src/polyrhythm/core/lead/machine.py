@@ -4,11 +4,6 @@ The lead never sees a tensor. Servers and workers report to it; it asks the sync
 them orders. The lead is a machine of its own even in a job with one server. This module contains
 the table of which part handles which event; each part has its own file, which states its rule
 (`parts.py`).
-
-Pauses of the lead's own process.
-
-*A lead that was paused has read no message meanwhile. So the time of the pause counts neither as
-silence of a peer nor towards any deadline.*
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +11,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.cuts import Cuts
+from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
 from polyrhythm.core.lead.overtime import Overtime
 from polyrhythm.core.lead.parts import Parts, connect
@@ -24,46 +20,11 @@ from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.lead.rounds.modes import choose_mode
 from polyrhythm.core.lead.servers.broken_links import Separation
 from polyrhythm.core.lead.waiting import WaitReport
-from polyrhythm.core.liveness import PauseDetector, Suspicion
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.values import plain, plain_reason
 from polyrhythm.wire import messages as m
-
-
-class LeadPauses:
-    def __init__(self, parts: Parts, members: Suspicion, cuts: Cuts) -> None:
-        """`members`: the heartbeats of the members."""
-        self.detector = PauseDetector(parts.job.heartbeat_s)
-        self._suspicions = (members, parts.servers.suspicion)
-        self._deadlines = (
-            parts.removals,
-            parts.stopping,
-            parts.saving,
-            parts.best,
-            parts.opening,
-            parts.sharing,
-            parts.broken,
-            cuts,
-        )
-        self._limit = parts.progress.goals.limit
-        self._outbox = parts.outbox
-
-    def begin(self, now_ns: int) -> None:
-        """Look for pauses of this process from now on, because a worker has joined."""
-        self.detector.begin(now_ns)
-
-    def exclude(self, now_ns: int) -> None:
-        """If the lead was paused, extend all deadlines by that time."""
-        paused_ns = self.detector.paused_ns(now_ns)
-        if paused_ns:
-            for suspicion in self._suspicions:
-                suspicion.exclude_time(paused_ns, now_ns)
-            for part in self._deadlines:
-                part.exclude_time(paused_ns)
-            self._limit.resumed(now_ns)
-            self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
 
 
 class LeadMachine:
@@ -97,55 +58,45 @@ class LeadMachine:
         self._resumes: m.ModelSpec | None = None
         """The model of the checkpoint that the job resumes from."""
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
-        self._pauses = LeadPauses(parts, self._lifecycle.suspicion, self._cuts)
-        limit = parts.progress.goals.limit
-        rare = (
-            (self._best, job.keep_best),
-            (self._cuts, job.store),
-            (limit, job.max_seconds),
-            (self._sharing, job.resume),
-        )
-        self._timed = [part for part, used in rare if used]
-        """The parts of the lead that have a deadline (`wake_ns`) and that only some jobs use."""
-        self._has_store = bool(job.store)
-        self._handlers = self._HANDLERS  # read faster than a class attribute
+        self._deadlines = Deadlines(job.heartbeat_s, parts.outbox)
+        self._register_deadlines(parts)
+
+    def _register_deadlines(self, parts: Parts) -> None:
+        register = self._deadlines.register
+        register(self._lifecycle.suspicion, self._lifecycle.evict_silent)
+        register(parts.broken, parts.broken.expire)
+        register(parts.saving, lambda now_ns: self._ending.on_time(self._mode.done, now_ns))
+        register(parts.best)
+        register(parts.servers.suspicion, self._suspect_servers)
+        register(parts.progress.goals.limit, self._end_overtime)
+        register(parts.sharing, self._counting.stop_waiting)
+        register(parts.removals, self._lifecycle.on_removals_due)
+        register(parts.stopping, self._end_stopping)
+        register(self._cuts)
+        register(parts.opening, self._open_after_timeout)
 
     # -- the machine ---------------------------------------------------------------------------
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
-        effects: list[Effect] = []
-        self._outbox.out = effects  # what `begin` does, without the cost of a call
+        effects = self._outbox.begin()
         if not self._ending.over:
-            if self._has_store and self._cuts.active:
+            if self._cuts.active:
                 # this event may come before the tick that would detect a pause of this process
-                self._pauses.exclude(now_ns)
-            handler = self._handlers.get(type(event))
+                self._deadlines.exclude_pause(now_ns)
+            handler = self._HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
-            if self._has_store and self._cuts.active and not self._ending.over:
+            if self._cuts.active and not self._ending.over:
                 self._cuts.advance(now_ns)
         return effects
 
     def wake_at(self) -> int | None:
         if self._ending.over:
             return None
-        wake_ns = self._folds.wake_ns if self._rounds.open else self._opening.wake_at()
-        if self._ending.decided:
-            wake_ns = None  # the job is ending, so the policy is not asked any more
-        for other_ns in (
-            self._lifecycle.suspicion.wake_ns,
-            self._servers.suspicion.wake_ns,
-            self._removals.wake_ns,
-            self._pauses.detector.wake_ns,
-            self._stopping.wake_ns,
-            self._saving.wake_ns,
-        ):
-            if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
-                wake_ns = other_ns
-        for part in self._timed:
-            if part.wake_ns is not None and (wake_ns is None or part.wake_ns < wake_ns):
-                wake_ns = part.wake_ns
-        return wake_ns
+        policy_ns = self._folds.wake_ns if self._rounds.open and not self._ending.decided else None
+        return min(
+            (ns for ns in (policy_ns, self._deadlines.wake_ns) if ns is not None), default=None
+        )
 
     def why(self) -> Waiting:
         return self._waiting.why()
@@ -180,7 +131,7 @@ class LeadMachine:
 
     def _admit(self, link: str, hello: m.WorkerHello, now_ns: int) -> None:
         if self._lifecycle.admit(link, hello, now_ns):
-            self._pauses.begin(now_ns)
+            self._deadlines.watch_for_pauses(now_ns)
 
     # -- members -------------------------------------------------------------------------------
 
@@ -239,8 +190,7 @@ class LeadMachine:
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
-            if self._has_store:
-                self._cuts.computed(message.compute_ns)
+            self._cuts.computed(message.compute_ns)
             self._counting.trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
@@ -430,7 +380,7 @@ class LeadMachine:
     # -- time ----------------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
-        self._pauses.exclude(now_ns)
+        self._deadlines.exclude_pause(now_ns)
         if not self._lifecycle.beat(message, now_ns):
             self._servers.beat(message.server, now_ns)
         self._broken.expire(now_ns)
@@ -438,23 +388,25 @@ class LeadMachine:
             self._outbox.note("waiting", **line)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
-        self._pauses.exclude(now_ns)
-        self._lifecycle.evict_silent(now_ns)
-        self._lifecycle.close_links(now_ns)
-        self._broken.expire(now_ns)
-        self._ending.tick(self._mode.done, now_ns)
-        if not self._ending.over:
-            self._servers.suspect(now_ns)
-            self._overtime.tick(now_ns)
-        self._counting.stop_waiting(now_ns)
-        if self._removals.overdue(now_ns):
-            self._lifecycle.end_if_deserted(now_ns)
-        if self._stopping.overdue(now_ns) and not self._ending.over:
-            self._mode.stop_waiting(now_ns)
+        self._deadlines.on_tick(now_ns)
         if self._rounds.open:
             self._mode.ask(sync.TimePassed(), now_ns)
-        else:
-            self._opening.tick(now_ns)
+
+    def _suspect_servers(self, now_ns: int) -> None:
+        if not self._ending.over:
+            self._servers.suspect(now_ns)
+
+    def _end_overtime(self, now_ns: int) -> None:
+        if not self._ending.over:
+            self._overtime.on_time(now_ns)
+
+    def _end_stopping(self, now_ns: int) -> None:
+        if self._stopping.overdue(now_ns) and not self._ending.over:
+            self._mode.stop_waiting(now_ns)
+
+    def _open_after_timeout(self, now_ns: int) -> None:
+        if not self._rounds.open:
+            self._opening.on_time(now_ns)
             self._lifecycle.open_if_ready(now_ns)
 
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {

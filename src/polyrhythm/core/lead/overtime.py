@@ -36,7 +36,7 @@ class Overtime:
         self._leaving = False
         """Whether the patience with workers that have not left their loops has begun."""
 
-    def tick(self, now_ns: int) -> None:
+    def on_time(self, now_ns: int) -> None:
         if not self._limit.overdue(now_ns):
             return
         if self._ending.decided:

@@ -197,7 +197,7 @@ class Saving:
         self._outbox.do(DiscardModel(self._number))
         return self._give_up(Reason("no-progress", {"servers": self._late()}))
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         if self.wake_ns is not None:
             self.wake_ns += paused_ns
 
@@ -338,9 +338,9 @@ class KeepBest:
             self._note_failure(fault)
             self._copy_if_due(done, now_ns, last=last)
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadline by the time in which the lead was paused."""
-        self._saving.exclude_time(paused_ns)
+        self._saving.exclude_time(paused_ns, now_ns)
 
     def rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
         """Slices have new primaries, which have no copies: give up the file, and copy again."""

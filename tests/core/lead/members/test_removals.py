@@ -50,6 +50,6 @@ def test_the_links_are_kept_while_there_is_no_other_member() -> None:
 def test_a_pause_of_the_lead_extends_the_time_that_links_are_kept() -> None:
     removals = Removals(0.0, 60.0)
     removals.may_rejoin(3, 7, 0)
-    removals.exclude_time(30 * SECOND_NS)
+    removals.exclude_time(30 * SECOND_NS, 30 * SECOND_NS)
     assert removals.links_due(60 * SECOND_NS, alone=False) == []
     assert removals.links_due(90 * SECOND_NS, alone=False) == [(3, 7)]

@@ -213,7 +213,7 @@ class Sharing:
             self.wake_ns = until_ns
         self.expect(view)
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadline by the time in which the lead was paused."""
         if self.wake_ns is not None:
             self.wake_ns += paused_ns

@@ -69,13 +69,13 @@ class Opening:
         self.until_ns: int | None = None
         self._workers = workers
         self._timeout_ns = round(start_timeout_s * 1e9)
-        self._overdue = False
+        self._overdue = self._opened = False
 
     def admitted(self, now_ns: int) -> None:
         if self.until_ns is None:
             self.since_ns, self.until_ns = now_ns, now_ns + self._timeout_ns
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the start timeout by the time in which the lead was paused."""
         if self.until_ns is not None:
             self.until_ns += paused_ns
@@ -84,11 +84,16 @@ class Opening:
         """A worker has left before round 1: do not wait for it any more."""
         self._workers = max(1, self._workers - 1)
 
-    def tick(self, now_ns: int) -> None:
+    def on_time(self, now_ns: int) -> None:
         self._overdue = self.until_ns is not None and now_ns >= self.until_ns
 
-    def wake_at(self) -> int | None:
-        return None if self._overdue else self.until_ns
+    @property
+    def wake_ns(self) -> int | None:
+        return None if self._overdue or self._opened else self.until_ns
+
+    def open(self) -> None:
+        """Round 1 opens: the start timeout has no meaning any more."""
+        self._opened = True
 
     def missing(self, attached: int) -> int:
         """How many more workers round 1 waits for."""

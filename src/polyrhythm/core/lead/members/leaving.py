@@ -110,7 +110,7 @@ class Removals:
             self._look_ahead()
         return now_ns >= self._deserted_ns
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadlines by the time in which the lead was paused."""
         self._rejoin_until_ns += paused_ns
         for worker in self._links_until_ns:

@@ -150,6 +150,7 @@ class Lifecycle:
         ready = self._routing.all_seeded and self._opening.due(self._view.attached)
         if self._rounds.open or not ready:
             return
+        self._opening.open()
         self._progress.goals.opened(now_ns)
         entering = self._view.all_attached()
         for member in entering:
@@ -240,6 +241,12 @@ class Lifecycle:
             self._outbox.dismiss(worker, incarnation)
             self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
             self._removals.link_ended(worker, incarnation, now_ns)
+
+    def on_removals_due(self, now_ns: int) -> None:
+        """Time has passed: close links of evicted members, and end the job if it is deserted."""
+        self.close_links(now_ns)
+        if self._removals.overdue(now_ns):
+            self.end_if_deserted(now_ns)
 
     def refuse(self, member: Member, reason: Reason, now_ns: int, *, ending: bool = False) -> None:
         """Remove a member, and tell it why. `ending`: the reason is the end of the job, and not a

@@ -215,7 +215,7 @@ class TimeLimit:
         """Nothing is waited for any more."""
         self.wake_ns = None
 
-    def resumed(self, now_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """The lead was paused until now, and has read no message meanwhile: its patience begins
         again."""
         if self.wake_ns is not None:

@@ -91,6 +91,10 @@ class Broken:
 
 
 class BrokenLinks:
+    wake_ns = None
+    """A report is forgotten with the heartbeat or the tick that follows its end, so the lead is not
+    woken for it."""
+
     def __init__(self, job: m.JobSpec, view: View, routing: RoutingTable) -> None:
         self._view = view
         self._routing = routing
@@ -189,7 +193,7 @@ class BrokenLinks:
         member = None if worker is None else self._view.at(worker)
         return member is not None and not member.attached
 
-    def exclude_time(self, paused_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadlines by the time in which the lead was paused."""
         for link in self._links.values():
             link.reported_ns += paused_ns

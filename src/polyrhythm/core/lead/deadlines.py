@@ -1,0 +1,66 @@
+"""The deadlines of the lead: when it must be woken, what it does then, and how they move after a pause.
+
+A part with a deadline is registered once. The registry then wakes the lead for it, calls it with every
+tick, and extends its deadline by the time in which the lead's own process was paused. *A lead that was
+paused has read no message meanwhile. So the time of the pause counts neither as silence of a peer nor
+towards any deadline.* The times at which the policy wants to be asked are not deadlines: the policy
+gives a new one with every decision (`rounds/folds.py`).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.liveness import PauseDetector
+
+
+class Timed(Protocol):
+    """A part of the lead that has a deadline."""
+
+    @property
+    def wake_ns(self) -> int | None:
+        """When the lead must be woken for this part; None if the part waits for no time."""
+
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
+        """The lead was paused for this long, until now: extend the deadline."""
+
+
+class Deadlines:
+    def __init__(self, heartbeat_s: float, outbox: LeadOutbox) -> None:
+        self._detector = PauseDetector(heartbeat_s)
+        self._outbox = outbox
+        self._parts: list[Timed] = []
+        self._on_time: list[Callable[[int], None]] = []
+
+    def register(self, part: Timed, on_time: Callable[[int], None] | None = None) -> None:
+        """Register a part with a deadline. `on_time` is called with every tick, so it must check
+        whether the deadline has passed; parts are called in the order in which they were registered.
+        A part without `on_time` looks at the time itself when an event is handled."""
+        self._parts.append(part)
+        if on_time is not None:
+            self._on_time.append(on_time)
+
+    @property
+    def wake_ns(self) -> int | None:
+        """The earliest deadline; None if there is none."""
+        times_ns = [ns for part in self._parts if (ns := part.wake_ns) is not None]
+        if self._detector.wake_ns is not None:
+            times_ns.append(self._detector.wake_ns)
+        return min(times_ns, default=None)
+
+    def watch_for_pauses(self, now_ns: int) -> None:
+        """Look for pauses of this process from now on, because a worker has joined."""
+        self._detector.begin(now_ns)
+
+    def exclude_pause(self, now_ns: int) -> None:
+        """If the lead was paused, extend all deadlines by that time."""
+        paused_ns = self._detector.paused_ns(now_ns)
+        if paused_ns:
+            for part in self._parts:
+                part.exclude_time(paused_ns, now_ns)
+            self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
+
+    def on_tick(self, now_ns: int) -> None:
+        self.exclude_pause(now_ns)
+        for on_time in self._on_time:
+            on_time(now_ns)
