@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
+from polyrhythm.core.link_kinds import LinkKind
 from polyrhythm.io.carrier import NOW, SOME
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import ByteCarrier
@@ -18,7 +19,7 @@ class MaskedCarrier(ByteCarrier):
     """Sends records of at most 16 KiB. A record begins with its length, and all of its bytes are
     inverted."""
 
-    kind = "masked"
+    kind = LinkKind("masked", has_payload_references=False, is_within_host=False, is_encrypted=True)
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)

@@ -78,7 +78,7 @@ ACCESS: tuple[Mutant, ...] = (
         "tcp-needs-no-proof",
         "TCP links are trusted like local ones.",
         "runtime:must_prove",
-        "link.kind == 'tcp'",
+        "not link.kind.is_within_host",
         "False",
         f"{_PROCESSES}::test_a_peer_without_the_secret_is_refused_and_changes_nothing",
         slow=True,

@@ -15,6 +15,7 @@ import msgspec
 
 from polyrhythm.api.hosts import Here
 from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
+from polyrhythm.core.link_kinds import AUTO, TCP, may_have_references
 from polyrhythm.core.metrics import parse_best
 from polyrhythm.core.migration import DELIVERING, sharing_fault
 from polyrhythm.core.names import is_loopback
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from polyrhythm.store.checkpoints import Checkpoint
 
 
-_LINKS_FROM_OUTSIDE = ("auto", "tcp")
+_LINKS_FROM_OUTSIDE = (AUTO, TCP.name)
 """The links with which a worker or server can join. `local` is not one of them, because the first
 connection to a lead on another host uses TCP."""
 
@@ -157,7 +158,7 @@ def _check_targets(spec: JobSpec) -> None:
 def _check_in_place(spec: JobSpec, link: str) -> None:
     rounds = traits_of(spec.sync).rounds
     ok = rounds and spec.servers == 1 and steps_on_servers(spec.kind)
-    if not ok or link == "tcp" or spec.wire_dtype != "same":
+    if not ok or not may_have_references(link) or spec.wire_dtype != "same":
         raise UsageError(
             "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"
             " a policy with rounds (bsp), a local link and --wire-dtype same"

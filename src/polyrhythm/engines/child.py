@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from polyrhythm.core.events import ResumeAsked
+from polyrhythm.core.link_kinds import may_have_references
 from polyrhythm.core.record import Record
 from polyrhythm.engines import output
 from polyrhythm.engines.exits import exit_words
@@ -200,7 +201,7 @@ def _serve_at(
         lead=lead,
         options=_options(request, control),
         journal=journal,
-        shared=request.link != "tcp",
+        shared=may_have_references(request.link),
         resumed=_resumed(request.job) if lead else None,
     )
     if lead:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from polyrhythm.core.link_kinds import may_have_references
 from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.values import plain_reason
 from polyrhythm.engines.output import set_title
@@ -78,7 +79,7 @@ def serve_remote(
             report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
             secret=secret,
         ),
-        shared=link != "tcp",
+        shared=may_have_references(link),
     )
     signals: list[int] = []
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
+from polyrhythm.core.link_kinds import LinkKind
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.wire.digests import Buffer
@@ -32,9 +33,7 @@ class Carrier(Protocol):
     """Reads and writes `sock`. The link registers `sock` with a poller, shuts it down and closes
     it."""
 
-    kind: str
-    by_reference: bool
-    """See `Link.by_reference`."""
+    kind: LinkKind
     sock: socket.socket
     pending: bool
     """Whether the carrier has read bytes from the socket that `read` has not returned yet. A poller

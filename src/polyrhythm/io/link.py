@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
+from polyrhythm.core.link_kinds import LinkKind
 from polyrhythm.io.segments import Piece
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import Land, Limits
@@ -32,11 +33,8 @@ class Link(Protocol):
     """The name of the peer at the other end, for routing and for error messages."""
     incarnation: int
     """The incarnation of the worker or server at the other end; 0 until it is known."""
-    kind: str
-    by_reference: bool
-    """Whether the peer reads payloads in the sender's memory, without a copy. If so, the sender
-    must not reuse the memory as soon as `done` is called: it must wait until the peer's messages
-    allow it."""
+    kind: LinkKind
+    """What the link can do."""
     arrivals: int
     """How often bytes have arrived over this link. The number stays 0 if the link is not a stream."""
 

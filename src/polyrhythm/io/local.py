@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyrhythm.core.link_kinds import LOCAL
 from polyrhythm.errors import LinkError
 from polyrhythm.io.carrier import Wrapped, unwrap_inline
 from polyrhythm.io.limits import any_left, too_few
@@ -41,8 +42,7 @@ class ReferenceCarrier:
     """Sends the descriptor of a memory segment once. After that, payloads in this segment are sent
     as references (segment, offset, length) instead of bytes."""
 
-    kind = "local"
-    by_reference = True
+    kind = LOCAL
     pending = False
 
     def __init__(self, sock: socket.socket) -> None:

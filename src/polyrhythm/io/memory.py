@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
+from polyrhythm.core.link_kinds import MEMORY
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
@@ -16,8 +17,7 @@ _Item = tuple[Message, memoryview | None] | None
 
 
 class MemoryLink:
-    kind = "memory"
-    by_reference = True
+    kind = MEMORY
     host_here = ""
     pollable = None
     arrivals = 0

@@ -168,7 +168,6 @@ class StreamLink:
         self.peer = peer
         self.incarnation = 0
         self.kind = carrier.kind
-        self.by_reference = carrier.by_reference
         self._carrier = carrier
         self._sock = carrier.sock
         close_when_forked(self._sock)
@@ -218,7 +217,7 @@ class StreamLink:
 
     @property
     def host_here(self) -> str:
-        return str(self._sock.getsockname()[0]) if self.kind == "tcp" else ""
+        return "" if self.kind.is_within_host else str(self._sock.getsockname()[0])
 
     def agree(self, digest: Digest, limits: Limits) -> None:
         self._digest, self._hello = digest, False
@@ -481,4 +480,4 @@ class StreamLink:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._outbox)} frames queued"
-        return f"<{self.kind} link to {self.peer}, {state}>"
+        return f"<{self.kind.name} link to {self.peer}, {state}>"

@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
+from polyrhythm.core.link_kinds import TCP
 from polyrhythm.core.names import is_loopback
 from polyrhythm.errors import LinkError
 from polyrhythm.io.addresses import ANY_HOST
@@ -38,8 +39,7 @@ arrived. So `Link.arrivals` also rises while a large payload arrives slowly."""
 class ByteCarrier:
     """Sends payloads as bytes of the stream, directly from their memory."""
 
-    kind = "tcp"
-    by_reference = False
+    kind = TCP
     pending = False
 
     def __init__(self, sock: socket.socket) -> None:

@@ -19,6 +19,7 @@ from statistics import fmean, median
 from msgspec.structs import replace
 
 from polyrhythm.core.kinds import EXACT, keeps_rows, steps_on_servers, steps_on_workers
+from polyrhythm.core.link_kinds import find_link_kind
 from polyrhythm.core.migration import sharing_fault
 from polyrhythm.core.sync.barrier.global_batch import BSPG
 from polyrhythm.core.sync.registry import choose_policy, find_policy, traits_of
@@ -124,7 +125,8 @@ def advise(state: RunState, job: JobSpec) -> str | None:
         return f"the others waited {percent(share)} of the time for {name}: {tried}"
     exchange = _exchange(state)
     if exchange >= _EXCHANGE:
-        over_tcp = "tcp" in state.links.values()
+        kinds = [find_link_kind(name) for name in state.links.values()]
+        over_tcp = any(kind is not None and not kind.has_payload_references for kind in kinds)
         tried = f"try {less_exchange(job, over_tcp=over_tcp)}, {COMPARE}"
         return f"exchange takes {percent(exchange)} of the time: {tried}"
     return None

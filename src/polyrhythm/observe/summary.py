@@ -8,6 +8,7 @@ from typing import Any
 
 from polyrhythm.core.devices import CPU
 from polyrhythm.core.kinds import EXACT, OFF
+from polyrhythm.core.link_kinds import find_link_kind
 from polyrhythm.core.metrics import OBJECTIVE
 from polyrhythm.core.model import file_of, models_of
 from polyrhythm.core.sync.barrier.prediction import overall_usage
@@ -339,7 +340,9 @@ def _lost_in_words(losses: list[dict[str, Any]]) -> str:
 
 
 def _push_row(result: dict[str, Any]) -> str:
-    exact = ", exact within this host" if result["link"] in ("local", "memory") else ""
+    kind = find_link_kind(result["link"])
+    references = kind is not None and kind.has_payload_references
+    exact = ", exact within this host" if references else ""
     return f"  pushed {size(result['bytes_pushed'])} (--push {result['push']}{exact})"
 
 

@@ -2,9 +2,10 @@
 start quickly."""
 
 from polyrhythm.core.kinds import BY_POINTS, BY_WORKERS, EXACT, INT8
+from polyrhythm.core.link_kinds import AUTO, LOCAL, TCP
 from polyrhythm.core.server.stepping import ASYNC_SCALES as ASYNC_SCALES
 
-LINKS = ("auto", "tcp", "local")
+LINKS = (AUTO, TCP.name, LOCAL.name)
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")
 WIRE_DTYPES = ("same", "bf16")
 PUSHES = (EXACT, INT8)

@@ -16,6 +16,7 @@ other policies too short.
 """
 
 from polyrhythm.core.kinds import BY_POINTS, OFF, steps_on_servers
+from polyrhythm.core.link_kinds import find_link_kind
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
@@ -27,7 +28,11 @@ from polyrhythm.wire.messages import JobSpec
 _LEAST_ROUNDS = 20
 _TWO_WAYS = 2
 """An exchange crosses the link twice: once in each direction."""
-_WITHIN_A_HOST = {"local", "memory"}
+
+
+def _is_within_host(link: str) -> bool:
+    kind = find_link_kind(link)
+    return kind is not None and kind.is_within_host
 
 
 def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
@@ -39,7 +44,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     batch = state.batch or _usual_points(workers, job)
     slices = state.slices.values()
     carried = 0.0
-    if not set(state.links.values()) <= _WITHIN_A_HOST:
+    if not all(map(_is_within_host, state.links.values())):
         carried = (state.nbytes + _pushed_nbytes(state)) / _TWO_WAYS * max(slices) / sum(slices)
     together, near = traits_of(job.sync).asks_before_steps, not carried
     waits_s, transfers_s = _exchanges(workers, state.rtt_s, together=together, near=near)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core.effects import PushSlices
+from polyrhythm.core.link_kinds import LOCAL, TCP
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.tensors.flat import FlatModel
@@ -31,7 +32,7 @@ class Link:
     """A link that records what is sent over it."""
 
     def __init__(self, *, by_reference: bool) -> None:
-        self.by_reference = by_reference
+        self.kind = LOCAL if by_reference else TCP
         self.sent: list[tuple[Contribution, bytes]] = []
 
     def send(self, message: Any, payload: Any = (), *, flush: bool = True) -> None:

@@ -5,6 +5,7 @@ import torch
 
 from polyrhythm.core.effects import Expect
 from polyrhythm.core.events import Landed
+from polyrhythm.core.link_kinds import TCP
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.io.link import Payload
 from polyrhythm.io.memory import memory_pair
@@ -83,7 +84,7 @@ def test_a_slice_that_is_kept_for_later_does_not_change_with_the_memory_of_its_l
     landing.arrange([Route(0), Route(0)])
     landing.expect(Expect(None, 2))
     link, _ = memory_pair("worker", "s0")
-    link.by_reference = False
+    link.kind = TCP
     received = torch.full((LENGTH,), 7.0)
     for number, value in enumerate((7.0, 8.0)):
         received.fill_(value)
@@ -106,7 +107,7 @@ def test_a_slice_that_began_to_arrive_before_it_was_expected_is_copied_to_its_pl
     landing.attach(model, layout, in_place=False)
     landing.arrange([Route(0), Route(0)])
     link, _ = memory_pair("worker", "s0")
-    link.by_reference = False
+    link.kind = TCP
     version = torch.full((LENGTH,), 7.0)
     data = memoryview(version.view(torch.uint8).numpy())
     message = Parameters(server=0, round=1, slice=1)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from polyrhythm.core.link_kinds import find_link_kind, may_have_references
 from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.link import Link
@@ -25,19 +26,21 @@ class SocketDialer:
     def __init__(self, link: str) -> None:
         if link not in LINKS:
             raise UsageError(f"--link {link!r} is not known: choose one of {', '.join(LINKS)}")
-        if link == "local" and not AVAILABLE:
+        kind = find_link_kind(link)
+        self._within_host_only = kind is not None and kind.is_within_host
+        if self._within_host_only and not AVAILABLE:
             raise UsageError("--link local needs Linux (memfd); use --link tcp here")
-        self._link = link
-        self.shared = link != "tcp" and AVAILABLE
+        self._may_be_local = may_have_references(link)
+        self.shared = self._may_be_local and AVAILABLE
 
     def dial(self, address: Address, peer: str) -> Link:
         here = bool(address.local) and address.identity == host_identity()
-        if self._link == "local" and not here:
+        if self._within_host_only and not here:
             raise LinkError(
                 f"--link local: {peer} is on another host, in another network namespace, or"
                 " belongs to another user; use --link auto"
             )
-        if self._link != "tcp" and here:
+        if self._may_be_local and here:
             return dial_local(address.local, peer)
         return dial_tcp(address.host, address.port, peer)
 

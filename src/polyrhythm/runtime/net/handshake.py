@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from polyrhythm.core.link_kinds import LinkKind
 from polyrhythm.core.names import LEAD, SEAT
 from polyrhythm.core.values import name_fault, plain_reason
 from polyrhythm.errors import FrameError, LinkError, Refused
@@ -25,13 +26,13 @@ from polyrhythm.wire.frames import MEMBER, Limits
 from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Hello, Opener, Secret
 
 
-def offers(digest: str, kind: str) -> tuple[int, ...]:
+def offers(digest: str, kind: LinkKind) -> tuple[int, ...]:
     """The digests that an opener offers, the preferred one first. If the user chose a digest, only
-    this one is offered. With `auto`, all are offered: on local and memory links `none` is
-    preferred, on TCP links xxh3."""
+    this one is offered. With `auto`, all are offered: xxh3 is preferred on links that need a
+    digest, and `none` on others."""
     if digest != "auto":
         return (int(Digest.named(digest)),)
-    preferred = Digest.NONE if kind in ("local", "memory") else Digest.XXH3
+    preferred = Digest.XXH3 if kind.needs_digest else Digest.NONE
     return (preferred, *(other for other in Digest if other is not preferred))
 
 
@@ -60,7 +61,7 @@ def patience(link: Link, seconds: float = 10.0) -> Iterator[threading.Event]:
 
 def must_prove(link: Link) -> bool:
     """Whether both ends of this link must prove that they know the job's secret."""
-    return link.kind == "tcp"
+    return not link.kind.is_within_host
 
 
 # -- the end that dialled ----------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Peers:
 
 def can_fall_silent(link: Link) -> bool:
     """Whether the network between the two ends can fail without ending the link."""
-    return link.kind == "tcp"
+    return not link.kind.is_within_host
 
 
 def hang_up(link: Link) -> None:

@@ -105,7 +105,7 @@ class ServerLinks:
         self._replace(self._peers.rename(effect.link, effect.peer, effect.incarnation))
         link = self._peers.get(effect.peer)
         if self._journal is not None and link is not None:
-            self._journal.note("linked", peer=effect.peer, link=link.kind)
+            self._journal.note("linked", peer=effect.peer, link=link.kind.name)
         server = server_number(effect.peer)
         if server is not None:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))

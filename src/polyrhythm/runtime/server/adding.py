@@ -117,7 +117,7 @@ class Adding:
     def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
         """Add a slice. Returns True if the slice store has queued an event; then the caller must let the
         driver run."""
-        event = self._placed().add(message, data, verify=not link.by_reference)
+        event = self._placed().add(message, data, verify=not link.kind.has_payload_references)
         crashpoint.reach(self._name, "took", message)
         return event is not None
 

@@ -213,7 +213,7 @@ class ServerNode:
     def _needs_thread(self, link: Link) -> bool:
         store = self._slices.store
         large = store is not None and is_large(store)
-        return large and not link.by_reference
+        return large and not link.kind.has_payload_references
 
     # -- messages ------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class Publishing:
         primary = self._placed().primary
         holds = primary.ids if self._replicated else ()
         whole = None
-        if link.by_reference and len(set(slots)) == 1:
+        if link.kind.has_payload_references and len(set(slots)) == 1:
             whole = primary.slots.at(slots[0]).whole
         if whole is None:
             self._send_slices(link, slots, round_, effect, holds)
@@ -89,7 +89,7 @@ class Publishing:
         store = self._placed()
         primary = store.primary
         news: dict[int, tuple[int, ...]] = {}
-        if not link.by_reference:
+        if not link.kind.has_payload_references:
             news = store.news_for(effect.worker, effect.incarnation)
         pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
         sent = list(zip(primary.ids, slots, pieces, strict=True))
@@ -101,7 +101,7 @@ class Publishing:
             if parts is not None:
                 payload = primary.pieces_of(slice_, primary.slots.at(slot), parts)
             message = builders.parameters(effect, self._server, round_, slice_, slot, holds, parts)
-            last = slice_ == sent[-1][0] and not link.by_reference
+            last = slice_ == sent[-1][0] and not link.kind.has_payload_references
             done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, payload, flush=crashpoint.ON, done=done)
             crashpoint.reach(self._name, "sent", message)

@@ -92,7 +92,7 @@ class Landing:
             keeps = not expected and message.round == self._keeps
             if keeps:
                 view = None if payload is None else payload.view()
-                if view is not None and not link.by_reference:
+                if view is not None and not link.kind.has_payload_references:
                     view = memoryview(bytes(view))
                 self._kept.append((message, view))
         if not expected:

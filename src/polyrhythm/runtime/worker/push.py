@@ -96,7 +96,9 @@ class Quantising:
         """The servers that read this worker's memory. A server without a link is not among them."""
         servers = {route.primary for route in self.routes}
         links = ((server, self._links.to(server_name(server))) for server in servers)
-        return frozenset(s for s, link in links if link is not None and link.by_reference)
+        return frozenset(
+            s for s, link in links if link is not None and link.kind.has_payload_references
+        )
 
     def close(self) -> None:
         for room in self._rooms.values():

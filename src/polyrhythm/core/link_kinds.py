@@ -1,0 +1,45 @@
+"""The kinds of links, and what each of them can do. *Code asks for these abilities, and does not
+compare the names of kinds*: so a new kind of link is a new entry here."""
+
+from dataclasses import dataclass
+
+AUTO = "auto"
+"""The choice of `--link` that takes a link within the host where both ends are on one host."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKind:
+    name: str
+    """The name for users: in `--link`, in the journal and in messages."""
+    has_payload_references: bool
+    """Whether the peer reads payloads in the sender's memory, without a copy. If so, the sender
+    must not reuse the memory as soon as the payload is sent: it must wait until the peer's messages
+    allow it."""
+    is_within_host: bool
+    """Whether both ends are on one host. If not, both ends must prove that they know the job's
+    secret, and the network between them can fail without ending the link."""
+    is_encrypted: bool = False
+    """Whether the link protects its bytes against reading and changes by others."""
+
+    @property
+    def needs_digest(self) -> bool:
+        """Whether a digest of every frame finds errors that the link itself would not find."""
+        return not (self.is_within_host or self.is_encrypted)
+
+
+TCP = LinkKind("tcp", has_payload_references=False, is_within_host=False)
+LOCAL = LinkKind("local", has_payload_references=True, is_within_host=True)
+MEMORY = LinkKind("memory", has_payload_references=True, is_within_host=True)
+
+_KINDS = {kind.name: kind for kind in (TCP, LOCAL, MEMORY)}
+
+
+def find_link_kind(name: str) -> LinkKind | None:
+    """The kind with this name; None if there is none, as for `auto` or the links of a simulation."""
+    return _KINDS.get(name)
+
+
+def may_have_references(choice: str) -> bool:
+    """Whether this choice of `--link` allows links over which payloads travel as references."""
+    kind = find_link_kind(choice)
+    return kind is None or kind.has_payload_references
