@@ -12,7 +12,7 @@ from tests.cluster.processes import Command, call
 from tests.cluster.slow_worker import FAST, LIMIT_S, SLOW, lines, train, train_with_crash
 from tests.cluster.slow_worker import FLAGS as SLOW_WORKER
 
-JOB = Path(__file__).parent / "jobs" / "window.py"
+JOB = Path(__file__).parent / "jobs" / "shared_visits.py"
 EPOCHS = 4
 FLAGS = ("--data-private", "--min-step", "32ms", "--epochs", EPOCHS)
 

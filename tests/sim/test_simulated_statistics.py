@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.sim import checker as rows_check
-from polyrhythm.sim.checker import Checker
+from polyrhythm.sim.checker import Checker, check_rows
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.statistics import PointNumbers
 from polyrhythm.sim.server.rows_store import SimRowsSliceStore
@@ -113,7 +112,7 @@ def test_the_sum_of_rows_is_the_memory_of_all_points(
     def count(*arguments: object) -> None:
         nonlocal checked
         checked += 1
-        rows_check.check_rows(*arguments)  # type: ignore[arg-type]
+        check_rows(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("polyrhythm.sim.checker.check_rows", count)
     try:
