@@ -250,6 +250,29 @@ def test_a_job_is_idle_when_the_last_contribution_in_flight_changes_nothing() ->
     assert reason is not None and reason.startswith("no worker had anything to contribute")
 
 
+@pytest.mark.parametrize("rests_before", [True, False])
+def test_the_goal_is_reached_when_the_points_that_are_missing_are_lost_with_their_worker(
+    rests_before: bool,
+) -> None:
+    """With private data. The other worker has made all of its passes when the servers know that the
+    owner of the missing points is gone."""
+    stage = Stage(workers=2, sync="asp", epochs=1, data_private=True).begin()
+    lease = enrol(stage, 0, 1)[0]
+    assert sent(stage.contribute(0, 1, progress=whole(lease)), m.Fold) == []
+    rests = m.Abstained(**stage.who(0), lease=lease.number)
+    if rests_before:
+        assert ended(stage.tell(rests)) is None
+    stage.closed("w1")
+    effects = stage.folded(1)
+    if not rests_before:
+        effects = stage.tell(rests)
+    assert ended(effects) is None
+    (fold,) = sent(effects, m.Fold)
+    assert fold.last
+    (release,) = sent(stage.folded(2), m.Release)
+    assert release.stop
+
+
 # -- the server ------------------------------------------------------------------------------------
 
 ANNA, BERT = m.MemberSpec(0, 1, "anna"), m.MemberSpec(1, 2, "bert")

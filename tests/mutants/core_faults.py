@@ -25,6 +25,15 @@ CORE: tuple[Mutant, ...] = (
         slow=True,
     ),
     mutant(
+        "idle-before-the-goal-is-checked",
+        "Without rounds, a job fails in which all points that were not visited are lost.",
+        "core:ByArrival.end_if_idle",
+        "goal is not None",
+        "False",
+        "tests/core/test_without_rounds.py"
+        "::test_the_goal_is_reached_when_the_points_that_are_missing_are_lost_with_their_worker",
+    ),
+    mutant(
         "last-worker-does-not-say-that-it-rejoins",
         "A job ends when its last worker has lost its link to a server, and is about to rejoin.",
         "core:Departure.rejoin",

@@ -145,12 +145,18 @@ class ByArrival:
 
     def end_if_idle(self, now_ns: int) -> None:
         """End the job if every member rests, no contribution is in flight, no chunk moves and no
-        view change is under way."""
+        view change is under way. *The goal may be reached without another contribution: points that
+        are lost with their worker do not count any more.*"""
         if self._contributions.any or self._sharing.moving:
             return
         over = self._ending.begun or not len(self._view)
         view_changes = self._rounds.folding or self._removals.any
-        if not over and not view_changes and self._view.all_rest():
+        if over or view_changes or not self._view.all_rest():
+            return
+        goal = self._progress.folded(self.done, _ON_ARRIVAL, now_ns)
+        if goal is not None:
+            self._end_with_fold(goal, now_ns)
+        else:
             idle = Reason("idle", {"rounds": IDLE_ROUNDS})
             self._ending.finish(idle, self.done, now_ns, failed=True)
 
