@@ -91,6 +91,16 @@ def replay(entry: PolicyEntry, job: JobSpec, calls: list[Call]) -> None:
                 raise Violation(f"a replay{cause} answered {answer} instead of {call.answer}")
 
 
+def replay_restored(entry: PolicyEntry, job: JobSpec, calls: list[Call]) -> None:
+    """Repeat the calls, and replace the policy after every call by one that was decoded from it."""
+    policy = entry.build(job)
+    for call in calls:
+        answer = repr(getattr(policy, call.method)(*call.arguments))
+        if answer != call.answer:
+            raise Violation(f"a restored policy answered {answer} instead of {call.answer}")
+        policy = msgspec.msgpack.decode(msgspec.msgpack.encode(policy), type=type(policy))
+
+
 class ModelLead:
     def __init__(self, entry: PolicyEntry, job: JobSpec) -> None:
         self.policy: SyncPolicy = entry.build(job)

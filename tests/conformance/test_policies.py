@@ -24,7 +24,15 @@ from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy
 from polyrhythm.core.sync.registry import POLICIES, choose_kind, choose_policy
 from polyrhythm.observe.templates import SENTENCES
 from polyrhythm.wire.messages import JobSpec
-from tests.conformance.policy_lead import STEPS_NS, Action, Ending, ModelLead, Violation, drive
+from tests.conformance.policy_lead import (
+    STEPS_NS,
+    Action,
+    Ending,
+    ModelLead,
+    Violation,
+    drive,
+    replay_restored,
+)
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "bsp": [{"sync": "bsp", "timer": "off"}, {"sync": "bsp", "timer": "5s"}, {"sync": "bsp"}],
@@ -84,6 +92,22 @@ def hunt(entry: PolicyEntry, job: JobSpec, config: settings) -> None:
         drive(entry, job, members, codes, ending)
 
     config(search)()
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_a_policy_that_is_restored_after_every_event_gives_the_same_answers(
+    name: str, options: dict[str, Any]
+) -> None:
+    @given(MEMBERS, EVENTS)
+    @settings(max_examples=10)
+    def search(members: int, codes: list[int]) -> None:
+        lead = ModelLead(POLICIES[name], job_of(options))
+        lead.begin(members)
+        for code in codes:
+            lead.act(code)
+        replay_restored(POLICIES[name], job_of(options), lead.calls)
+
+    search()
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -45,8 +45,8 @@ PAPERS: tuple[Mutant, ...] = (
         "prediction-forgets-nothing",
         "A worker that slows down keeps the time of its first steps.",
         "core:Prediction.measured",
-        "recent_ns.append(max(1, step_ns))",
-        "recent_ns.append(recent_ns[0] if recent_ns else max(1, step_ns))",
+        "keep_last(recent_ns, max(1, step_ns), _WINDOW)",
+        "keep_last(recent_ns, recent_ns[0] if recent_ns else max(1, step_ns), _WINDOW)",
         _PSP + "test_fig_3",
     ),
     mutant(

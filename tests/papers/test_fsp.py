@@ -358,7 +358,7 @@ def test_the_interval_is_uniform_and_each_worker_is_shortened_on_its_own() -> No
 def test_bspv_searches_only_at_the_beginning() -> None:
     """ "automatically seeks an optimal batch size based on cost-benefit analysis [10] at the very
     beginning of computations": the size does not change any more when the search has ended."""
-    sizes, objective, told = BatchSize(), 10.0, []
+    sizes, objective, told = BatchSize.begin(), 10.0, []
     for round_ in range(60):
         terms = sizes.next()
         told.append(terms)

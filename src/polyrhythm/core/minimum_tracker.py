@@ -6,15 +6,16 @@ again."""
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+import msgspec
+
 Key = TypeVar("Key", bound=Hashable)
 
 
-class MinimumTracker(Generic[Key]):
-    def __init__(self) -> None:
-        self._at: dict[Key, int] = {}
-        # a `Counter` would take twice as long to update as a dict
-        self._counts: dict[int, int] = {}
-        self._least = 0
+class MinimumTracker(msgspec.Struct, Generic[Key]):
+    _at: dict[Key, int] = {}
+    _counts: dict[int, int] = {}
+    """Per number, how many keys have it. A `Counter` would take twice as long to update."""
+    _least: int = 0
 
     def __contains__(self, key: Key) -> bool:
         return key in self._at

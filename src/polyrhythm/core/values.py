@@ -9,9 +9,12 @@ Limits on names and reasons that peers send: their length and their characters.
 are stored, sent on or written to the journal.
 
 When the next cut (the state of a checkpoint) is due.
+
+Lists of the last values of something.
 """
 
 import re
+from typing import TypeVar
 
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages.reasons import Reason
@@ -167,3 +170,14 @@ class Schedule:
     @property
     def wake_ns(self) -> int | None:
         return None if self.every_ns is None else self._ns + self.every_ns
+
+
+Value = TypeVar("Value")
+
+
+def keep_last(values: list[Value], value: Value, most: int) -> None:
+    """Add a value to a list of the last `most` values. *State is kept in lists and not in deques,
+    because a snapshot can contain only lists* (`core/lead/state.py`)."""
+    values.append(value)
+    if len(values) > most:
+        del values[0]

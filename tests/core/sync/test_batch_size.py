@@ -40,7 +40,7 @@ def test_the_search_stops_at_the_best_size_and_keeps_it() -> None:
 
     tried = [32, 64, 128, 256, 512]
     best = max(tried, key=per_second)
-    told, reasons = train(BatchSize(), quality, most=10**6)
+    told, reasons = train(BatchSize.begin(), quality, most=10**6)
     assert told[-1] == best == 256
     assert told[:20] == [points for points in tried for _ in range(4)]
     assert reasons[-1].code == "batch-chosen"
@@ -49,30 +49,30 @@ def test_the_search_stops_at_the_best_size_and_keeps_it() -> None:
 
 
 def test_the_search_ends_when_a_batch_has_all_points() -> None:
-    told, reasons = train(BatchSize(), lambda points: points / 1e4, most=100)
+    told, reasons = train(BatchSize.begin(), lambda points: points / 1e4, most=100)
     assert sorted(set(told)) == [32, 64, 100]
     assert told[-1] == 100
     assert reasons[-1].fields["points"] == 100
 
 
 def test_workers_with_few_points_do_not_lower_the_first_size() -> None:
-    told, _ = train(BatchSize(64), lambda points: points / 1e4, most=10)
+    told, _ = train(BatchSize.begin(64), lambda points: points / 1e4, most=10)
     assert set(told) == {64}
 
 
 def test_a_larger_batch_that_gains_nothing_is_not_chosen() -> None:
-    told, _ = train(BatchSize(), lambda _points: 0.0, most=10**6)
+    told, _ = train(BatchSize.begin(), lambda _points: 0.0, most=10**6)
     assert told[-1] == 32
 
 
 def test_the_first_size_is_kept_if_it_is_the_best() -> None:
-    told, _ = train(BatchSize(), lambda _points: 0.01, most=10**6)
+    told, _ = train(BatchSize.begin(), lambda _points: 0.01, most=10**6)
     assert told[-1] == 32
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_without_an_objective_the_size_is_kept(missing: float | None) -> None:
-    sizes = BatchSize()
+    sizes = BatchSize.begin()
     reason = sizes.closed(MeasuredBatch(1, missing, 1000))
     assert reason is not None and reason.code == "batch-blind"
     assert sizes.next().points == 32 and not sizes.next().probe

@@ -131,7 +131,7 @@ def test_the_first_measurement_of_the_objective_is_on_an_eighth_of_the_sample() 
 
 
 def test_without_a_learning_rate_the_first_round_is_longer() -> None:
-    assert AutoInterval(rated=False).next().interval_ns == 25 * MS
+    assert AutoInterval.without_rate().next().interval_ns == 25 * MS
     assert AutoInterval().next().interval_ns == 10 * MS
 
 
@@ -488,7 +488,7 @@ def test_binary_halves_the_time_worked_if_a_pass_is_shorter_than_the_interval() 
 
 def test_without_a_learning_rate_the_start_follows_the_cost_of_barriers() -> None:
     training = Training(line(-2, 1), phi_ns=15 * MS, objective=None, batch_ns=5 * MS)
-    interval = AutoInterval(rated=False)
+    interval = AutoInterval.without_rate()
     training.until(interval, "interval-blind")
     assert interval.next().interval_ns == 30 * MS
     training.phi_ns = 30 * MS
@@ -498,7 +498,7 @@ def test_without_a_learning_rate_the_start_follows_the_cost_of_barriers() -> Non
 
 def test_without_a_learning_rate_rounds_have_most_of_the_points_of_a_batch() -> None:
     training = Training(line(-2, 1), phi_ns=1 * MS, objective=None, batch_ns=40 * MS)
-    interval = AutoInterval(rated=False)
+    interval = AutoInterval.without_rate()
     training.until(interval, "interval-blind")
     assert interval.next().interval_ns == 30 * MS
 
@@ -507,7 +507,7 @@ def test_without_a_learning_rate_two_micro_batches_still_fit_into_a_round() -> N
     training = Training(
         line(-2, 1), phi_ns=1 * MS, micro_ns=20 * MS, objective=None, batch_ns=10 * MS
     )
-    interval = AutoInterval(rated=False)
+    interval = AutoInterval.without_rate()
     training.until(interval, "interval-blind")
     assert interval.next().interval_ns == 40 * MS
 

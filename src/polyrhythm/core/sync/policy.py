@@ -144,7 +144,10 @@ class Traits:
 
 
 class SyncPolicy(Protocol):
-    traits: Traits
+    """A policy is a struct. Its fields are all that it remembers, and msgpack can encode them."""
+
+    @property
+    def traits(self) -> Traits: ...
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         """Change the state of the policy by one event, and return the decision that follows."""

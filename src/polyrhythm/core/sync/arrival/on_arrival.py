@@ -16,19 +16,20 @@ A worker that joins may begin when every server knows of it. One view change run
 that join or leave meanwhile are part of the next one.
 """
 
-from typing import Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.sync import policy as sync
 
 
-class Clocks:
-    def __init__(self) -> None:
-        self._at: MinimumTracker[int] = MinimumTracker()
-        self._floor = 0
-        """The minimum of the running clocks; while no clock runs, the last known minimum."""
-        self._resting: dict[int, int] = {}
+class Clocks(msgspec.Struct):
+    _at: MinimumTracker[int] = msgspec.field(default_factory=MinimumTracker)
+    _floor: int = 0
+    """The minimum of the running clocks; while no clock runs, the last known minimum."""
+    _resting: dict[int, int] = {}
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._at
@@ -95,14 +96,13 @@ class Clocks:
         self._floor = max(self._floor, self._at.least)
 
 
-class ViewChange:
-    def __init__(self) -> None:
-        self._started = False
-        """Whether the first view change is complete."""
-        self._joining: set[int] = set()
-        self._outdated = False
-        """Whether a worker has joined or left since the last view change began."""
-        self._running = False
+class ViewChange(msgspec.Struct):
+    _started: bool = False
+    """Whether the first view change is complete."""
+    _joining: set[int] = set()
+    _outdated: bool = False
+    """Whether a worker has joined or left since the last view change began."""
+    _running: bool = False
 
     def join(self, worker: int) -> None:
         self._joining.add(worker)
@@ -151,12 +151,16 @@ class Gate(Protocol):
     def why(self, clocks: Clocks) -> Waiting: ...
 
 
-class OnArrival:
-    def __init__(self, gate: Gate, traits: sync.Traits = GATED) -> None:
-        self.traits = traits
-        self.clocks = Clocks()
-        self._gate = gate
-        self._view_change = ViewChange()
+AnyGate = TypeVar("AnyGate", bound=Gate)
+
+
+class OnArrival(msgspec.Struct, Generic[AnyGate]):
+    """A subclass says which gate it has, so that a policy can be restored from a snapshot."""
+
+    traits: ClassVar[sync.Traits] = GATED
+    _gate: AnyGate
+    clocks: Clocks = msgspec.field(default_factory=Clocks)
+    _view_change: ViewChange = msgspec.field(default_factory=ViewChange)
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         clocks, returned = self.clocks, sync.NO_WORKERS

@@ -4,6 +4,8 @@ A worker that is `bound` steps ahead of the slowest worker stops. After that, ev
 when it arrives. When all have stopped, all pull the parameters, and the clocks restart at zero.
 """
 
+import msgspec
+
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, Clocks, OnArrival
 from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
@@ -11,14 +13,13 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 
-class Restart:
-    def __init__(self, bound: int) -> None:
-        self.bound = bound
-        self._stopped: set[int] = set()
-        self._passing: frozenset[int] = NO_WORKERS
-        """A set with the worker that has just arrived, if this worker may go on; otherwise an empty
-        set."""
-        self._since_ns = 0
+class Restart(msgspec.Struct):
+    bound: int
+    _stopped: set[int] = set()
+    _passing: frozenset[int] = NO_WORKERS
+    """A set with the worker that has just arrived, if this worker may go on; otherwise an empty
+    set."""
+    _since_ns: int = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         if self._stopped or clocks[worker] - clocks.least >= self.bound:
@@ -51,8 +52,12 @@ class Restart:
         return Waiting(Reason("restarting", fields), self._since_ns)
 
 
-def _build(job: JobSpec) -> OnArrival:
-    return OnArrival(Restart(sync_argument(job)))
+class SspRestart(OnArrival[Restart]):
+    pass
+
+
+def _build(job: JobSpec) -> SspRestart:
+    return SspRestart(Restart(sync_argument(job)))
 
 
 SSP_RESTART = PolicyEntry(

@@ -6,23 +6,25 @@ before a step.
 """
 
 from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, Clocks, OnArrival
-from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
+from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, Traits, sync_argument
 from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 
-class Staleness:
-    def __init__(self, bound: int | None) -> None:
-        self.bound = bound
-        self._held: set[int] = set()
-        self._arriving: set[int] = set()
-        """The held workers that arrived since the gate was last examined."""
-        self._least = 0
-        """The minimum of the clocks when the gate was last examined."""
-        self._since_ns = 0
+class Staleness(msgspec.Struct):
+    bound: int | None
+    _held: set[int] = set()
+    _arriving: set[int] = set()
+    """The held workers that arrived since the gate was last examined."""
+    _least: int = 0
+    """The minimum of the clocks when the gate was last examined."""
+    _since_ns: int = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         if self.bound is not None:
@@ -63,22 +65,29 @@ class Staleness:
         return Waiting(Reason("stale", fields), self._since_ns)
 
 
-def _build_ssp(job: JobSpec) -> OnArrival:
-    return OnArrival(Staleness(sync_argument(job)))
+class Ssp(OnArrival[Staleness]):
+    pass
 
 
-def _build_asp(job: JobSpec) -> OnArrival:
-    return OnArrival(Staleness(None), ASP.traits)
+class Asp(OnArrival[Staleness]):
+    traits: ClassVar[Traits] = replace(
+        GATED,
+        # asp accepts kind statistics for comparison only: it adds up changes that belong to
+        # different versions, and training may diverge (FSP's Fig. 14)
+        kinds=GATED.kinds | {"statistics"},
+        asks_before_steps=False,
+    )
+
+
+def _build_ssp(job: JobSpec) -> Ssp:
+    return Ssp(Staleness(sync_argument(job)))
+
+
+def _build_asp(job: JobSpec) -> Asp:
+    return Asp(Staleness(None))
 
 
 SSP = PolicyEntry(
     "ssp", "a worker is at most S steps ahead of the slowest", GATED, _build_ssp, argument="S"
 )
-ASP = PolicyEntry(
-    "asp",
-    "no worker waits for another",
-    # asp accepts kind statistics for comparison only: it adds up changes that belong to different
-    # versions, and training may diverge (FSP's Fig. 14)
-    replace(GATED, kinds=GATED.kinds | {"statistics"}, asks_before_steps=False),
-    _build_asp,
-)
+ASP = PolicyEntry("asp", "no worker waits for another", Asp.traits, _build_asp)

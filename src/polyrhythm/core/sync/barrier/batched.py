@@ -13,7 +13,9 @@ included), then keep the best size.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
+import msgspec
 from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
@@ -61,12 +63,15 @@ class MeasuredBatch:
     """The most points that any worker has. A batch cannot be larger than that."""
 
 
-class BatchSize:
+class BatchSize(msgspec.Struct):
     """Tries each size for four rounds, starting with 32 points. If no objective is reported, the
     size stays."""
 
-    def __init__(self, first: int = _FIRST) -> None:
-        self._climb = Climb(first, first_rounds=_ROUNDS, rounds=_ROUNDS)
+    _climb: Climb
+
+    @classmethod
+    def begin(cls, first: int = _FIRST) -> "BatchSize":
+        return cls(Climb.begin(first, first_rounds=_ROUNDS, rounds=_ROUNDS))
 
     def next(self) -> BatchTerms:
         return BatchTerms(self._climb.value, self._climb.probe)
@@ -91,18 +96,21 @@ class BatchSize:
         return Reason("batch-measuring", {"points": climb.value})
 
 
-class Batched:
-    traits = Traits(rounds=True, kinds=frozenset({"gradient", "statistics"}), gathers=True)
+class Batched(msgspec.Struct):
+    traits: ClassVar[Traits] = Traits(
+        rounds=True, kinds=frozenset({"gradient", "statistics"}), gathers=True
+    )
+    _barrier: Bsp
+    _size: BatchSize | None
+    """The search for the batch size; None if a batch is all points of a worker."""
+    _opened_ns: int = 0
+    _measurement: RoundMeasurement = msgspec.field(default_factory=RoundMeasurement)
+    _most: float = 0.0
+    _warm_up: WarmUp = msgspec.field(default_factory=WarmUp)
 
-    def __init__(self, timer: Timer, size: BatchSize | None) -> None:
-        """`size`: the search for the batch size; None if a batch is all points of a worker."""
-        self._barrier = Bsp(timer)
-        self._size = size
-        self._terms = WHOLE if size is None else size.next()
-        self._opened_ns = 0
-        self._measurement = RoundMeasurement()
-        self._most = 0.0
-        self._warm_up = WarmUp()
+    @property
+    def _terms(self) -> BatchTerms:
+        return WHOLE if self._size is None else self._size.next()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
@@ -132,23 +140,22 @@ class Batched:
         # more
         if cold:
             return None
-        change = size.closed(measured)
-        self._terms = size.next()
-        return change
+        return size.closed(measured)
 
     def terms(self, worker: int) -> RoundTerms:
-        return RoundTerms(points=self._terms.points or ALL_POINTS, probe=self._terms.probe)
+        terms = self._terms
+        return RoundTerms(points=terms.points or ALL_POINTS, probe=terms.probe)
 
     def why(self) -> Waiting:
         return self._barrier.why()
 
 
 def _build_bspb(job: JobSpec) -> Batched:
-    return Batched(Timer.parse(job.timer), None)
+    return Batched(Bsp(Timer.parse(job.timer)), None)
 
 
 def _build_bspv(job: JobSpec) -> Batched:
-    return Batched(Timer.parse(job.timer), BatchSize())
+    return Batched(Bsp(Timer.parse(job.timer)), BatchSize.begin())
 
 
 BSPB = PolicyEntry(

@@ -4,6 +4,9 @@ A worker continues after the fold. A contribution that arrives after the fold wa
 the next round. The barrier does not wait for a member that died or left.
 """
 
+from typing import ClassVar
+
+import msgspec
 from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
@@ -30,29 +33,31 @@ _WAITING = Reason("waiting")
 because making the list for every event would take time; `why` lists them."""
 
 
-class Bsp:
-    traits = Traits(rounds=True, kinds=frozenset({"gradient", "local", "statistics"}))
+class Bsp(msgspec.Struct):
+    traits: ClassVar[Traits] = Traits(
+        rounds=True, kinds=frozenset({"gradient", "local", "statistics"})
+    )
 
-    def __init__(self, timer: Timer) -> None:
-        self._timer = timer
-        self._members: set[int] = set()
-        self._joining: set[int] = set()
-        self._missing: set[int] = set()
-        self._arrived: set[int] = set()
-        self.first_arrival_ns: int | None = None
-        """The time of the first arrival in this round; None while no member has arrived."""
-        self._counted_before: set[int] = set()
-        """The workers whose contribution was counted in a round although its fold had been decided
-        before the lead knew of the contribution. These workers are released at once."""
-        self._folded = -1
-        """The last round that all servers have folded."""
-        self._decided = -1
-        """The last round whose fold was decided."""
-        self._open = False
-        self._since_ns = 0
-        self._until_ns: int | None = None
-        """When the timer fires."""
-        self._waiting = Decision(False, NO_WORKERS, None, _WAITING)
+    _timer: Timer
+    _members: set[int] = set()
+    _joining: set[int] = set()
+    _missing: set[int] = set()
+    _arrived: set[int] = set()
+    first_arrival_ns: int | None = None
+    """The time of the first arrival in this round; None while no member has arrived."""
+    _counted_before: set[int] = set()
+    """The workers whose contribution was counted in a round although its fold had been decided
+    before the lead knew of the contribution. These workers are released at once."""
+    _folded: int = -1
+    """The last round that all servers have folded."""
+    _decided: int = -1
+    """The last round whose fold was decided."""
+    _open: bool = False
+    _since_ns: int = 0
+    _until_ns: int | None = None
+    """When the timer fires."""
+    _waiting: Decision = Decision(False, NO_WORKERS, None, _WAITING)
+    """The decision that is returned until the timer fires."""
 
     @property
     def members(self) -> list[int]:

@@ -23,6 +23,8 @@ lateness. In rounds that begin with the probe sample, the interval of each worke
 time that it needs for the sample beyond that of the fastest worker.
 """
 
+from typing import ClassVar
+
 import msgspec
 from msgspec.structs import replace
 
@@ -32,7 +34,7 @@ from polyrhythm.core.sync.barrier.abandoning import parse_patience
 from polyrhythm.core.sync.barrier.bsp import Bsp
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement, WarmUp
 from polyrhythm.core.sync.barrier.timer import Timer
-from polyrhythm.core.sync.interval.fixed import Interval, Measured, parse_interval
+from polyrhythm.core.sync.interval.fixed import Interval, IntervalTerms, Measured, parse_interval
 from polyrhythm.core.sync.policy import (
     Asked,
     Decision,
@@ -63,12 +65,11 @@ class _Known(msgspec.Struct, gc=False):
     probe_ns: int = 0
 
 
-class Lateness:
-    def __init__(self) -> None:
-        self._known: dict[int, _Known] = {}
-        self._fastest_ns: int | None = None
-        """The time that the fastest worker needs for its part of the probe sample; None if it must
-        be calculated again."""
+class Lateness(msgspec.Struct):
+    _known: dict[int, _Known] = {}
+    _fastest_ns: int | None = None
+    """The time that the fastest worker needs for its part of the probe sample; None if it must
+    be calculated again."""
 
     def _of(self, worker: int) -> _Known:
         known = self._known.get(worker)
@@ -119,8 +120,8 @@ _PAUSE = Reason("interval-over")
 _MAY_PAUSE = (TimePassed, Asked)
 
 
-class Fsp:
-    traits = Traits(
+class Fsp(msgspec.Struct):
+    traits: ClassVar[Traits] = Traits(
         rounds=True,
         kinds=frozenset({"gradient", "local", "statistics"}),
         preferred_kind="local",
@@ -128,32 +129,33 @@ class Fsp:
         gathers=True,
     )
 
-    def __init__(
-        self, timer: Timer, interval: Interval, *, semi: bool, patience_ns: int | None = None
-    ) -> None:
-        self._barrier = Bsp(timer)
-        self._interval = interval
-        self._lateness = Lateness()
-        self._semi = semi
-        self._patience_ns = patience_ns
-        self._terms = interval.next()
-        self._opened_ns = 0
-        self._pause_ns: int | None = None
-        self._over_ns: int | None = None
-        """When the interval of the open round ends, or when it was ended because a worker asked."""
-        self._asked = False
-        """Whether a worker had visited all of its points before the interval was over."""
-        self._worked_ns = 0
-        self._pass_ns: int | None = None
-        """How long the fastest worker needed for all of its points, when it last asked to end a
-        round."""
-        self._measurement = RoundMeasurement()
-        self._phi_ns = 0
-        """The cost of the last typical barrier: one that was not delayed by a worker's first step
-        or by measuring the objective."""
-        self._probed = False
-        """Whether the round before this one measured the objective."""
-        self._warm_up = WarmUp()
+    _barrier: Bsp
+    _interval: Interval
+    _semi: bool
+    _patience_ns: int | None = None
+    _lateness: Lateness = msgspec.field(default_factory=Lateness)
+    _opened_ns: int = 0
+    _pause_ns: int | None = None
+    _over_ns: int | None = None
+    """When the interval of the open round ends, or when it was ended because a worker asked."""
+    _asked: bool = False
+    """Whether a worker had visited all of its points before the interval was over."""
+    _worked_ns: int = 0
+    _pass_ns: int | None = None
+    """How long the fastest worker needed for all of its points, when it last asked to end a
+    round."""
+    _measurement: RoundMeasurement = msgspec.field(default_factory=RoundMeasurement)
+    _phi_ns: int = 0
+    """The cost of the last typical barrier: one that was not delayed by a worker's first step
+    or by measuring the objective."""
+    _probed: bool = False
+    """Whether the round before this one measured the objective."""
+    _warm_up: WarmUp = msgspec.field(default_factory=WarmUp)
+
+    @property
+    def _terms(self) -> IntervalTerms:
+        """The terms of the open round, or of the next round while a fold is under way."""
+        return self._interval.next()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed):
@@ -226,9 +228,9 @@ class Fsp:
 
     def _open(self, now_ns: int) -> None:
         self._opened_ns = now_ns
-        self._pause_ns = self._over_ns = now_ns + self._terms.interval_ns
-        self._asked = False
         self._worked_ns = self._terms.interval_ns
+        self._pause_ns = self._over_ns = now_ns + self._worked_ns
+        self._asked = False
 
     def _close(self) -> Reason | None:
         """Choose the interval of the next round from the measurements of this one."""
@@ -241,7 +243,7 @@ class Fsp:
         # whether the round contains the first step of a process, which takes longer than others
         cold = self._warm_up.in_round
         self._warm_up.close()
-        change = self._interval.closed(
+        return self._interval.closed(
             Measured(
                 self._worked_ns,
                 self._phi_ns,
@@ -253,16 +255,13 @@ class Fsp:
                 probe_ns=measurement.probe_ns,
             )
         )
-        self._terms = self._interval.next()
-        return change
 
     def terms(self, worker: int) -> RoundTerms:
-        interval_ns = self._terms.interval_ns
+        terms = self._terms
+        interval_ns = terms.interval_ns
         if self._semi:
-            interval_ns = self._lateness.own_interval(worker, interval_ns, probe=self._terms.probe)
-        return RoundTerms(
-            interval_ns=interval_ns, probe=self._terms.probe, probe_parts=self._terms.parts
-        )
+            interval_ns = self._lateness.own_interval(worker, interval_ns, probe=terms.probe)
+        return RoundTerms(interval_ns=interval_ns, probe=terms.probe, probe_parts=terms.parts)
 
     def why(self) -> Waiting:
         return self._barrier.why()
@@ -273,10 +272,10 @@ def _build(job: JobSpec) -> Fsp:
         known = ", ".join(COORDINATIONS)
         raise UsageError(f"--coordination {job.coordination!r} is not known: choose one of {known}")
     return Fsp(
-        Timer.parse(job.timer),
+        Bsp(Timer.parse(job.timer)),
         parse_interval(job.interval, rated=not keeps_rows(job.kind)),
-        semi=job.coordination == "semi",
-        patience_ns=parse_patience(job.abandon),
+        job.coordination == "semi",
+        parse_patience(job.abandon),
     )
 
 

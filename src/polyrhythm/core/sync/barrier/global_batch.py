@@ -6,6 +6,10 @@ to visit in two rounds in a row gets no share until it contributes again, so tha
 its points.*
 """
 
+from typing import ClassVar
+
+import msgspec
+
 from polyrhythm.core.machine import Waiting
 from polyrhythm.core.sync.barrier.bsp import Bsp
 from polyrhythm.core.sync.barrier.timer import Timer
@@ -28,15 +32,14 @@ _RESTS = 2
 """A member that abstained in this many rounds in a row gets no share."""
 
 
-class GlobalBatch:
-    traits = Traits(rounds=True, kinds=frozenset({"gradient"}), gathers=True)
+class GlobalBatch(msgspec.Struct):
+    traits: ClassVar[Traits] = Traits(rounds=True, kinds=frozenset({"gradient"}), gathers=True)
 
-    def __init__(self, timer: Timer, points: int) -> None:
-        self._barrier = Bsp(timer)
-        self._points = points
-        self._shares: dict[int, int] = {}
-        self._abstained: dict[int, int] = {}
-        """Per member without points, in how many rounds in a row it had none."""
+    _barrier: Bsp
+    _points: int
+    _shares: dict[int, int] = {}
+    _abstained: dict[int, int] = {}
+    """Per member without points, in how many rounds in a row it had none."""
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         decision = self._barrier.on(event, now_ns)
@@ -75,7 +78,7 @@ def _build(job: JobSpec) -> GlobalBatch:
             f"--global-batch {points} is too small for {job.workers} workers with batches of at least"
             f" {job.min_batch} points (--min-batch): give at least {least}"
         )
-    return GlobalBatch(Timer.parse(job.timer), points)
+    return GlobalBatch(Bsp(Timer.parse(job.timer)), points)
 
 
 BSPG = PolicyEntry(

@@ -9,18 +9,23 @@ speed of the host. The barrier at which the other workers waited for that step i
 either; the cost of that barrier is reported with the next round.
 """
 
+import msgspec
+
 from polyrhythm.wire.messages import Trailer
 
 
-class RoundMeasurement:
-    def __init__(self) -> None:
-        self._visited = self._batch = 0.0
-        self.probe_ns = 0
-        """The longest time that a worker spent on its share of the probe sample."""
-        self._losses = self._points = 0.0
-        self._probes = self._probed = 0.0
-        self._micro_ns = 0.0
-        self._barriers_ns = self._trailers = 0
+class RoundMeasurement(msgspec.Struct):
+    _visited: float = 0.0
+    _batch: float = 0.0
+    probe_ns: int = 0
+    """The longest time that a worker spent on its share of the probe sample."""
+    _losses: float = 0.0
+    _points: float = 0.0
+    _probes: float = 0.0
+    _probed: float = 0.0
+    _micro_ns: float = 0.0
+    _barriers_ns: int = 0
+    _trailers: int = 0
 
     def count(self, trailer: Trailer, *, first: bool = False) -> None:
         """Add one contribution. `first`: it is the worker's first one, whose micro-batches are not
@@ -71,13 +76,12 @@ class RoundMeasurement:
         return self._barriers_ns // max(1, self._trailers)
 
 
-class WarmUp:
-    def __init__(self) -> None:
-        self._known: set[int] = set()
-        self.in_round = False
-        """Whether the open round contains a worker's first contribution."""
-        self.in_last_round = False
-        """Whether the round before the open one contained a worker's first contribution."""
+class WarmUp(msgspec.Struct):
+    _known: set[int] = set()
+    in_round: bool = False
+    """Whether the open round contains a worker's first contribution."""
+    in_last_round: bool = False
+    """Whether the round before the open one contained a worker's first contribution."""
 
     def arrived(self, worker: int) -> bool:
         """Count a contribution. Returns True if it is the worker's first."""

@@ -13,10 +13,13 @@ ends of steps gives every U.
 """
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from itertools import accumulate
+
+import msgspec
+
+from polyrhythm.core.values import keep_last
 
 CAP = 64
 _DIGITS = 3
@@ -38,8 +41,7 @@ def overall_usage(compute: Collection[float], total: Collection[float]) -> float
     return math.fsum(compute) / whole if whole > 0 else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True):
     steps: dict[int, int]
     horizon: float
     """The time from the release until the last worker arrives, in the unit of the step times."""
@@ -104,7 +106,7 @@ def _lengths(steps: Mapping[int, int], times: Mapping[int, float]) -> list[float
     return [count * times[worker] for worker, count in steps.items()]
 
 
-class Prediction:
+class Prediction(msgspec.Struct):
     """The recent step times of all workers, and the plan computed from them.
 
     A worker's step time is the mean of its last five measurements. The first measurement is dropped
@@ -116,28 +118,25 @@ class Prediction:
     would hardly change, and all workers would go on meeting as rarely as the slow worker needed.
     """
 
-    def __init__(self, cap: int = CAP) -> None:
-        self._cap = cap
-        self._recent_ns: dict[int, deque[int]] = {}
-        self._cold: set[int] = set()
-        """The workers that have been measured only once."""
-        self.plan: StepPlan | None = None
-        """The current plan; None until each worker has been measured."""
+    _cap: int = CAP
+    _recent_ns: dict[int, list[int]] = {}
+    _cold: set[int] = set()
+    """The workers that have been measured only once."""
+    plan: StepPlan | None = None
+    """The current plan; None until each worker has been measured."""
 
     def expect(self, worker: int) -> None:
         """Add a member that has made no step yet."""
-        self._recent_ns.setdefault(worker, deque(maxlen=_WINDOW))
+        self._recent_ns.setdefault(worker, [])
 
     def measured(self, worker: int, step_ns: int) -> None:
-        recent_ns = self._recent_ns.get(worker)
-        if recent_ns is None:
-            recent_ns = self._recent_ns[worker] = deque(maxlen=_WINDOW)
+        recent_ns = self._recent_ns.setdefault(worker, [])
         if worker in self._cold:
             self._cold.remove(worker)
             recent_ns.clear()
         elif not recent_ns:
             self._cold.add(worker)
-        recent_ns.append(max(1, step_ns))
+        keep_last(recent_ns, max(1, step_ns), _WINDOW)
 
     def forget(self, worker: int) -> None:
         self._recent_ns.pop(worker, None)

@@ -6,6 +6,9 @@ of BSP, with its timer; only the time at which each worker contributes differs (
 `prediction` has the rule).
 """
 
+from typing import ClassVar
+
+import msgspec
 from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
@@ -27,8 +30,8 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 
-class Psp:
-    traits = Traits(
+class Psp(msgspec.Struct):
+    traits: ClassVar[Traits] = Traits(
         rounds=True,
         kinds=frozenset({"local"}),
         preferred_kind="local",
@@ -36,11 +39,10 @@ class Psp:
         trains_through=True,
     )
 
-    def __init__(self, timer: Timer, cap: int) -> None:
-        self._barrier = Bsp(timer)
-        self._cap = cap
-        self._prediction = Prediction(cap)
-        self._steps: dict[int, int] = {}
+    _barrier: Bsp
+    _cap: int
+    _prediction: Prediction
+    _steps: dict[int, int] = {}
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed):
@@ -70,7 +72,7 @@ class Psp:
 def _build(job: JobSpec) -> Psp:
     if job.most_steps < 1:
         raise UsageError(f"--most-steps is {job.most_steps}: it must be at least 1")
-    return Psp(Timer.parse(job.timer), job.most_steps)
+    return Psp(Bsp(Timer.parse(job.timer)), job.most_steps, Prediction(job.most_steps))
 
 
 PSP = PolicyEntry(

@@ -5,8 +5,9 @@ members.
 has been measured it is the paper's 120 s.
 """
 
-from collections import deque
+import msgspec
 
+from polyrhythm.core.values import keep_last
 from polyrhythm.errors import UsageError
 
 _PAPER_NS = 120 * 10**9
@@ -15,19 +16,19 @@ _FACTOR = 3
 _ROUNDS = 20
 
 
-class Timer:
-    def __init__(self, fixed_ns: int | None, auto: bool) -> None:
-        self._auto = auto
-        self._rounds_ns: deque[int] = deque(maxlen=_ROUNDS)
-        self.length_ns = _PAPER_NS if auto else fixed_ns
-        """The length of the timer; None means that it never fires."""
+class Timer(msgspec.Struct):
+    length_ns: int | None
+    """The length of the timer; None means that it never fires."""
+    _auto: bool = False
+    _rounds_ns: list[int] = []
+    """The lengths of the last rounds."""
 
     @classmethod
     def parse(cls, text: str) -> "Timer":
         if text == "auto":
-            return cls(None, auto=True)
+            return cls(_PAPER_NS, _auto=True)
         if text == "off":
-            return cls(None, auto=False)
+            return cls(None)
         try:
             seconds = float(text.removesuffix("s"))
         except ValueError:
@@ -36,9 +37,9 @@ class Timer:
             raise UsageError(
                 f"--timer {text!r} is not understood: give auto, off or seconds such as 120s"
             )
-        return cls(round(seconds * 1e9), auto=False)
+        return cls(round(seconds * 1e9))
 
     def measured(self, round_ns: int) -> None:
-        self._rounds_ns.append(round_ns)
+        keep_last(self._rounds_ns, round_ns, _ROUNDS)
         if self._auto:
             self.length_ns = max(_LEAST_NS, _FACTOR * max(self._rounds_ns))

@@ -8,11 +8,12 @@ measurement and the beginning of the next.
 
 import math
 import statistics
-from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+
+import msgspec
 
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.values import keep_last
 
 FIRST_NS = 200 * 10**6
 _LONGEST_NS = 60 * 10**9
@@ -77,15 +78,7 @@ class Measured:
         return self.objective if self.objective is None or math.isfinite(self.objective) else None
 
 
-class Interval(Protocol):
-    def next(self) -> IntervalTerms:
-        """The terms of the coming round."""
-
-    def closed(self, measured: Measured) -> Reason | None:
-        """Take a closed round into account. Returns a reason if the interval changes."""
-
-
-class Bounds:
+class Bounds(msgspec.Struct):
     """The limits of the interval: at least max(phi, two micro-batches), and at most one pass of the
     fastest worker.
 
@@ -97,22 +90,21 @@ class Bounds:
     `rated`: whether the user has chosen a learning rate, which fits batches of a certain size.
     """
 
-    def __init__(self, *, rated: bool = True) -> None:
-        self._rated = rated
-        self._phis_ns: deque[int] = deque(maxlen=_ROUNDS)
-        self._micros_ns: deque[int] = deque(maxlen=_ROUNDS)
-        self._batches_ns: deque[float] = deque(maxlen=_ROUNDS)
-        self._pass_ns: int | None = None
-        self.probe_ns = 0
-        """How long the last measurement of the objective took."""
+    rated: bool = True
+    _phis_ns: list[int] = []
+    _micros_ns: list[int] = []
+    _batches_ns: list[float] = []
+    _pass_ns: int | None = None
+    probe_ns: int = 0
+    """How long the last measurement of the objective took."""
 
     def measured(self, measured: Measured) -> None:
         if measured.usual:
-            self._phis_ns.append(measured.phi_ns)
+            keep_last(self._phis_ns, measured.phi_ns, _ROUNDS)
         if measured.micro_ns:
-            self._micros_ns.append(measured.micro_ns)
+            keep_last(self._micros_ns, measured.micro_ns, _ROUNDS)
         if measured.batches > 0:
-            self._batches_ns.append(measured.interval_ns / measured.batches)
+            keep_last(self._batches_ns, measured.interval_ns / measured.batches, _ROUNDS)
         self._pass_ns = measured.pass_ns
         self.probe_ns = measured.probe_ns or self.probe_ns
 
@@ -152,7 +144,7 @@ class Bounds:
         parameters that are computed from very few points are poor.
         """
         batch_ns = self._batch_ns()
-        if self._rated:
+        if self.rated:
             return self.clamp(batch_ns)
         return self.clamp(max(_PHIS * self.phi_ns, _LEAST_BATCH * batch_ns))
 
@@ -168,32 +160,30 @@ class Bounds:
         return max(self.low_ns, min(self.high_ns, round(interval_ns)))
 
 
-class BlindInterval:
+class BlindInterval(msgspec.Struct):
     """The interval while no objective is reported: the interval with which a search would begin.
 
     The interval changes only if it differs from that length by more than a quarter. In every fourth
     round workers are asked to measure the objective.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._rounds = 1
-        self.interval_ns = bounds.start_ns
+    interval_ns: int
+    _rounds: int = 1
 
     @property
     def probe(self) -> bool:
         return self._rounds % _ASK_EVERY == 0
 
-    def reason(self) -> Reason:
-        return interval_reason("interval-blind", self.interval_ns, phi_ms=self._bounds.phi_ns / 1e6)
+    def reason(self, bounds: Bounds) -> Reason:
+        return interval_reason("interval-blind", self.interval_ns, phi_ms=bounds.phi_ns / 1e6)
 
-    def closed(self) -> Reason | None:
+    def closed(self, bounds: Bounds) -> Reason | None:
         self._rounds += 1
-        wanted_ns = self._bounds.start_ns
+        wanted_ns = bounds.start_ns
         if 4 * self.interval_ns <= 5 * wanted_ns and 4 * wanted_ns <= 5 * self.interval_ns:
             return None
         self.interval_ns = wanted_ns
-        return self.reason()
+        return self.reason(bounds)
 
 
 def interval_reason(code: str, interval_ns: int, **fields: float) -> Reason:

@@ -6,20 +6,30 @@ value is already in use when the value before it is judged. When the objective f
 with the value before, the search goes back to that value and ends.
 """
 
+import msgspec
 
-class Climb:
-    def __init__(self, first: int, *, first_rounds: int, rounds: int) -> None:
-        self.value = first
-        """The value for the next round. After the search it is the best value that was found."""
-        self.found = False
-        self.gain: float | None = None
-        """How fast the objective fell per second with the best value so far."""
-        self._best = first
-        self._tried: tuple[int, float, float] | None = None
-        self._left, self._rounds = first_rounds, rounds
-        self._objective: float | None = None
-        """The objective at the beginning of this trial; None if not measured yet."""
-        self._elapsed_s = 0.0
+
+class Climb(msgspec.Struct):
+    value: int
+    """The value for the next round. After the search it is the best value that was found."""
+    _left: int
+    """How many rounds the trial still has."""
+    _rounds: int
+    """How many rounds the next trial has."""
+    _best: int
+    """The best value so far."""
+    found: bool = False
+    gain: float | None = None
+    """How fast the objective fell per second with the best value so far."""
+    _tried: tuple[int, float, float] | None = None
+    _objective: float | None = None
+    """The objective at the beginning of this trial; None if not measured yet."""
+    _elapsed_s: float = 0.0
+
+    @classmethod
+    def begin(cls, first: int, *, first_rounds: int, rounds: int) -> "Climb":
+        """`first_rounds`: how many rounds the first trial has. `rounds`: how many each other has."""
+        return cls(first, first_rounds, rounds, first)
 
     @property
     def probe(self) -> bool:

@@ -4,10 +4,13 @@ A fixed interval that is shorter than the cost of a barrier is raised to that co
 says so.
 """
 
+from typing import TypeAlias
+
+import msgspec
+
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.interval.base import (
     Bounds,
-    Interval,
     IntervalTerms,
     Measured,
     interval_reason,
@@ -33,17 +36,21 @@ _CHEAPER = 0.8
 _DEARER = 1.05
 
 
-class FixedInterval:
+class FixedInterval(msgspec.Struct, tag=True):
     """The interval of the command line, raised to the cost of a barrier while that is larger.
 
     A raised interval follows the cost of barriers: up if the cost grows by more than a twentieth,
     and down if it falls by a fifth or more. Smaller changes are noise.
     """
 
-    def __init__(self, interval_ns: int) -> None:
-        self._asked_ns = interval_ns
-        self._interval_ns = interval_ns
-        self._bounds = Bounds()
+    _asked_ns: int
+    _raised_ns: int = 0
+    """The cost of a barrier to which the interval is raised; 0 if it is not raised."""
+    _bounds: Bounds = msgspec.field(default_factory=Bounds)
+
+    @property
+    def _interval_ns(self) -> int:
+        return self._raised_ns or self._asked_ns
 
     def next(self) -> IntervalTerms:
         return IntervalTerms(self._interval_ns, False)
@@ -51,22 +58,27 @@ class FixedInterval:
     def closed(self, measured: Measured) -> Reason | None:
         self._bounds.measured(measured)
         phi_ns, before_ns = self._bounds.phi_ns, self._interval_ns
-        raised = before_ns > self._asked_ns
-        if raised and max(self._asked_ns, _CHEAPER * before_ns) < phi_ns <= _DEARER * before_ns:
+        cheapest_ns = max(self._asked_ns, _CHEAPER * before_ns)
+        if self._raised_ns and cheapest_ns < phi_ns <= _DEARER * before_ns:
             return None
-        self._interval_ns = max(self._asked_ns, phi_ns)
+        self._raised_ns = phi_ns if phi_ns > self._asked_ns else 0
         if self._interval_ns == before_ns:
             return None
-        if self._interval_ns == self._asked_ns:
+        if not self._raised_ns:
             return interval_reason("interval-restored", self._interval_ns)
         return interval_reason("interval-raised", self._interval_ns, phi_ms=phi_ns / 1e6)
+
+
+Interval: TypeAlias = FixedInterval | AutoInterval | BinaryInterval
+"""An algorithm that chooses the interval. `next` returns the terms of the coming round. `closed` takes
+a closed round into account, and returns a reason if the interval changes."""
 
 
 def parse_interval(text: str, *, rated: bool = True) -> Interval:
     """`rated`: whether the user has chosen a learning rate."""
     match text.strip():
         case "auto":
-            return AutoInterval(rated=rated)
+            return AutoInterval() if rated else AutoInterval.without_rate()
         case "binary":
             return BinaryInterval()
         case length:

@@ -6,6 +6,8 @@ back one step and ends. The paper notes that this search mistakes the trend of t
 effect of the interval, so it tends to stop early.
 """
 
+import msgspec
+
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.interval.base import (
     FIRST_NS,
@@ -21,15 +23,14 @@ from polyrhythm.core.sync.interval.climb import Climb
 _LAMBDA = 2
 
 
-class BinaryInterval:
+class BinaryInterval(msgspec.Struct, tag=True):
     """The interval of `--interval binary`. The first round, of 200 ms, only measures how long a
     pass takes."""
 
-    def __init__(self) -> None:
-        self._bounds = Bounds()
-        self._interval_ns = FIRST_NS
-        self._climb: Climb | None = None
-        self._blind: BlindInterval | None = None
+    _bounds: Bounds = msgspec.field(default_factory=Bounds)
+    _interval_ns: int = FIRST_NS
+    _climb: Climb | None = None
+    _blind: BlindInterval | None = None
 
     def next(self) -> IntervalTerms:
         if self._blind is not None:
@@ -40,10 +41,14 @@ class BinaryInterval:
         unmeasured = self.next().probe and measured.finite_objective is None
         self._bounds.measured(measured)
         if self._blind is not None:
-            return self._blind.closed() if measured.finite_objective is None else self._search()
+            return (
+                self._blind.closed(self._bounds)
+                if measured.finite_objective is None
+                else self._search()
+            )
         if unmeasured:
-            self._blind = BlindInterval(self._bounds)
-            return self._blind.reason()
+            self._blind = BlindInterval(self._bounds.start_ns)
+            return self._blind.reason(self._bounds)
         if self._climb is None:
             return self._search()
         return self._stay() if self._climb.found else self._try(measured, self._climb)
@@ -51,7 +56,7 @@ class BinaryInterval:
     def _search(self) -> Reason:
         self._blind = None
         self._interval_ns = self._bounds.high_ns
-        self._climb = Climb(self._interval_ns, first_rounds=1, rounds=_LAMBDA)
+        self._climb = Climb.begin(self._interval_ns, first_rounds=1, rounds=_LAMBDA)
         return interval_reason("interval-measuring", self._interval_ns)
 
     def _try(self, measured: Measured, climb: Climb) -> Reason | None:

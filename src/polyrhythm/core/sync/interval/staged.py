@@ -28,6 +28,8 @@ import statistics
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.interval.base import (
     BlindInterval,
@@ -108,31 +110,35 @@ class _Trial:
     rounds: list[Measured]
 
 
-class AutoInterval:
+class AutoInterval(msgspec.Struct, tag=True):
     """The interval of `--interval auto`. The first rounds last 10 ms, or 25 ms
     without a learning rate (kind statistics).
 
     While no objective is reported, the interval has the length with which a search would begin.
     """
 
-    def __init__(self, *, rated: bool = True) -> None:
-        self._bounds = Bounds(rated=rated)
-        self._interval_ns = _FIRST_NS if rated else _FIRST_UNRATED_NS
-        self._warmed = 0
-        self._trial: _Trial | None = None
-        self._stage: _Stage | None = None
-        self._blind: BlindInterval | None = None
-        self._measured = False
-        """Whether the objective was ever measured."""
-        self._missed = 0
-        """How many rounds in a row lack the objective that was asked for."""
-        self._age_s = 0.0
-        """The total time of all rounds so far."""
-        self._parts = _SAMPLES[-1]
-        """The probe sample is divided into this many parts, and the objective is measured on one of
-        them."""
-        self._spacing = _NARROWEST
-        """The rounds between two checks, as a multiple of the rounds of a part."""
+    _bounds: Bounds = msgspec.field(default_factory=Bounds)
+    _interval_ns: int = _FIRST_NS
+    _warmed: int = 0
+    _trial: _Trial | None = None
+    _stage: _Stage | None = None
+    _blind: BlindInterval | None = None
+    _measured: bool = False
+    """Whether the objective was ever measured."""
+    _missed: int = 0
+    """How many rounds in a row lack the objective that was asked for."""
+    _age_s: float = 0.0
+    """The total time of all rounds so far."""
+    _parts: int = _SAMPLES[-1]
+    """The probe sample is divided into this many parts, and the objective is measured on one of
+    them."""
+    _spacing: int = _NARROWEST
+    """The rounds between two checks, as a multiple of the rounds of a part."""
+
+    @classmethod
+    def without_rate(cls) -> "AutoInterval":
+        """The interval for a kind without a learning rate."""
+        return cls(Bounds(rated=False), _FIRST_UNRATED_NS)
 
     def next(self) -> IntervalTerms:
         if self._blind is not None:
@@ -151,7 +157,7 @@ class AutoInterval:
         self._age_s += measured.elapsed_s
         if self._blind is not None:
             return (
-                self._blind.closed()
+                self._blind.closed(self._bounds)
                 if measured.finite_objective is None
                 else self._try_again(self._blind)
             )
@@ -160,9 +166,9 @@ class AutoInterval:
             return None  # the next round has the same terms, so the objective is asked for again
         self._measured = self._measured or measured.finite_objective is not None
         if unmeasured:
-            self._blind = BlindInterval(self._bounds)
+            self._blind = BlindInterval(self._bounds.start_ns)
             self._trial = self._stage = None
-            return self._blind.reason()
+            return self._blind.reason(self._bounds)
         if self._trial is not None:
             return self._learn(measured, self._trial)
         if self._stage is not None:
