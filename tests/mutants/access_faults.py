@@ -378,4 +378,28 @@ ACCESS: tuple[Mutant, ...] = (
         "::test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_continues",
         slow=True,
     ),
+    mutant(
+        "any-digest-is-taken",
+        "A worker uses a digest that it has not offered.",
+        "runtime:_introduce",
+        "answer.digest not in hello.digests",
+        "False",
+        "tests/runtime/net/test_handshake.py::test_a_server_that_chooses_a_digest_that_was_not_offered_is_left",
+    ),
+    mutant(
+        "the-acceptors-order-of-digests",
+        "The digest that a peer likes least is chosen.",
+        "runtime:greet",
+        "[offer for offer in hello.digests if offer in Digest.__members__.values()]",
+        "[offer for offer in reversed(hello.digests) if offer in Digest.__members__.values()]",
+        "tests/runtime/net/test_handshake.py::test_a_server_chooses_the_digest_that_its_peer_prefers",
+    ),
+    mutant(
+        "handshake-closes-the-link-later",
+        "Every link ends ten seconds after its handshake.",
+        "runtime:patience",
+        "timer.cancel()",
+        "None",
+        "tests/runtime/net/test_handshake.py::test_a_link_stays_open_after_the_handshake",
+    ),
 )

@@ -351,4 +351,20 @@ LEARN: tuple[Mutant, ...] = (
         "pass",
         "tests/learn/test_written.py::test_a_change_that_torch_counts_is_found_at_any_time",
     ),
+    mutant(
+        "decay-before-the-first-gradient",
+        "Weight decay is in the momentum of a parameter before its first gradient.",
+        "tensors:keep",
+        'any(group.get("weight_decay") for group in optimizer.param_groups)',
+        "False",
+        "tests/tensors/test_steps.py::test_weight_decay_does_not_begin_before_the_first_gradient",
+    ),
+    mutant(
+        "one-rate-per-group",
+        "All slices of a group are stepped with the rate of the last one.",
+        "tensors:_passes",
+        "step.alike(first) and rates.get(group, step.rate) == step.rate",
+        "step.alike(first)",
+        "tests/tensors/test_steps.py::test_slices_of_one_group_may_have_different_rates",
+    ),
 )

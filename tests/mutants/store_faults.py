@@ -86,4 +86,20 @@ STORE: tuple[Mutant, ...] = (
         "StoreError",
         f"{_DAMAGE}::test_a_checkpoint_of_another_version_is_not_skipped[memory]",
     ),
+    mutant(
+        "next-checkpoint-is-not-later",
+        "A job that is one checkpoint behind another job goes on.",
+        "store:_is_latest",
+        "later > number",
+        "later > number + 1",
+        "tests/store/test_checkpoints.py::test_a_job_that_fell_behind_another_in_one_store_is_told",
+    ),
+    mutant(
+        "torn-object-stays",
+        "An object for which there is no room stays in the store, and takes the last room.",
+        "store:Store.put",
+        "self.delete([name])",
+        "None",
+        "tests/store/test_objects.py::test_an_object_for_which_there_is_no_room_leaves_nothing_behind",
+    ),
 )

@@ -110,6 +110,20 @@ def test_a_forged_index_is_refused(store: Store, whole: Checkpoint, index: bytes
         read_all(store)
 
 
+@pytest.mark.parametrize("offsets", [((0, 4), (0, 4)), ((0, 4), (8, 12)), ((4, 8), (8, 12))])
+def test_tensors_that_overlap_or_leave_gaps_are_refused(
+    store: Store, whole: Checkpoint, offsets: tuple[tuple[int, int], ...]
+) -> None:
+    """Bytes between two tensors would have no digest. The digests in this index are right."""
+    body = b"\0" * offsets[-1][1]
+    index: dict[str, Any] = {"__metadata__": {name: digest_of(b"\0" * 4) for name in "xy"}}
+    for name, place in zip("xy", offsets, strict=True):
+        index[name] = {"dtype": "F32", "shape": [1], "data_offsets": place}
+    forge_index(store, whole, msgspec.json.encode(index), body)
+    with pytest.raises(DamagedCheckpoint, match="do not fit its shape"):
+        read_all(store)
+
+
 @pytest.mark.parametrize("name", ["parameters", "x.parameters", "0.other", "-1.parameters", "0"])
 def test_a_file_without_the_parameters_of_its_slices_is_refused(
     store: Store, whole: Checkpoint, name: str

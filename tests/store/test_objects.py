@@ -1,11 +1,15 @@
 """All kinds of stores behave alike: an object is complete or absent, only one of several creators
 succeeds, and a fault is reported in one clear line."""
 
+import errno
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
-from polyrhythm.errors import ObjectMissing
+from polyrhythm.errors import ObjectMissing, StoreFull
+from polyrhythm.store import objects
 from polyrhythm.store.objects import Store, open_store
 
 
@@ -100,3 +104,19 @@ def test_one_of_many_creating_threads_wins(store: Store) -> None:
             thread.join(60)
         assert len(won) == 1
         assert store.get(name) == b"%d" % won[0]
+
+
+def test_an_object_for_which_there_is_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems say only when a file is synchronised that they are full."""
+
+    def full(*paths: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = open_store(str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, "_sync", full)
+        with pytest.raises(StoreFull):
+            store.put("a/b", b"0123456789")
+    assert store.list() == []

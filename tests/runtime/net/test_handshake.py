@@ -7,7 +7,7 @@ import pytest
 
 from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.io.memory import memory_pair
-from polyrhythm.runtime.net.handshake import greet, introduce
+from polyrhythm.runtime.net.handshake import greet, introduce, patience
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 
@@ -32,6 +32,26 @@ def test_a_server_that_speaks_another_protocol_is_left() -> None:
         there.receive()
 
 
+def test_a_server_that_chooses_a_digest_that_was_not_offered_is_left() -> None:
+    here, there = memory_pair("w0", "s1")
+    address = m.Address("", 0, "", "")
+    there.send(m.HelloReply(name="s1", digest=Digest.NONE, address=address))
+    with pytest.raises(LinkError, match=r"s1 chose digest 0, which was not offered"):
+        introduce(here, hello(digests=(Digest.XXH3,)))
+
+
+def test_a_link_stays_open_after_the_handshake() -> None:
+    """The time limit of the handshake does not close it later."""
+    here, there = memory_pair("w0", "s1")
+    before = set(threading.enumerate())
+    with patience(here, 60.0) as expired:
+        (timer,) = set(threading.enumerate()) - before
+    timer.join(10)
+    assert not timer.is_alive() and not expired.is_set()
+    here.send(hello())
+    assert isinstance(there.receive()[0], m.WorkerHello)
+
+
 def hello(**fields: Any) -> m.WorkerHello:
     given = {"name": "w", "job": "j", "identity": "", "digests": tuple(Digest), **fields}
     return m.WorkerHello(**given)
@@ -49,6 +69,11 @@ def test_a_server_uses_the_digest_that_it_was_told_to_use() -> None:
     assert greeted(hello(), "sha1").digest == Digest.SHA1
     with pytest.raises(FrameError, match=r"w offers no digest that s1 accepts \(sha1\)"):
         greeted(hello(digests=(Digest.XXH3,)), "sha1")
+
+
+@pytest.mark.parametrize("order", [tuple(Digest), tuple(reversed(Digest))])
+def test_a_server_chooses_the_digest_that_its_peer_prefers(order: tuple[Digest, ...]) -> None:
+    assert greeted(hello(digests=(99, *order)), "auto").digest == order[0]
 
 
 @pytest.mark.parametrize(
