@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.interval.base import Interval, IntervalTerms, Measured
+from polyrhythm.core.sync.interval.base import IntervalTerms, Measured
+from polyrhythm.core.sync.interval.fixed import Interval
 from polyrhythm.observe.reasons import in_words
 
 MS = 10**6
