@@ -120,6 +120,20 @@ def test_a_row_whose_gradient_is_minus_zero_counts_as_sent(gathered: bool) -> No
     assert sent_rows(slice_, held.aggregate).tolist() == [2, 5]
 
 
+def test_rows_without_a_gradient_are_not_sent_with_a_slice_that_is_shorter_as_a_whole() -> None:
+    tensor = torch.zeros(COUNT, WIDTH, requires_grad=True)
+    layout = lay_out(spec_of("SparseAdam"), 1, 4096)
+    (slice_,) = layout.slices
+    flat = FlatModel(layout, [tensor], "same")
+    _, push = flat.push_buffers(lambda nbytes: memoryview(bytearray(nbytes)))
+    rows = [row for row in range(COUNT) if row != 3]
+    values = torch.ones(len(rows), WIDTH)
+    tensor.grad = torch.sparse_coo_tensor(torch.tensor([rows]), values, tensor.shape)
+    flat.fill_gradients(push)
+    assert flat.indices == {}, "the numbers of the rows would need more bytes than one row"
+    assert sent_rows(slice_, push[slice_.space][: slice_.length]).tolist() == rows
+
+
 # -- payloads ----------------------------------------------------------------------------------
 
 
