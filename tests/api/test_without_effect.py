@@ -3,7 +3,8 @@ goal."""
 
 import pytest
 
-from polyrhythm.api.checks import without_effect, without_goal
+from polyrhythm.api.checks import without_effect
+from polyrhythm.api.training import without_goal
 from polyrhythm.core.metrics import Target
 from polyrhythm.wire.messages import JobSpec
 

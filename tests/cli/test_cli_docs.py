@@ -6,11 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
-
+from polyrhythm.api.options import options_of
 from polyrhythm.api.training import train
 from polyrhythm.cli.resume import resume
-from polyrhythm.wire.messages import JobSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +36,7 @@ def test_the_help_of_resume_names_the_settings_that_no_checkpoint_has() -> None:
     shared = (
         inspect.signature(resume).parameters.keys() & inspect.signature(train).parameters.keys()
     )
-    settings = {field.name for field in msgspec.structs.fields(JobSpec)} | {"target"}
+    settings = {name for name, option in options_of(train).items() if option.field}
     others = {name for name in shared - settings - OF_ONE_RUN if not name.startswith("local_")}
     assert {"digest", "host", "devices"} <= others
     text = inspect.getdoc(resume) or ""

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from polyrhythm.api.policies import memory_of
+from polyrhythm.api.values import memory
 from polyrhythm.core.values import parse_size
 from polyrhythm.errors import UsageError
 
@@ -29,18 +29,18 @@ def test_sizes_have_a_number_and_a_unit() -> None:
     ],
 )
 def test_usual_spellings_of_a_unit_mean_the_same(spellings: tuple[str, ...], nbytes: int) -> None:
-    assert {text: memory_of(text) for text in spellings} == dict.fromkeys(spellings, nbytes)
+    assert {text: memory(text) for text in spellings} == dict.fromkeys(spellings, nbytes)
 
 
 @pytest.mark.parametrize("text", ["1Kb", "1Mb", "1Gib", "1KIb", "1Mbit", "1bit"])
 def test_a_unit_that_may_mean_bits_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
-        memory_of(text)
+        memory(text)
 
 
 def test_the_error_lists_the_units() -> None:
     with pytest.raises(UsageError) as error:
-        memory_of("1PB")
+        memory("1PB")
     said = str(error.value)
     units = ("B", "KB", "MB", "GB", "TB", "K", "M", "G", "T")
     units += ("KiB", "MiB", "GiB", "TiB", "Ki", "Mi", "Gi", "Ti")
@@ -51,7 +51,7 @@ def test_the_error_lists_the_units() -> None:
 @pytest.mark.parametrize("text", ["", "5", "GB", "-1MB", "5 bytes", "1e3MB", "1i", "1ib", "1iB"])
 def test_other_texts_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="--migrate-memory .* is not a size: give a number"):
-        memory_of(text)
+        memory(text)
 
 
 @pytest.mark.parametrize("text", ["99999999999999GB", "9" * 400 + "TB"])
@@ -59,8 +59,8 @@ def test_a_size_that_no_message_can_hold_is_refused(text: str) -> None:
     with pytest.raises(
         UsageError, match="--migrate-memory .* is too large: give at most 1048576TiB"
     ):
-        memory_of(text)
+        memory(text)
 
 
 def test_auto_is_no_size() -> None:
-    assert memory_of("auto") is None
+    assert memory("auto") is None

@@ -101,7 +101,7 @@ def test_only_what_the_job_accepts_is_recommended(fields: dict[str, Any]) -> Non
 
 def is_accepted(spec: JobSpec) -> bool:
     try:
-        check_spec(spec, "auto", "auto")
+        check_spec(spec)
         check_sharing(spec, spec.workers)
     except UsageError:
         return False

@@ -1,41 +1,27 @@
-"""Checks the flags of a command before any process is started. Each failure is one line of
-output.
+"""Checks a job before any process is started: its settings together, its checkpoints and its store.
+Each failure is one line of output.
 
-Checks the flags about checkpoints and stores before any process is started. The modules of stores
-are imported only if the user gives a store, so that a command without one can begin at once.
+The modules of stores are imported only if the user gives a store, so that a command without one can
+begin at once.
 """
 
-import math
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from polyrhythm.api.hosts import Here
-from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
-from polyrhythm.core.link_kinds import AUTO, TCP, may_have_references
-from polyrhythm.core.metrics import parse_best
-from polyrhythm.core.migration import DELIVERING, sharing_fault
+from polyrhythm.api.values import one_of
+from polyrhythm.core.combinations import OF_COMMANDS, WITHOUT_EFFECT, broken, check, sharing_fault
+from polyrhythm.core.link_kinds import AUTO, TCP
+from polyrhythm.core.migration import DELIVERING
 from polyrhythm.core.names import is_loopback
-from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.core.values import Schedule
 from polyrhythm.errors import StoreError, UsageError
 from polyrhythm.learn.staging import Staging
-from polyrhythm.runtime.choices import (
-    ASYNC_MOMENTA,
-    ASYNC_SCALES,
-    DIGESTS,
-    LINKS,
-    ON_ERROR,
-    ON_NAN,
-    PUSHES,
-    UPDATERS,
-    WEIGHTS,
-    WIRE_DTYPES,
-)
+from polyrhythm.runtime.choices import DIGESTS
 from polyrhythm.wire.messages import JobSpec
 
 if TYPE_CHECKING:
@@ -47,86 +33,20 @@ _LINKS_FROM_OUTSIDE = (AUTO, TCP.name)
 connection to a lead on another host uses TCP."""
 
 
-def check_spec(spec: JobSpec, link: str, digest: str) -> None:
-    """Raise an error if the settings of a job are wrong or contradict each other."""
+def check_spec(spec: JobSpec) -> None:
+    """Raise an error if the settings of a job contradict each other."""
     choose_policy(spec)
-    if spec.keep_best:
-        try:
-            parse_best(spec.keep_best)
-        except ValueError as error:
-            raise UsageError(f"--keep-best is {spec.keep_best!r}: {error}") from None
-    for flag, value in (
-        ("--workers", spec.workers),
-        ("--servers", spec.servers),
-        ("--local-steps", spec.local_steps),
-        ("--rounds", spec.rounds),
-        ("--epochs", spec.epochs),
-        ("--points", spec.points),
-        ("--most-steps", spec.most_steps),
-        ("--probe-points", spec.probe_points),
-        ("--min-batch", spec.min_batch),
-    ):
-        if value is not None and value < 1:
-            raise UsageError(f"{flag} is {value}: it must be at least 1")
-    for flag, text, known in (
-        ("--link", link, LINKS),
-        ("--digest", digest, DIGESTS),
-        ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
-        ("--push", spec.push, PUSHES),
-        ("--async-scale", spec.async_scale, ASYNC_SCALES),
-        ("--async-momentum", spec.async_momentum, ASYNC_MOMENTA),
-        ("--weights", spec.weights, WEIGHTS),
-        ("--on-error", spec.on_error, ON_ERROR),
-        ("--on-nan", spec.on_nan, ON_NAN),
-        ("--updater", spec.updater, UPDATERS),
-    ):
-        check_choice(flag, text, known)
-    _check_targets(spec)
-    if not 0 < spec.lead_timeout_s < math.inf:
-        raise UsageError(f"--lead-timeout is {spec.lead_timeout_s}: give seconds, such as 120")
-    if not 0 < spec.start_timeout_s < math.inf:
-        raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
-    if spec.seed < 0:
-        raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
-    if spec.local_steps != 1 and not steps_on_workers(spec.kind):
-        raise UsageError("--local-steps needs --kind local")
-    if spec.respawn and spec.on_error == "end":
-        raise UsageError("--respawn restarts a worker that fails, so it needs --on-error go-on")
-    if not 0 <= spec.replicas < spec.servers:
-        most = f"give 0 to {spec.servers - 1}" if spec.servers > 1 else "give 0"
-        raise UsageError(
-            f"--replicas is {spec.replicas}: each copy of a slice needs another server, and --servers is"
-            f" {spec.servers}; {most}"
-        )
-    if spec.in_place:
-        _check_in_place(spec, link)
+    check(OF_COMMANDS, spec, traits_of(spec.sync))
+    names = [target.metric for target in spec.targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"there are {names.count(name)} targets for {name}: give only one")
     Staging.parse(spec.staging, spec.workers, spec.servers)
 
 
 def without_effect(spec: JobSpec) -> list[str]:
     """Messages about the given options that have no effect in this job."""
-    if not traits_of(spec.sync).rounds:
-        return []
-    given = (
-        ("--async-scale", spec.async_scale, "auto"),
-        ("--async-momentum", spec.async_momentum, "round"),
-    )
-    chosen = [f"{flag} {value}" for flag, value, default in given if value != default]
-    return [
-        f"{each} has no effect: under --sync {spec.sync} a round is one step of the optimizer"
-        for each in chosen
-    ]
-
-
-def without_goal(spec: JobSpec) -> list[str]:
-    """A message if the job never ends by itself. A job of `polyrhythm.serve` often has no goal."""
-    goals = (spec.rounds, spec.epochs, spec.points, spec.target_change, spec.max_seconds)
-    if spec.served or spec.targets or any(goal is not None for goal in goals):
-        return []
-    return [
-        "the job has no goal, so it trains until Ctrl-C or 'polyrhythm stop' ends it; --epochs 10,"
-        " for example, would be a goal"
-    ]
+    return list(broken(WITHOUT_EFFECT, spec, traits_of(spec.sync)))
 
 
 def check_sharing(spec: JobSpec, workers_here: int) -> None:
@@ -139,29 +59,6 @@ def check_sharing(spec: JobSpec, workers_here: int) -> None:
         raise UsageError(
             f"--data-private and --migrate {spec.migrate} contradict each other: points that only one"
             " worker has leave it only with --share-data; give that flag, or leave --migrate out"
-        )
-
-
-def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
-    if text not in known:
-        raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
-
-
-def _check_targets(spec: JobSpec) -> None:
-    seconds = spec.max_seconds
-    if spec.target_change is not None and not 0 < spec.target_change < math.inf:
-        raise UsageError(f"--target-change is {spec.target_change}: give a number, such as 0.001")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise UsageError(f"--max-seconds is {seconds}: give seconds, such as 60")
-
-
-def _check_in_place(spec: JobSpec, link: str) -> None:
-    rounds = traits_of(spec.sync).rounds
-    ok = rounds and spec.servers == 1 and steps_on_servers(spec.kind)
-    if not ok or not may_have_references(link) or spec.wire_dtype != "same":
-        raise UsageError(
-            "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"
-            " a policy with rounds (bsp), a local link and --wire-dtype same"
         )
 
 
@@ -184,19 +81,9 @@ def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
             f"{what}: give HOST:PORT of a running job, as 'polyrhythm train' says at its start and"
             " 'polyrhythm status' repeats"
         )
-    check_choice("--link", link, _LINKS_FROM_OUTSIDE)
-    check_choice("--digest", digest, DIGESTS)
+    one_of(_LINKS_FROM_OUTSIDE)("--link", link)
+    one_of(DIGESTS)("--digest", digest)
     return address
-
-
-def check_port(port: int) -> None:
-    if not 0 <= port < 65536:
-        raise UsageError(f"--port is {port}: give one below 65536, or 0 for any free one")
-
-
-def check_threads(threads: int | None) -> None:
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads is {threads}: it must be at least 1")
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
@@ -210,14 +97,9 @@ def parse_address(text: str) -> tuple[str, int] | None:
 def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
     """Refuse flags about checkpoints that are wrong or contradict each other."""
     Schedule(spec.checkpoint_every)
-    if spec.keep < 1:
-        raise UsageError(f"--keep is {spec.keep}: it must be at least 1")
     kind = "folder" if store is None else _kind_of(store)
     if kind == "memory" and store is not None:
         raise UsageError(f"--store {store} is the memory of one process: give a folder or a bucket")
-    check_choice("--on-loss", spec.on_loss, ON_LOSS)
-    if spec.on_loss == "resume" and not spec.checkpoint_every:
-        raise UsageError("--on-loss resume needs checkpoints: give --checkpoint-every 60s")
     wanted = store is not None or spec.checkpoint_every
     if wanted and here.servers < spec.servers and kind == "folder":
         raise UsageError(

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from polyrhythm.api.options import RESUMED, WORKERS_HERE, Group, Option
+from polyrhythm.api.values import at_least, one_of, some_devices
 from polyrhythm.core.model import RUNS_FOLDER
+from polyrhythm.runtime.choices import DIGESTS
 
 Connect = Annotated[
     str, typer.Option(help="HOST:PORT of the job, as 'polyrhythm train' prints it at its start.")
@@ -28,26 +31,6 @@ LinkFromOutside = Annotated[
     str,
     typer.Option(help="How processes are linked: auto (shared memory where possible), or tcp."),
 ]
-Digest = Annotated[
-    str,
-    typer.Option(help="The digest (checksum) of frames: auto, xxh3, sha1, blake2b or none."),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="Threads that torch uses in a worker; default: its share of the usable cores, and no"
-        " more than OMP_NUM_THREADS."
-    ),
-]
-Devices = Annotated[
-    str,
-    typer.Option(
-        help="Devices of the workers on this machine: auto (the CUDA devices in turn, or cpu if there"
-        " is none), cpu, cuda, or a list such as cuda:0,cuda:1. The list is repeated as needed:"
-        " cuda:0,cpu,cpu,cpu,cpu gives five workers one GPU and four CPUs. worker.device is the"
-        " device of a worker."
-    ),
-]
 DeviceFromOutside = Annotated[
     str,
     typer.Option(
@@ -57,61 +40,85 @@ DeviceFromOutside = Annotated[
         " this machine.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-Targets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        help="End when a metric that workers report has this value (repeatable): val_loss=0.3,"
-        " accuracy=0.95. A loss or error must fall to the value, other metrics must rise to it;"
-        " 'f1>=0.9' and 'time<=2' state the direction.",
-    ),
-]
-CheckpointEvery = Annotated[
-    str | None,
-    typer.Option(
-        help="How often a checkpoint is made: a time such as 60s, or a number of rounds such as"
-        " 100rounds."
-    ),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        help="Where checkpoints are kept: a folder, s3://BUCKET/PATH, gs://BUCKET/PATH or"
-        " az://CONTAINER/PATH; default: the run's folder.",
-    ),
-]
 RunOrAddress = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress on stderr.")]
+
+# -- options of `train` that other commands have too --------------------------------------------
+
+RUNS = Path(RUNS_FOLDER)
+RunsDir = Annotated[
+    Path,
+    Option(
+        "The folder in which every run has its own folder.",
+        metavar="FOLDER",
+        group=Group.RESULTS,
+        commands=RESUMED,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    Option(
+        "Show no progress on stderr.",
+        "--quiet",
+        group=Group.RESULTS,
+        common=True,
+        commands=RESUMED,
+    ),
+]
+Debug = Annotated[
+    bool, Option("Show tracebacks.", "--debug", group=Group.RESULTS, commands=RESUMED)
+]
+Digest = Annotated[
+    str,
+    Option(
+        "The digest (checksum) of frames: auto, xxh3, sha1, blake2b or none.",
+        metavar="DIGEST",
+        group=Group.NETWORK,
+        check=one_of(DIGESTS),
+        commands=RESUMED,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    Option(
+        "Threads that torch uses in a worker. Default: its share of the usable cores, and no more"
+        " than OMP_NUM_THREADS.",
+        metavar="N",
+        group=Group.PROCESSES,
+        check=at_least(1),
+        commands=WORKERS_HERE,
+    ),
+]
+Devices = Annotated[
+    str,
+    Option(
+        "Devices of the workers on this machine: auto, cpu, cuda, or a list such as cuda:0,cuda:1."
+        " auto: the CUDA devices in turn, or cpu if there is none. A list is repeated as needed:"
+        " cuda:0,cpu,cpu,cpu,cpu gives five workers one GPU and four CPUs. worker.device is the"
+        " device of a worker.",
+        metavar="LIST",
+        group=Group.PROCESSES,
+        common=True,
+        check=some_devices,
+        commands=WORKERS_HERE,
+    ),
+]
+
+# -- options of the commands that start a job, and not of the functions ------------------------
+
 JsonAtEnd = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
+    bool,
+    Option(
+        "Print one JSON object on stdout at the end.", "--json", group=Group.RESULTS, common=True
+    ),
 ]
 Verbose = Annotated[
     bool,
-    typer.Option(
+    Option(
+        "End with a longer summary: all workers, how time was spent, how to load the model.",
         "--verbose",
-        help="End with a longer summary: all workers, how time was spent, how to load the model.",
+        group=Group.RESULTS,
+        common=True,
     ),
-]
-Check = Annotated[
-    bool, typer.Option("--check", help="Check the invariants of all machines after every event.")
-]
-Trace = Annotated[
-    bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Allow a --host that other machines can reach.")
-]
-Port = Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")]
-Host = Annotated[str, typer.Option(help="Address that servers listen on.")]
-RUNS = Path(RUNS_FOLDER)
-RunsDir = Annotated[Path, typer.Option(help="The folder in which every run has its own folder.")]
-NewRunName = Annotated[
-    str | None, typer.Option(help="The name of the run, and of its folder in runs/.")
-]
-Links = Annotated[
-    str, typer.Option(help="How processes are linked: auto, tcp, or local (shared memory).")
 ]

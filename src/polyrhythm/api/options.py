@@ -1,66 +1,164 @@
-"""The options of a job before it does anything: the job's own DEFAULTS are added to those that the
-user gives, and the names and types of all are checked.
+"""The list of options is the signature of `polyrhythm.train`: each keyword is annotated with an
+`Option`. This module defines what an annotation says, and what follows from the list: the names and
+types that are accepted, the options of each command, the fields of the job, and the options that a
+job's DEFAULTS may have.
 
-Checks two options and converts them for the job: `--init`, the initial model, and `--set`, options of
-the job's own code.
-
-The targets of a job, as options give them: `--target val_loss=0.3`, and the two shorthands.
+Which options of a job work together is a table of its own, because simulated jobs need it too
+(`core/combinations.py`).
 """
 
+import copy
 import difflib
 import functools
 import inspect
-import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from enum import Enum
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
+from typer.models import OptionInfo
+
 from polyrhythm.api.code import Code, find_code
-from polyrhythm.core.metrics import OBJECTIVE, parse_target
-from polyrhythm.core.model import MODEL, named
+from polyrhythm.api.values import Check, own_options
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import JOBS
-from polyrhythm.wire.messages import Target
+from polyrhythm.wire.messages import JobSpec
 
 
-def checked_init(path: Path) -> Path:
-    """The absolute path of the file that --init names, or of the folder with the files of several
-    models. Raises an error if a file cannot be read."""
-    from polyrhythm.store.model_open import check_readable
+class Group(Enum):
+    """The groups of options, in the order in which the help shows them."""
 
-    path = path.expanduser().resolve()
-    if not path.is_dir():
-        check_readable(path)
-        return path
-    files = [each for each in sorted(path.iterdir()) if each.name == MODEL or named(each.name)]
-    if not files:
-        raise UsageError(f"--init {path} is a folder without a model: it has no {MODEL}")
-    for file in files:
-        check_readable(file)
-    return path
+    JOB = "Job"
+    PROCESSES = "Processes"
+    SYNCHRONISATION = "Synchronisation"
+    RESULTS = "Results"
+    NETWORK = "Network"
+    TUNING = "Tuning"
+    LABORATORY = "Laboratory"
+    """Options that only reproduce the papers, or stage a slow machine."""
 
 
-def own_options(given: list[str] | Mapping[str, object] | None) -> dict[str, str]:
-    """The options for the job's own use, from a dict or from a list of NAME=VALUE."""
-    if isinstance(given, Mapping):
-        return {str(key): str(value) for key, value in given.items()}
-    options = {}
-    for pair in given or []:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
-        options[key] = value
-    return options
+TRAIN = frozenset({"train"})
+"""For options that concern the code of a job."""
+JOBS_OF_SERVERS = frozenset({"train", "serve"})
+RESUMED = frozenset({"train", "serve", "resume"})
+"""For options that a job may change when it is resumed, and for those of the command itself."""
+WORKERS_HERE = frozenset({"train", "resume"})
+"""For options of the workers that a command starts: `serve` starts none."""
+FIRST_VERSION = "0.1"
 
 
-GOALS = frozenset(
-    {
-        *("rounds", "epochs", "points", "max_seconds", "target", "target_accuracy"),
-        *("target_objective", "target_change"),
-    }
-)
-"""The options that end a job. If the user gives any of them, those in DEFAULTS do not apply."""
+class Option(OptionInfo):
+    """What the list says of one option. The class is typer's, because typer finds its annotations by
+    their class."""
+
+    def __init__(
+        self,
+        help: str,  # noqa: A002
+        *flags: str,
+        group: Group,
+        common: bool = False,
+        field: str | None = None,
+        read: Callable[[Any], Any] | None = None,
+        check: Check | None = None,
+        commands: frozenset[str] = JOBS_OF_SERVERS,
+        goal: bool = False,
+        since: str = FIRST_VERSION,
+        **of_typer: Any,
+    ) -> None:
+        """`help`: its first sentence is the text of the short help. `common`: whether the short help
+        shows the option. `field`: the field of `JobSpec` that the option sets, or FIELD.KEY for an item
+        of a field that is a dict. `read`: makes the field's value from the option's. `check`: refuses
+        wrong values. `commands`: the commands that have the option. `goal`: whether it ends the job.
+        `since`: the first version with this option."""
+        super().__init__(
+            default=...,
+            param_decls=flags,
+            help=help,
+            show_envvar=False,
+            **of_typer,
+        )
+        self.group = group
+        self.common = common
+        self.field = field
+        self.read = read
+        self.check = check
+        self.commands = commands
+        self.goal = goal
+        self.since = since
+
+    def resumed(self) -> "Option":
+        """This option for a job that has a value already."""
+        again = copy.copy(self)
+        again.help = f"{self.help} Default: as in the old run."
+        return again
+
+
+@functools.cache
+def options_of(function: Callable[..., Any]) -> dict[str, Option]:
+    """The options of a function by the names of its keywords."""
+    found = {}
+    for name, keyword in inspect.signature(function).parameters.items():
+        for each in get_args(annotated(keyword.annotation)):
+            if isinstance(each, Option):
+                found[name] = each
+    return found
+
+
+def annotated(annotation: Any) -> Any:
+    """The annotation that has the option. A keyword that also accepts other Python objects has a union
+    as its type, and one member of the union has the option."""
+    if get_origin(annotation) is Annotated:
+        return annotation
+    members = [each for each in get_args(annotation) if get_origin(each) is Annotated]
+    return members[0] if members else annotation
+
+
+def flag_of(name: str) -> str:
+    """The flag for a keyword."""
+    return f"--{name.replace('_', '-')}"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.0) -> str | None:
+    """The known name that is most like this one."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
+
+
+def check_values(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option has a value that it cannot have."""
+    for name, option in options_of(function).items():
+        if option.check is not None and given.get(name) is not None:
+            option.check(flag_of(name), given[name])
+
+
+def fields_of(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the job that these options set. Options without a value set no field. If several
+    options set the same field, their tuples are joined."""
+    fields: dict[str, Any] = {}
+    for name, option in options_of(function).items():
+        value = given.get(name)
+        if option.field is None or value is None or value == []:
+            continue
+        if option.read is not None:
+            value = option.read(value)
+        field, _, key = option.field.partition(".")
+        if key:
+            fields.setdefault(field, {})[key] = value
+        elif isinstance(value, tuple):
+            fields[field] = fields.get(field, ()) + value
+        else:
+            fields[field] = value
+    return fields
+
+
+def has_goal(function: Callable[..., Any], job: JobSpec) -> bool:
+    """Whether an option ends this job."""
+    goals = [each.field for each in options_of(function).values() if each.goal and each.field]
+    return any(getattr(job, field) not in (None, ()) for field in goals)
+
+
+# -- what the user gives -------------------------------------------------------------------------
+
 DATA = "data"
 """The key of DEFAULTS for the data sets that the job needs."""
 OF_SET = "options"
@@ -85,8 +183,8 @@ def with_defaults_of(
     code: Code, function: Callable[..., Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The options that the user has given, and those in the DEFAULTS of the job for the rest. An
-    option that is None is not given. Raises UsageError if a key of DEFAULTS is neither an option of
-    `function` nor `data`."""
+    option that is None is not given. If the user gives a goal, those in DEFAULTS do not apply. Raises
+    UsageError if a key of DEFAULTS is neither an option of `function` nor `data`."""
     names = _names(function)
     known = [*names, DATA, *([OF_SET] if code.name in JOBS else [])]
     defaults: dict[str, Any] = {}
@@ -94,13 +192,14 @@ def with_defaults_of(
         name = str(key).replace("-", "_")
         if name not in known:
             raise UsageError(
-                f"{code.name}: DEFAULTS has no key {key!r}: the nearest is {_nearest(name, known)!r}"
+                f"{code.name}: DEFAULTS has no key {key!r}: the nearest is {nearest(name, known)!r}"
             )
         if name in names:
             defaults[name] = value
     chosen = {name: value for name, value in given.items() if value is not None}
-    if GOALS & chosen.keys():
-        defaults = {name: value for name, value in defaults.items() if name not in GOALS}
+    goals = {name for name, option in options_of(function).items() if option.goal}
+    if goals & chosen.keys():
+        defaults = {name: value for name, value in defaults.items() if name not in goals}
     if isinstance(defaults.get("set"), list | Mapping) and "set" in chosen:
         chosen["set"] = own_options(defaults["set"]) | own_options(chosen["set"])
     return {**given, **defaults, **chosen}
@@ -111,18 +210,14 @@ def _names(function: Callable[..., Any]) -> list[str]:
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-
-
 def check_options(
     function: Callable[..., Any], given: Mapping[str, object], unknown: Iterable[str]
 ) -> None:
-    """Raise UsageError if an option is not known, naming the nearest known one, or if its value has
-    a type that the function does not accept."""
+    """Raise UsageError if an option is not known, naming the nearest known one, or if it has a value
+    or a type that it cannot have."""
     known, names = inspect.signature(function).parameters, _names(function)
     for name in unknown:
-        near = _nearest(name, names)
+        near = nearest(name, names)
         raise UsageError(f"{function.__name__} has no option {name!r}: the nearest is {near!r}")
     for name in names:
         accepted = tuple(_classes(known[name].annotation))
@@ -131,6 +226,7 @@ def check_options(
         if not fits or (isinstance(value, bool) and bool not in accepted):
             words = " or ".join(each.__name__ for each in accepted if each is not type(None))
             raise UsageError(f"{name} is {value!r}: it must be of type {words}")
+    check_values(function, given)
 
 
 def _classes(annotation: Any) -> Iterable[type]:
@@ -145,42 +241,3 @@ def _classes(annotation: Any) -> Iterable[type]:
         yield origin
     else:
         yield type(None) if annotation is None else annotation
-
-
-Given = Iterable[str] | str | Mapping[str, float] | None
-"""One NAME=VALUE, a list of these, or a dict from names to values."""
-
-
-def targets_of(
-    given: Given, accuracy: float | None = None, objective: float | None = None
-) -> tuple[Target, ...]:
-    """The targets of a job. `accuracy` and `objective`: the values of --target-accuracy and
-    --target-objective. Raises UsageError if a target is wrong, or if two targets name the same
-    metric."""
-    targets = [_parsed(text) for text in _texts(given)]
-    if accuracy is not None:
-        if not 0 < accuracy <= 1:
-            raise UsageError(f"--target-accuracy is {accuracy}: give a value above 0 and at most 1")
-        targets.append(Target("accuracy", float(accuracy), True))
-    if objective is not None:
-        if not math.isfinite(objective):
-            raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
-        targets.append(Target(OBJECTIVE, float(objective), False))
-    names = [target.metric for target in targets]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"there are {names.count(name)} targets for {name}: give only one")
-    return tuple(targets)
-
-
-def _texts(given: Given) -> list[str]:
-    if isinstance(given, Mapping):
-        return [f"{name}={value!r}" for name, value in given.items()]
-    return [given] if isinstance(given, str) else list(given or ())
-
-
-def _parsed(text: str) -> Target:
-    try:
-        return parse_target(text)
-    except ValueError as error:
-        raise UsageError(f"--target {text!r} is not understood: {error}") from None

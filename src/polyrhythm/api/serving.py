@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from polyrhythm.api.boundary import public
 from polyrhythm.api.code import Code
-from polyrhythm.api.options import check_options
+from polyrhythm.api.options import check_options, options_of
 from polyrhythm.api.secret import SECRET
 from polyrhythm.api.training import train
 from polyrhythm.engines.engine import Wanted
@@ -21,23 +21,6 @@ from polyrhythm.errors import PolyrhythmError
 if TYPE_CHECKING:
     from polyrhythm.api.result import Result
 
-_WITHOUT_WORKERS = frozenset(
-    {
-        "engine",
-        "local_workers",
-        "threads",
-        "devices",
-        "share_data",
-        "data_dir",
-        "min_step",
-        "slow",
-        "slow_at",
-        "stall",
-        "tenant",
-    }
-)
-"""The options of `train` that concern the workers it starts. `serve` does not have them, because it
-starts no workers."""
 _LOOK_S = 0.1
 _END_S = 30.0
 """How long this process waits, when it exits, for the end of a job that still runs."""
@@ -51,16 +34,12 @@ Main = TypeVar("Main")
 def serves(
     function: Callable[Concatenate[Main, Options], Any],
 ) -> Callable[[Callable[..., Returned]], Callable[Options, Returned]]:
-    """A decorator: the decorated function has the keywords of `function`, except those that concern
-    workers which `function` starts."""
+    """A decorator: the decorated function has those keywords of `function` that the list of options
+    gives to `serve`: all but those that concern the workers which `function` starts."""
 
     def decorate(serving: Callable[..., Returned]) -> Callable[Options, Returned]:
-        known = inspect.signature(function).parameters.values()
-        kept = [
-            each
-            for each in known
-            if each.kind is each.KEYWORD_ONLY and each.name not in _WITHOUT_WORKERS
-        ]
+        served = [name for name, each in options_of(function).items() if "serve" in each.commands]
+        kept = [inspect.signature(function).parameters[name] for name in served]
         serving.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
         return serving
 

@@ -1,18 +1,17 @@
 """`polyrhythm.simulate`: runs a scenario in virtual time. The summary and the journal have the same
-form as in a real run."""
+form as in a real run. The command takes the texts of options without an annotation from `train`."""
 
 import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any, Never
 
-import typer
-
-from polyrhythm.api import flags
 from polyrhythm.api.boundary import public
 from polyrhythm.api.folders import make_run_dir, writing
-from polyrhythm.api.options import check_options
+from polyrhythm.api.options import Group, Option, check_options
 from polyrhythm.api.result import Result
+from polyrhythm.api.values import at_least
+from polyrhythm.core.model import RUNS_FOLDER
 from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal
@@ -43,21 +42,26 @@ def simulate(
     *,
     from_run: Annotated[
         str | None,
-        typer.Option(help="Simulate this recorded run (its name or folder) instead of a file."),
+        Option(
+            "Simulate this recorded run (its name or folder) instead of a file.",
+            metavar="RUN",
+            group=Group.JOB,
+        ),
     ] = None,
     sync: Annotated[
         str | None,
-        typer.Option(help=f"Use this policy instead of the one in the file or run: {sync_help()}."),
+        Option(
+            f"Use this policy instead of the one in the file or run. {sync_help()}.",
+            metavar="POLICY",
+            group=Group.SYNCHRONISATION,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices in the run.")] = 0,
-    name: flags.NewRunName = None,
-    runs_dir: flags.RunsDir | str = flags.RUNS,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Check all invariants after every event (much slower)."),
-    ] = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    seed: int = 0,
+    name: str | None = None,
+    runs_dir: Path | str = RUNS_FOLDER,
+    check: bool = False,
+    quiet: bool = False,
+    debug: bool = False,
     **unknown: Never,
 ) -> Result:
     """Simulate a job in virtual time, with workers, links and faults from a file, and return the
@@ -71,8 +75,7 @@ def simulate(
     check_options(simulate, locals(), unknown)
     scenario, runs_dir = None if scenario is None else Path(scenario), Path(runs_dir).expanduser()
     script, source = _script(scenario, from_run, sync, runs_dir)
-    if seed < 0:
-        raise UsageError(f"--seed is {seed}: it must be at least 0")
+    at_least(0)("--seed", seed)
     spec = script.job_spec(Path(source[0]).stem)
     run_dir = make_run_dir(runs_dir, name, source[0])
     clock = Clock()

@@ -1,47 +1,76 @@
-"""`polyrhythm.train`: the options of a job, each with its help text and its default. The flags of the
-command line are made from these options."""
+"""`polyrhythm.train`: its signature is the list of all options. A keyword's annotation says what the
+rest of the program must know of the option (`api/options.py`); the flags of the command line, the
+settings of the job, the checks, and the options of `serve` and `resume` follow from it."""
 
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Never
+from typing import TYPE_CHECKING, Annotated, Any, Never
 
-import typer
-
-from polyrhythm.api import flags, policies, staging
+from polyrhythm.api import flags
 from polyrhythm.api.boundary import public
 from polyrhythm.api.checks import (
     check_checkpoints,
     check_host,
-    check_port,
     check_sharing,
     check_spec,
-    check_threads,
     in_run_folder,
     with_store,
     without_effect,
-    without_goal,
 )
-from polyrhythm.api.code import find_code
+from polyrhythm.api.code import Code, find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
 from polyrhythm.api.hosts import Here
 from polyrhythm.api.options import (
     DATA,
     OF_SET,
+    RESUMED,
+    TRAIN,
+    WORKERS_HERE,
+    Group,
+    Option,
     check_options,
-    checked_init,
-    own_options,
-    targets_of,
+    fields_of,
+    has_goal,
     with_job_defaults,
 )
 from polyrhythm.api.saying import say, say_starting
-from polyrhythm.core.devices import as_text, parse_devices
-from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help, with_global_batch
+from polyrhythm.api.values import (
+    a_best_metric,
+    a_port,
+    accuracy_target,
+    an_accuracy,
+    an_objective,
+    at_least,
+    initial_model,
+    items,
+    memory,
+    objective_target,
+    one_of,
+    own_options,
+    positive,
+    targets,
+)
+from polyrhythm.core.devices import as_text
+from polyrhythm.core.kinds import EXAMPLE
+from polyrhythm.core.supervision import ON_LOSS
+from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
 from polyrhythm.engines.engine import LOCAL, check_engine
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options
 from polyrhythm.learn.load import JOBS
+from polyrhythm.runtime.choices import (
+    ASYNC_MOMENTA,
+    ASYNC_SCALES,
+    LINKS,
+    ON_ERROR,
+    ON_NAN,
+    PUSHES,
+    UPDATERS,
+    WEIGHTS,
+    WIRE_DTYPES,
+)
 from polyrhythm.wire.messages import JobSpec
 
 if TYPE_CHECKING:
@@ -54,242 +83,763 @@ if TYPE_CHECKING:
 def train(
     main: Callable[["Worker"], None] | str | Path,
     *,
-    workers: Annotated[int, typer.Option(help="Number of workers; each is a process.")] = 3,
-    servers: Annotated[int, typer.Option(help="Number of servers; each is a process.")] = 2,
-    replicas: Annotated[
-        int,
-        typer.Option(
-            help="Copies of every slice on other servers: this many servers may die at once without"
-            " loss of acknowledged contributions. The first server runs the lead and may not die."
+    set: Annotated[  # noqa: A002
+        list[str] | None,
+        Option(
+            "An option for the job's code (repeatable). Built-in jobs accept rate=0.01 and batch=128.",
+            metavar="NAME=VALUE",
+            group=Group.JOB,
+            common=True,
         ),
-    ] = 0,
-    local_workers: Annotated[
-        int | None,
-        typer.Option(
-            help="Workers to start on this machine; the rest join with 'polyrhythm worker'."
-            " Default: all."
+    ]
+    | Mapping[str, object] = None,
+    data_dir: Annotated[
+        Path | None,
+        Option(
+            "A folder of data sets, searched first. See 'polyrhythm data'.",
+            metavar="FOLDER",
+            group=Group.JOB,
+            common=True,
+            commands=TRAIN,
         ),
-    ] = None,
-    local_servers: Annotated[
-        int | None,
-        typer.Option(
-            help="Servers to start on this machine; the rest join with 'polyrhythm server'."
-            " Default: all."
-        ),
-    ] = None,
-    sync: Annotated[
-        str,
-        typer.Option(help=f"Sync policy: {sync_help()}."),
-    ] = "bsp",
-    interval: policies.Interval = "auto",
-    coordination: policies.Coordination = "semi",
-    abandon: policies.Abandon = "off",
-    migrate: policies.Migrate = "auto",
-    data_private: policies.DataPrivate = False,
-    share_data: policies.ShareData = False,
-    migrate_memory: policies.MigrateMemory = "auto",
-    global_batch: policies.GlobalBatch = None,
-    most_steps: policies.MostSteps = 64,
-    probe_points: policies.ProbePoints = 2048,
-    min_batch: Annotated[
-        int,
-        typer.Option(
-            help="The least number of points in a batch. A smaller remainder of the data is added to"
-            " the batch before it."
-        ),
-    ] = 2,
-    async_scale: policies.AsyncScale = "auto",
-    async_momentum: policies.AsyncMomentum = "round",
-    read_ahead: policies.ReadAhead = False,
-    deterministic: policies.Deterministic = False,
-    timer: Annotated[
-        str,
-        typer.Option(
-            help="How long a round waits for missing workers: auto (three times the longest of the last"
-            " 20 rounds, and at least 10 s; 120 s for the first round), off, or a time such as 120s."
-        ),
-    ] = "auto",
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="What workers send: gradient, local (changes after local steps), statistics (of"
-            " point-wise algorithms), or auto: local under psp and fsp and with --outer, gradient"
-            " otherwise."
-        ),
-    ] = AUTO,
-    local_steps: Annotated[
-        int, typer.Option(help="Kind local: how many steps are between two contributions.")
-    ] = 1,
-    outer: policies.Outer = "off",
-    weights: policies.Weights = "points",
-    updater: Annotated[
-        str,
-        typer.Option(
-            help="What servers do with contributions: optimizer (a step of the job's optimizer; kind"
-            " local: the average), or addition (summed as they are: for counting, sums, tests)."
-        ),
-    ] = "optimizer",
-    link: flags.Links = "auto",
-    digest: flags.Digest = "auto",
-    wire_dtype: Annotated[
-        str, typer.Option(help="The type in which float32 parameters are sent: same, or bf16.")
-    ] = "same",
-    push: Annotated[
-        str,
-        typer.Option(
-            help="How contributions are sent over TCP: exact, or int8, which needs a quarter of the"
-            " bytes. What rounding leaves out is added to the worker's next contribution. Over local"
-            " links, contributions are always exact."
-        ),
-    ] = "exact",
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place",
-            help="Let workers read parameters in the server's memory, without a copy. This needs"
-            " --servers 1, kind gradient, a local link and --wire-dtype same.",
-        ),
-    ] = False,
-    rounds: Annotated[
-        int | None,
-        typer.Option(help="End after this many rounds; with --epochs, at whichever comes first."),
-    ] = None,
+    ]
+    | str = None,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            help="End after this many passes over the data. If no goal is given, the job's code says"
-            " how many."
+        Option(
+            "End after this many passes over the data. If no goal is given, the job's code says how"
+            " many.",
+            metavar="N",
+            group=Group.JOB,
+            common=True,
+            field="epochs",
+            goal=True,
+            check=at_least(1),
+            commands=RESUMED,
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        Option(
+            "End after this many rounds.",
+            metavar="N",
+            group=Group.JOB,
+            common=True,
+            field="rounds",
+            goal=True,
+            check=at_least(1),
+            commands=RESUMED,
         ),
     ] = None,
     points: Annotated[
         int | None,
-        typer.Option(
-            help="End when this many points have counted, of all workers together. A job without a"
-            " data set can use it too: the points are those that step(points=...) gives."
+        Option(
+            "End when this many points have counted, of all workers together. A job without a data set"
+            " can use it too: the points are those that step(points=...) gives.",
+            metavar="N",
+            group=Group.JOB,
+            field="points",
+            goal=True,
+            check=at_least(1),
+            commands=RESUMED,
         ),
-    ] = None,
-    target: flags.Targets | str | Mapping[str, float] = None,
-    target_accuracy: Annotated[
-        float | None,
-        typer.Option(help="Short for --target accuracy=VALUE, such as 0.95."),
-    ] = None,
-    target_objective: Annotated[
-        float | None, typer.Option(help="Short for --target objective=VALUE.")
-    ] = None,
-    target_change: Annotated[
-        float | None,
-        typer.Option(help="End when the objective changes by less than this in a full pass."),
     ] = None,
     max_seconds: Annotated[
         float | None,
-        typer.Option(
-            help="End when this many seconds of training are over and the open round is done. Workers"
-            " that hang are waited for only as long as the longest step took, and 10 s to a minute"
-            " more; then the job ends without them."
+        Option(
+            "End after this many seconds of training, when the open round is done. Workers that hang"
+            " are waited for only as long as the longest step took, and 10 s to a minute more; then"
+            " the job ends without them.",
+            metavar="SECONDS",
+            group=Group.JOB,
+            common=True,
+            field="max_seconds",
+            goal=True,
+            check=positive("seconds, such as 60"),
+            commands=RESUMED,
         ),
     ] = None,
-    keep_best: Annotated[
-        str | None,
-        typer.Option(
-            help="A metric that workers report, such as accuracy or val_loss: also keep the model with"
-            " its best value, in model-best.safetensors. A loss or error is best when lowest, others"
-            " when highest; lowest:NAME and highest:NAME state the direction."
+    target: Annotated[
+        list[str] | None,
+        Option(
+            "End when a metric that workers report has this value: accuracy=0.95, val_loss=0.3"
+            " (repeatable). A loss or error must fall to the value, other metrics must rise to it;"
+            " 'f1>=0.9' and 'time<=2' state the direction. --target-accuracy 0.95 and"
+            " --target-objective 0.3 are short for --target accuracy=0.95 and --target objective=0.3.",
+            metavar="METRIC=VALUE",
+            group=Group.JOB,
+            common=True,
+            field="targets",
+            read=targets,
+            goal=True,
+            commands=RESUMED,
+        ),
+    ]
+    | str
+    | Mapping[str, float] = None,
+    target_accuracy: Annotated[
+        float | None,
+        Option(
+            "Short for --target accuracy=VALUE.",
+            hidden=True,
+            group=Group.JOB,
+            field="targets",
+            read=accuracy_target,
+            goal=True,
+            check=an_accuracy,
+            commands=RESUMED,
+        ),
+    ] = None,
+    target_objective: Annotated[
+        float | None,
+        Option(
+            "Short for --target objective=VALUE.",
+            hidden=True,
+            group=Group.JOB,
+            field="targets",
+            read=objective_target,
+            goal=True,
+            check=an_objective,
+            commands=RESUMED,
+        ),
+    ] = None,
+    target_change: Annotated[
+        float | None,
+        Option(
+            "End when the objective changes by less than this in a full pass.",
+            metavar="CHANGE",
+            group=Group.JOB,
+            field="target_change",
+            goal=True,
+            check=positive("a number, such as 0.001"),
         ),
     ] = None,
     init: Annotated[
         Path | None,
-        typer.Option(
-            help="Begin with the parameters of this model, such as runs/NAME/model.safetensors; for"
-            " a job with several models, a folder with their files. Hosts that run workers need the"
-            " file at the same path."
+        Option(
+            "Begin with the parameters of this model, such as runs/NAME/model.safetensors. For a job"
+            " with several models, give a folder with their files. Hosts that run workers need the"
+            " file at the same path.",
+            metavar="FILE",
+            group=Group.JOB,
+            common=True,
+            field="init",
+            read=initial_model,
         ),
     ]
     | str = None,
-    checkpoint_every: flags.CheckpointEvery = None,
-    store: flags.StoreUrl = None,
-    keep: Annotated[int, typer.Option(help="How many of the newest checkpoints are kept.")] = 3,
-    on_loss: Annotated[
-        str,
-        typer.Option(
-            help="What happens when more servers are lost than there are copies: end, or resume from"
-            " the newest checkpoint, without the dead servers unless --respawn starts them again."
-        ),
-    ] = "end",
     seed: Annotated[
         int,
-        typer.Option(
-            help="Seed of the order in which points are visited. The job's code can use it too."
+        Option(
+            "Seed of the order in which points are visited. The job's code can use it too.",
+            metavar="N",
+            group=Group.JOB,
+            common=True,
+            field="seed",
+            check=at_least(0),
         ),
     ] = 0,
-    name: flags.NewRunName = None,
-    runs_dir: flags.RunsDir | str = flags.RUNS,
-    host: flags.Host = "127.0.0.1",
-    port: flags.Port = 0,
-    insecure: flags.Insecure = False,
-    start_timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
-    ] = 60.0,
-    lead_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Workers and servers end after this many seconds without a heartbeat of the lead."
+    data_private: Annotated[
+        bool,
+        Option(
+            "Every worker has a data set of its own. worker.batches gets different points on each"
+            " worker, and may get a different number of them. While a worker is gone, passes do not"
+            " include its points.",
+            "--data-private/--no-data-private",
+            show_default=False,
+            group=Group.JOB,
+            field="data_private",
         ),
-    ] = 120.0,
-    threads: flags.Threads = None,
+    ] = False,
+    share_data: Annotated[
+        bool,
+        Option(
+            "With --data-private: points of the workers that this command starts may be sent to other"
+            " workers of the job, so that all points are visited equally often. Without this flag the"
+            " points never leave their worker. A worker that joins from elsewhere has its own"
+            " --share-data.",
+            "--share-data/--no-share-data",
+            show_default=False,
+            group=Group.JOB,
+            field="share_data",
+            commands=TRAIN,
+        ),
+    ] = False,
+    on_nan: Annotated[
+        str,
+        Option(
+            "What happens when a contribution contains NaN or infinity. refuse: the worker fails. skip:"
+            " the contribution is left out, and counted. end: the job ends.",
+            metavar="refuse|skip|end",
+            group=Group.JOB,
+            field="on_nan",
+            check=one_of(ON_NAN),
+        ),
+    ] = "refuse",
+    workers: Annotated[
+        int,
+        Option(
+            "Number of workers. Each is a process.",
+            metavar="N",
+            group=Group.PROCESSES,
+            common=True,
+            field="workers",
+            check=at_least(1),
+            commands=RESUMED,
+        ),
+    ] = 3,
+    servers: Annotated[
+        int,
+        Option(
+            "Number of servers. Each is a process.",
+            metavar="N",
+            group=Group.PROCESSES,
+            common=True,
+            field="servers",
+            check=at_least(1),
+            commands=RESUMED,
+        ),
+    ] = 2,
+    replicas: Annotated[
+        int,
+        Option(
+            "Copies of every slice on other servers: so many servers may die at once. No acknowledged"
+            " contribution is lost. The first server runs the lead and may not die.",
+            metavar="N",
+            group=Group.PROCESSES,
+            common=True,
+            field="replicas",
+            commands=RESUMED,
+        ),
+    ] = 0,
+    local_workers: Annotated[
+        int | None,
+        Option(
+            "Workers to start on this machine; the rest join with 'polyrhythm worker'. Default: all.",
+            metavar="N",
+            group=Group.PROCESSES,
+            common=True,
+            commands=WORKERS_HERE,
+        ),
+    ] = None,
+    local_servers: Annotated[
+        int | None,
+        Option(
+            "Servers to start on this machine; the rest join with 'polyrhythm server'. Default: all.",
+            metavar="N",
+            group=Group.PROCESSES,
+            common=True,
+            commands=RESUMED,
+        ),
+    ] = None,
     devices: flags.Devices | list[str] = "auto",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="A folder of data sets, searched first: see 'polyrhythm data'."),
-    ]
-    | str = None,
-    set: Annotated[  # noqa: A002
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="An option NAME=VALUE for the job's code (repeatable). Built-in jobs accept rate=0.01"
-            " and batch=128.",
-        ),
-    ]
-    | Mapping[str, object] = None,
     respawn: Annotated[
         bool,
-        typer.Option(
+        Option(
+            "Restart workers and servers that die. They keep their names, and wait for 0.5 s first. The"
+            " pause doubles, up to 30 s, with each death without a contribution.",
             "--respawn",
-            help="Restart workers and servers that die, under the same name, after a pause of 0.5 s,"
-            " which doubles, up to 30 s, with each death without a contribution.",
+            group=Group.PROCESSES,
+            common=True,
+            field="respawn",
         ),
     ] = False,
     on_error: Annotated[
         str,
-        typer.Option(
-            help="What happens when a worker's code raises an error: go-on (the other workers go on),"
-            " or end (the job ends)."
+        Option(
+            "What happens when a worker's code raises an error. go-on: the other workers go on. end:"
+            " the job ends.",
+            metavar="go-on|end",
+            group=Group.PROCESSES,
+            field="on_error",
+            check=one_of(ON_ERROR),
         ),
     ] = "go-on",
-    on_nan: Annotated[
+    on_loss: Annotated[
         str,
-        typer.Option(
-            help="What happens when a contribution contains NaN or infinity: refuse (the worker fails),"
-            " skip (the contribution is left out, and counted), or end (the job ends)."
+        Option(
+            "What happens when more servers are lost than there are copies. end: the job ends. resume:"
+            " it resumes from the newest checkpoint, without the dead servers unless --respawn starts"
+            " them again.",
+            metavar="end|resume",
+            group=Group.PROCESSES,
+            field="on_loss",
+            check=one_of(ON_LOSS),
         ),
-    ] = "refuse",
+    ] = "end",
     engine: Annotated[
         str,
-        typer.Option(
-            help="Where servers and workers run: local (a process each), or inline (all in this"
-            " process, for debugging: breakpoint() works)."
+        Option(
+            "Where servers and workers run. local: a process each. inline: all in this process, for"
+            " debugging: breakpoint() works.",
+            metavar="local|inline",
+            group=Group.PROCESSES,
+            check=lambda flag, value: check_engine(value),
+            commands=TRAIN,
         ),
     ] = LOCAL,
-    min_step: staging.MinStep = None,
-    slow: staging.Slow = None,
-    slow_at: staging.SlowAt = None,
-    stall: staging.Stall = None,
-    tenant: staging.Tenant = None,
-    slow_fold: staging.SlowFold = None,
-    trace: flags.Trace = False,
-    check: flags.Check = False,
+    sync: Annotated[
+        str,
+        Option(
+            f"When workers wait for each other: {', '.join(each.syntax for each in POLICIES.values())}."
+            f" {sync_help()}.",
+            metavar="POLICY",
+            group=Group.SYNCHRONISATION,
+            common=True,
+            field="sync",
+            commands=RESUMED,
+        ),
+    ] = "bsp",
+    global_batch: Annotated[
+        int | None,
+        Option(
+            "The same as --sync bspg:N: the number of points in each round, divided among the workers"
+            " that are there. So this number stays the same when workers join and leave. A share that"
+            " is larger than the batch size of the loop is visited in several batches.",
+            hidden=True,
+            group=Group.SYNCHRONISATION,
+        ),
+    ] = None,
+    kind: Annotated[
+        str,
+        Option(
+            "What workers send: gradient, local (changes after local steps), statistics, or auto."
+            " statistics is for point-wise algorithms. auto: local under psp and fsp and with --outer,"
+            " gradient otherwise.",
+            metavar="KIND",
+            group=Group.SYNCHRONISATION,
+            common=True,
+            field="kind",
+        ),
+    ] = AUTO,
+    local_steps: Annotated[
+        int,
+        Option(
+            "Kind local: how many steps are between two contributions.",
+            metavar="N",
+            group=Group.SYNCHRONISATION,
+            common=True,
+            field="local_steps",
+            check=at_least(1),
+        ),
+    ] = 1,
+    outer: Annotated[
+        str,
+        Option(
+            "Kind local: the optimizer that servers apply to the average change of a round, such as"
+            f" nesterov (DiLoCo). With options: {EXAMPLE} or adam:lr=0.01. Its lr is the"
+            " learning rate of that step. Both sgd:lr=1 and off are plain averaging.",
+            metavar="OPTIMIZER",
+            group=Group.SYNCHRONISATION,
+            common=True,
+            field="outer",
+        ),
+    ] = "off",
+    deterministic: Annotated[
+        bool,
+        Option(
+            "bsp: a repetition of the job computes the same bits, if its code is deterministic. Servers"
+            " keep the contributions of a round and add them in the order of the workers' names,"
+            " workers use one thread, and rounds wait for every worker.",
+            "--deterministic",
+            group=Group.SYNCHRONISATION,
+            common=True,
+            field="deterministic",
+        ),
+    ] = False,
+    timer: Annotated[
+        str,
+        Option(
+            "How long a round waits for missing workers: auto, off, or a time such as 120s. auto: three"
+            " times the longest of the last 20 rounds, and at least 10 s; 120 s for the first round.",
+            metavar="TIME",
+            group=Group.SYNCHRONISATION,
+            field="timer",
+        ),
+    ] = "auto",
+    weights: Annotated[
+        str,
+        Option(
+            "Policies with rounds: how a round weighs its contributions. points: by the points that"
+            " each contains. workers: all equally.",
+            metavar="points|workers",
+            group=Group.SYNCHRONISATION,
+            field="weights",
+            check=one_of(WEIGHTS),
+        ),
+    ] = "points",
+    migrate: Annotated[
+        str,
+        Option(
+            "Policies with rounds: how chunks of data move from slow workers to fast ones. So all"
+            " points are visited equally often. lease: only the right to visit a chunk moves, and the"
+            " fast worker reads the points itself. full: the slow worker sends the points while both"
+            " train. blocking: as full, but both workers wait until the points have arrived. off: no"
+            " chunks move. auto: off, except under fsp. Under fsp it is lease if all workers can read"
+            " the whole data set, otherwise full (as with --data-private and kind statistics).",
+            metavar="HOW",
+            group=Group.SYNCHRONISATION,
+            field="migrate",
+        ),
+    ] = "auto",
+    updater: Annotated[
+        str,
+        Option(
+            "What servers do with contributions. optimizer: a step of the job's optimizer; kind local:"
+            " the average. addition: they are summed as they are, for counting, sums and tests.",
+            metavar="optimizer|addition",
+            group=Group.SYNCHRONISATION,
+            field="updater",
+            check=one_of(UPDATERS),
+        ),
+    ] = "optimizer",
+    name: Annotated[
+        str | None,
+        Option(
+            "The name of the run, and of its folder in runs/.",
+            group=Group.RESULTS,
+            metavar="NAME",
+            common=True,
+            commands=RESUMED,
+        ),
+    ] = None,
+    runs_dir: flags.RunsDir | str = flags.RUNS,
+    keep_best: Annotated[
+        str | None,
+        Option(
+            "Also keep the model with the best value of this metric, in model-best.safetensors. Workers"
+            " report the metric, such as accuracy or val_loss. A loss or error is best when lowest,"
+            " others when highest; lowest:NAME and highest:NAME state the direction.",
+            metavar="METRIC",
+            group=Group.RESULTS,
+            common=True,
+            field="keep_best",
+            check=a_best_metric,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        Option(
+            "How often a checkpoint is made: a time such as 60s, or a number such as 100rounds.",
+            metavar="TIME",
+            group=Group.RESULTS,
+            common=True,
+            field="checkpoint_every",
+            commands=RESUMED,
+        ),
+    ] = None,
+    keep: Annotated[
+        int,
+        Option(
+            "How many of the newest checkpoints are kept.",
+            metavar="N",
+            group=Group.RESULTS,
+            field="keep",
+            check=at_least(1),
+            commands=RESUMED,
+        ),
+    ] = 3,
+    store: Annotated[
+        str | None,
+        Option(
+            "Where checkpoints are kept, if not in the run's folder: a folder or s3://BUCKET/PATH."
+            " gs://BUCKET/PATH and az://CONTAINER/PATH are possible too.",
+            metavar="URL",
+            group=Group.RESULTS,
+            common=True,
+            commands=RESUMED,
+        ),
+    ] = None,
     quiet: flags.Quiet = False,
+    trace: Annotated[
+        bool,
+        Option(
+            "Record every event and effect in the run's folder.",
+            "--trace",
+            group=Group.RESULTS,
+            commands=RESUMED,
+        ),
+    ] = False,
     debug: flags.Debug = False,
+    host: Annotated[
+        str,
+        Option(
+            "Address that servers listen on.",
+            metavar="ADDRESS",
+            group=Group.NETWORK,
+            common=True,
+            commands=RESUMED,
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        Option(
+            "Port of the first server; 0 for any free port.",
+            metavar="PORT",
+            group=Group.NETWORK,
+            common=True,
+            check=a_port,
+            commands=RESUMED,
+        ),
+    ] = 0,
+    insecure: Annotated[
+        bool,
+        Option(
+            "Allow a --host that other machines can reach.",
+            "--insecure",
+            group=Group.NETWORK,
+            common=True,
+            commands=RESUMED,
+        ),
+    ] = False,
+    link: Annotated[
+        str,
+        Option(
+            "How processes are linked: auto, tcp, or local (shared memory).",
+            metavar="LINK",
+            group=Group.NETWORK,
+            common=True,
+            field="link",
+            check=one_of(LINKS),
+            commands=RESUMED,
+        ),
+    ] = "auto",
+    digest: flags.Digest = "auto",
+    start_timeout: Annotated[
+        float,
+        Option(
+            "How long round 1 waits for all workers.",
+            metavar="SECONDS",
+            group=Group.NETWORK,
+            field="start_timeout_s",
+            check=positive("seconds, such as 60"),
+        ),
+    ] = 60.0,
+    lead_timeout: Annotated[
+        float,
+        Option(
+            "Workers and servers end after this long without a heartbeat of the lead.",
+            metavar="SECONDS",
+            group=Group.NETWORK,
+            field="lead_timeout_s",
+            check=positive("seconds, such as 120"),
+        ),
+    ] = 120.0,
+    threads: flags.Threads = None,
+    min_batch: Annotated[
+        int,
+        Option(
+            "The least number of points in a batch. A smaller remainder of the data is added to the"
+            " batch before it.",
+            metavar="N",
+            group=Group.TUNING,
+            field="min_batch",
+            check=at_least(1),
+        ),
+    ] = 2,
+    push: Annotated[
+        str,
+        Option(
+            "How contributions are sent over TCP: exact, or int8, which needs a quarter of the bytes."
+            " What rounding leaves out is added to the worker's next contribution. Over local links,"
+            " contributions are always exact.",
+            metavar="exact|int8",
+            group=Group.TUNING,
+            field="push",
+            check=one_of(PUSHES),
+        ),
+    ] = "exact",
+    wire_dtype: Annotated[
+        str,
+        Option(
+            "The type in which float32 parameters are sent: same, or bf16.",
+            metavar="same|bf16",
+            group=Group.TUNING,
+            field="wire_dtype",
+            check=one_of(WIRE_DTYPES),
+        ),
+    ] = "same",
+    in_place: Annotated[
+        bool,
+        Option(
+            "Let workers read parameters in the server's memory, without a copy. This needs --servers"
+            " 1, kind gradient, a local link and --wire-dtype same.",
+            "--in-place",
+            group=Group.TUNING,
+            field="in_place",
+        ),
+    ] = False,
+    async_scale: Annotated[
+        str,
+        Option(
+            "asp and ssp: how the learning rate of each contribution is scaled. members: 1/members."
+            " root: 1/sqrt(members). none: not at all. auto: members for SGD, none for Adagrad and"
+            " SparseAdam, root for Adam and the other adaptive optimizers.",
+            metavar="SCALE",
+            group=Group.TUNING,
+            field="async_scale",
+            check=one_of(ASYNC_SCALES),
+        ),
+    ] = "auto",
+    async_momentum: Annotated[
+        str,
+        Option(
+            "asp and ssp: when momentum (and Adam's first moment) decays. round: once per as many"
+            " contributions as there are members, as under bsp. contribution: once per contribution;"
+            " training then diverges at much lower learning rates.",
+            metavar="WHEN",
+            group=Group.TUNING,
+            field="async_momentum",
+            check=one_of(ASYNC_MOMENTA),
+        ),
+    ] = "round",
+    read_ahead: Annotated[
+        bool,
+        Option(
+            "asp: begin the next step before the parameters that contain the last contribution have"
+            " come. This hides the exchange, and often breaks training with momentum.",
+            "--read-ahead",
+            group=Group.TUNING,
+            field="read_ahead",
+        ),
+    ] = False,
+    most_steps: Annotated[
+        int,
+        Option(
+            "psp: the most steps that a worker makes between two barriers.",
+            metavar="N",
+            group=Group.TUNING,
+            field="most_steps",
+            check=at_least(1),
+        ),
+    ] = 64,
+    interval: Annotated[
+        str,
+        Option(
+            "fsp: how long a round lasts. auto: chosen by measuring. binary: chosen by halving. Or a"
+            " time such as 250ms.",
+            metavar="TIME",
+            group=Group.TUNING,
+            field="interval",
+        ),
+    ] = "auto",
+    abandon: Annotated[
+        str,
+        Option(
+            "fsp: how long a round waits after its interval for micro-batches that are not finished,"
+            " such as 50ms. A micro-batch that takes longer is left out, and its points are visited"
+            " again. off: wait for all micro-batches.",
+            metavar="TIME",
+            group=Group.TUNING,
+            field="abandon",
+        ),
+    ] = "off",
+    probe_points: Annotated[
+        int,
+        Option(
+            "fsp: the number of points on which the objective is measured.",
+            metavar="N",
+            group=Group.TUNING,
+            field="probe_points",
+            check=at_least(1),
+        ),
+    ] = 2048,
+    migrate_memory: Annotated[
+        str,
+        Option(
+            "--migrate full and blocking: each worker keeps up to this many bytes, such as 500MB or"
+            " 2GiB, of the chunks that it gave away. So they can come back without being sent. auto: as"
+            " many bytes as its first share has.",
+            metavar="SIZE",
+            group=Group.TUNING,
+            field="migrate_memory",
+            read=memory,
+        ),
+    ] = "auto",
+    coordination: Annotated[
+        str,
+        Option(
+            "fsp: who ends the interval of a round. semi: each worker, by its own timer. central: the"
+            " lead.",
+            metavar="semi|central",
+            group=Group.LABORATORY,
+            field="coordination",
+        ),
+    ] = "semi",
+    min_step: Annotated[
+        str | None,
+        Option(
+            "Staging: every step computes for at least this long, such as 10ms.",
+            metavar="TIME",
+            group=Group.LABORATORY,
+            field="staging.min-step",
+            commands=TRAIN,
+        ),
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        Option(
+            "Staging: 3=4x makes worker-3 compute four times as long (repeatable).",
+            metavar="WORKER=FACTOR",
+            group=Group.LABORATORY,
+            field="staging.slow",
+            read=items,
+            commands=TRAIN,
+        ),
+    ] = None,
+    slow_at: Annotated[
+        list[str] | None,
+        Option(
+            "Staging: 60s:3=4x makes worker-3 compute four times as long after 60 s of training"
+            " (repeatable).",
+            metavar="TIME:WORKER=FACTOR",
+            group=Group.LABORATORY,
+            field="staging.slow-at",
+            read=items,
+            commands=TRAIN,
+        ),
+    ] = None,
+    stall: Annotated[
+        list[str] | None,
+        Option(
+            "Staging: 3=32ms/1000 makes worker-3 pause for 32 ms after every 1000 points (repeatable).",
+            metavar="WORKER=PAUSE/POINTS",
+            group=Group.LABORATORY,
+            field="staging.stall",
+            read=items,
+            commands=TRAIN,
+        ),
+    ] = None,
+    tenant: Annotated[
+        list[str] | None,
+        Option(
+            "Staging: 2 starts another process that competes with worker-2 (repeatable).",
+            metavar="WORKER",
+            group=Group.LABORATORY,
+            field="staging.tenant",
+            read=items,
+            commands=TRAIN,
+        ),
+    ] = None,
+    slow_fold: Annotated[
+        list[str] | None,
+        Option(
+            "Staging: 0=500ms makes folds of server s0 take 500 ms longer (repeatable).",
+            metavar="SERVER=PAUSE",
+            group=Group.LABORATORY,
+            field="staging.slow-fold",
+            read=items,
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        Option(
+            "Check the invariants of all machines after every event.",
+            "--check",
+            group=Group.LABORATORY,
+            commands=RESUMED,
+        ),
+    ] = False,
     **unknown: Never,
 ) -> "Result":
     """Train a model on several worker and server processes of this machine, and return the result.
@@ -305,91 +855,20 @@ def train(
     once and raises KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong
     options, and JobFailed, with the result so far, if the job does not reach its goal.
     """
-    check_options(train, locals(), unknown)
+    given = dict(locals())
+    check_options(train, given, unknown)
     code = find_code(main)
-    runs_dir = Path(runs_dir).expanduser()
-    targets = targets_of(target, target_accuracy, target_objective)
-    if kind == AUTO:
-        kind = str(code.defaults.get("kind", AUTO))
-    options = own_options(set)
-    if code.name in JOBS and OF_SET in code.defaults:
-        options = check_point_options(code.name, options, code.defaults[OF_SET])
-    elif code.name in JOBS:
-        check_numbers(options)
-    if data_dir is not None:
-        options[DATA_DIR] = str(Path(data_dir).expanduser().resolve())
-    spec = JobSpec(
-        job=uuid.uuid4().hex,
-        name=code.name,
-        workers=workers,
-        servers=servers,
-        replicas=replicas,
-        sync=with_global_batch(sync, global_batch),
-        timer="off" if deterministic and timer == "auto" else timer,
-        deterministic=deterministic,
-        kind=kind,
-        local_steps=local_steps,
-        outer=outer,
-        weights=weights,
-        rounds=rounds,
-        epochs=epochs,
-        points=points,
-        seed=seed,
-        start_timeout_s=start_timeout,
-        lead_timeout_s=lead_timeout,
-        wire_dtype=wire_dtype,
-        push=push,
-        in_place=in_place,
-        updater=updater,
-        options=options,
-        async_scale=async_scale,
-        async_momentum=async_momentum,
-        read_ahead=read_ahead,
-        interval=interval,
-        coordination=coordination,
-        abandon=abandon,
-        migrate=migrate,
-        data_private=data_private,
-        share_data=share_data,
-        migrate_memory=policies.memory_of(migrate_memory),
-        most_steps=most_steps,
-        probe_points=probe_points,
-        min_batch=min_batch,
-        respawn=respawn,
-        on_error=on_error,
-        on_nan=on_nan,
-        targets=targets,
-        target_change=target_change,
-        max_seconds=max_seconds,
-        keep_best=keep_best or "",
-        init="" if init is None else str(checked_init(Path(init))),
-        save_model=True,
-        checkpoint_every=checkpoint_every or "",
-        on_loss=on_loss,
-        keep=keep,
-        path=code.path,
-        code_digest=code.digest,
-        served=code.served,
-        link=link,
-        staging=staging.staged(
-            min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
-        ),
-    )
-    spec = choose_kind(spec)
-    check_spec(spec, link, digest)
+    spec = choose_kind(_job_of(code, given))
+    check_spec(spec)
     check_host(host, insecure)
-    check_port(port)
-    check_threads(threads)
-    devices = as_text(devices)
-    parse_devices(devices)
-    check_engine(engine)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)
     check_sharing(spec, workers_here=here.workers)
     check_checkpoints(spec, store, here)
     if DATA in code.defaults:
         from polyrhythm.api.fetching import fetch_for
 
-        fetch_for(code.name, code.defaults, options.get(DATA_DIR), quiet=quiet)
+        fetch_for(code.name, code.defaults, spec.options.get(DATA_DIR), quiet=quiet)
+    runs_dir = Path(runs_dir).expanduser()
     spec = with_store(spec, store, runs_dir)
     run_dir = make_run_dir(runs_dir, name, code.stem)
     with discarded_if_not_started(run_dir):
@@ -413,8 +892,50 @@ def train(
         host=host,
         port=port,
         threads=threads,
-        devices=devices,
+        devices=as_text(devices),
         trace=trace,
         check=check,
         debug=debug,
     )
+
+
+def _job_of(code: Code, given: Mapping[str, Any]) -> JobSpec:
+    """The settings of the job, from its code and the options."""
+    fields = fields_of(train, given)
+    if fields["kind"] == AUTO:
+        fields["kind"] = str(code.defaults.get("kind", AUTO))
+    if fields["deterministic"] and fields["timer"] == "auto":
+        fields["timer"] = "off"
+    fields["sync"] = with_global_batch(fields["sync"], given["global_batch"])
+    return JobSpec(
+        job=uuid.uuid4().hex,
+        name=code.name,
+        path=code.path,
+        code_digest=code.digest,
+        served=code.served,
+        save_model=True,
+        options=_options_of_code(code, given),
+        **fields,
+    )
+
+
+def _options_of_code(code: Code, given: Mapping[str, Any]) -> dict[str, str]:
+    """The options that the job's code gets, from `--set` and `--data-dir`."""
+    options = own_options(given["set"])
+    if code.name in JOBS and OF_SET in code.defaults:
+        options = check_point_options(code.name, options, code.defaults[OF_SET])
+    elif code.name in JOBS:
+        check_numbers(options)
+    if given["data_dir"] is not None:
+        options[DATA_DIR] = str(Path(given["data_dir"]).expanduser().resolve())
+    return options
+
+
+def without_goal(spec: JobSpec) -> list[str]:
+    """A message if the job never ends by itself. A job of `polyrhythm.serve` often has no goal."""
+    if spec.served or has_goal(train, spec):
+        return []
+    return [
+        "the job has no goal, so it trains until Ctrl-C or 'polyrhythm stop' ends it; --epochs 10,"
+        " for example, would be a goal"
+    ]

@@ -15,6 +15,8 @@ import typer
 from polyrhythm.api import flags
 from polyrhythm.api.checks import check_spec
 from polyrhythm.api.hosts import child_requests
+from polyrhythm.api.options import check_values
+from polyrhythm.api.training import train
 from polyrhythm.core.devices import CPU, parse_devices
 from polyrhythm.core.values import parse_size
 from polyrhythm.engines.engine import EngineWatch, choose_engine
@@ -101,6 +103,7 @@ def exchange(
         replicas=replicas,
         rounds=warmup + measured,
         in_place=in_place,
+        link=link,
         updater="addition",
         options={
             "nbytes": str(nbytes),
@@ -109,7 +112,9 @@ def exchange(
             "in_place": "yes" if in_place else "no",
         },
     )
-    check_spec(spec, link, digest)
+    given = {"workers": workers, "servers": servers, "link": link, "digest": digest}
+    check_values(train, given)
+    check_spec(spec)
     if in_place and set(parse_devices(devices)) != {CPU}:
         raise UsageError("--in-place reads the server's memory: it needs --devices cpu")
     rate = _measure(spec, link, digest, devices, debug)

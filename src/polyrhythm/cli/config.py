@@ -6,7 +6,6 @@ This applies to all flags of a command of the class `ConfiguredCommand`. The fla
 `[set]` table of the file is the flag `--set`.
 """
 
-import difflib
 import json
 import tomllib
 from pathlib import Path
@@ -15,21 +14,14 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from polyrhythm.api.options import nearest, options_of
+from polyrhythm.api.training import train
 from polyrhythm.errors import UsageError
 
 DEFAULT_FILE = Path("polyrhythm.toml")
 _PREFIX = "POLYRHYTHM_"
 _UNSET = ("config", "show-config", "help")
 """Flags that cannot be set in the file."""
-_IGNORED = {
-    "serve": frozenset(
-        {
-            *("job", "engine", "local-workers", "threads", "data-dir", "share-data"),
-            *("min-step", "slow", "slow-at", "stall", "tenant"),
-        }
-    )
-}
-"""Per command, the settings for `train` that the command ignores when it finds them in the file."""
 _FILE = "polyrhythm.config"
 """The key under which a context keeps the path of its configuration file."""
 
@@ -63,10 +55,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         return None
     path = path or DEFAULT_FILE
     ctx.meta[_FILE] = path
-    ignored = _IGNORED.get(ctx.command.name or "", frozenset())
-    values = load_file(path)
-    applied = {key: value for key, value in values.items() if key.replace("_", "-") not in ignored}
-    ctx.default_map = defaults_from(applied, _known(ctx), path)
+    ctx.default_map = defaults_from(load_file(path), _known(ctx), path)
     for param in ctx.command.params:
         value = ctx.default_map.get(str(param.name))
         multiple = getattr(param, "multiple", False)
@@ -89,15 +78,22 @@ def load_file(path: Path) -> dict[str, Any]:
 
 def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> dict[str, Any]:
     """The values of the file by the names of the command's parameters. `known` maps a key of the
-    file to such a name."""
+    file to such a name. A setting that only `train` has is left out, because `serve` reads the same
+    file."""
     defaults = {}
     for key, value in values.items():
-        name = known.get(key.replace("_", "-"))
-        if name is None:
-            near = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.0)
-            raise UsageError(f"{path}: there is no setting {key!r}; the nearest is {near[0]!r}")
-        defaults[name] = _as_given(value)
+        setting = key.replace("_", "-")
+        if setting in known:
+            defaults[known[setting]] = _as_given(value)
+        elif setting not in _of_train():
+            near = nearest(setting, known)
+            raise UsageError(f"{path}: there is no setting {key!r}; the nearest is {near!r}")
     return defaults
+
+
+def _of_train() -> frozenset[str]:
+    """The settings of `train`: its options, and its argument."""
+    return frozenset({"job", *(name.replace("_", "-") for name in options_of(train))})
 
 
 def _as_given(value: Any) -> Any:

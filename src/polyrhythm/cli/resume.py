@@ -11,22 +11,20 @@ from polyrhythm.api import flags
 from polyrhythm.api.checks import (
     check_checkpoints,
     check_host,
-    check_port,
     check_spec,
-    check_threads,
     continued,
     with_store,
 )
 from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir, next_run_dir
 from polyrhythm.api.hosts import Here
-from polyrhythm.api.options import targets_of
+from polyrhythm.api.options import Group, Option, check_values, fields_of
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
+from polyrhythm.api.training import train
+from polyrhythm.cli.keywords import flags_again
 from polyrhythm.cli.launch import launch
-from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.record import Record
-from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
@@ -38,94 +36,40 @@ from polyrhythm.store.objects import Store, open_store
 from polyrhythm.wire.messages import JobSpec
 
 
+@flags_again("resume")
 def resume(
     source: Annotated[
         str,
         typer.Argument(metavar="RUN|URL", help="A run's name or folder, or a store's URL."),
     ],
+    *,
     checkpoint: Annotated[
         int | None,
-        typer.Option(help="The number of the checkpoint; default: the newest that is whole."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of workers; default: as in the old run.")
-    ] = None,
-    servers: Annotated[
-        int | None, typer.Option(help="Number of servers; default: as in the old run.")
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(help="Copies of every slice on other servers; default: as in the old run."),
-    ] = None,
-    local_workers: Annotated[
-        int | None, typer.Option(help="Workers to start on this machine; default: all.")
-    ] = None,
-    local_servers: Annotated[
-        int | None, typer.Option(help="Servers to start on this machine; default: all.")
-    ] = None,
-    sync: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Another policy of the same kind; default: as in the old run. {sync_help()}."
+        Option(
+            "The number of the checkpoint; default: the newest that is whole.",
+            metavar="N",
+            group=Group.JOB,
+            common=True,
         ),
     ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="End after this many rounds, counted from the beginning.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="End after this many passes, counted from the beginning.")
-    ] = None,
-    points: Annotated[
-        int | None, typer.Option(help="End after this many points, counted from the beginning.")
-    ] = None,
-    target: flags.Targets = None,
-    max_seconds: Annotated[
-        float | None,
-        typer.Option(help="End after this many seconds, counted from now, as with train."),
-    ] = None,
-    checkpoint_every: flags.CheckpointEvery = None,
-    store: flags.StoreUrl = None,
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            help="How many of the newest checkpoints are kept; default: as in the old run."
-        ),
-    ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option(
-            help="How processes are linked: auto, tcp, or local (shared memory); default: as in the"
-            " old run."
-        ),
-    ] = None,
-    digest: flags.Digest = "auto",
     no_staging: Annotated[
         bool,
-        typer.Option(
+        Option(
+            "Leave out the delays of the old run: --slow, --min-step and the other options of staging.",
             "--no-staging",
-            help="Leave out the delays of the old run: --slow, --min-step and the other options of"
-            " staging.",
+            group=Group.LABORATORY,
         ),
     ] = False,
-    name: flags.NewRunName = None,
-    runs_dir: flags.RunsDir = flags.RUNS,
-    host: flags.Host = "127.0.0.1",
-    port: flags.Port = 0,
-    insecure: flags.Insecure = False,
-    threads: flags.Threads = None,
-    devices: flags.Devices = "auto",
-    trace: flags.Trace = False,
-    check: flags.Check = False,
     json_: flags.JsonAtEnd = False,
     verbose: flags.Verbose = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    **options: Any,
 ) -> None:
     """Continue a job from its newest checkpoint that is whole, as a new run.
 
     The job has the settings that it began with, except those given here. It may have another number
     of servers and workers, or another policy of the same kind. A worker with the name of a former
-    one gets its chunks again, and every point of the pass is visited once.
+    one gets its chunks again, and every point of the pass is visited once. Rounds, epochs and points
+    are counted from the beginning of the job, and seconds from now.
 
     A checkpoint has the settings of the job, and not those of the machine on which it ran, because
     the job may continue on another one. Give --digest, --host, --port, --insecure, --threads and
@@ -139,28 +83,15 @@ def resume(
 
       polyrhythm resume s3://bucket/mine --sync ssp:4
     """
+    check_values(train, options)
+    runs_dir, quiet = options["runs_dir"], options["quiet"] or json_
     opened = _store_of(source, runs_dir)
     found = _find(opened, checkpoint)
-    changes: dict[str, Any] = {
-        "workers": workers,
-        "servers": servers,
-        "replicas": replicas,
-        "sync": sync,
-        "rounds": rounds,
-        "epochs": epochs,
-        "points": points,
-        "targets": targets_of(target) or None,
-        "max_seconds": max_seconds,
-        "checkpoint_every": checkpoint_every,
-        "keep": keep,
-        "link": link,
-        "staging": {} if no_staging else None,
-    }
-    spec = msgspec.structs.replace(
-        continued(found.manifest.job, opened.url, found),
-        **{name: value for name, value in changes.items() if value is not None},
-    )
-    if replicas is None and spec.replicas >= spec.servers > 0:
+    changes = fields_of(train, options)
+    if no_staging:
+        changes["staging"] = {}
+    spec = msgspec.structs.replace(continued(found.manifest.job, opened.url, found), **changes)
+    if "replicas" not in changes and spec.replicas >= spec.servers > 0:
         left = spec.servers - 1
         _say(
             f"--replicas is lowered from {spec.replicas} to {left}: there are too few other servers"
@@ -182,18 +113,16 @@ def resume(
     code_digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
     spec = msgspec.structs.replace(spec, name=job, code_digest=code_digest)
     _check_staging(spec)
-    check_spec(spec, spec.link, digest)
-    check_host(host, insecure)
-    check_port(port)
-    check_threads(threads)
-    parse_devices(devices)
-    here = Here.of(spec, local_servers, 0 if spec.served else local_workers)
-    url = opened.url if store is None else store
+    check_spec(spec)
+    check_host(options["host"], options["insecure"])
+    here = Here.of(spec, options["local_servers"], 0 if spec.served else options["local_workers"])
+    url = options["store"] or opened.url
     check_checkpoints(spec, url, here)
-    fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet or json_)
+    fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet)
+    name = options["name"]
     run_dir = make_run_dir(runs_dir, name, job) if name else _next_dir(source, runs_dir)
     with discarded_if_not_started(run_dir):
-        say_starting(here, quiet=quiet or json_)
+        say_starting(here, quiet=quiet)
         # This import takes seconds. It comes after the line above, so that the line is printed at
         # once.
         from polyrhythm.api.running import run_job
@@ -203,18 +132,15 @@ def resume(
         with_store(spec, url, runs_dir),
         here,
         run_dir,
-        quiet=quiet or json_,
+        quiet=quiet,
         link=spec.link,
-        digest=digest,
-        host=host,
-        port=port,
-        threads=threads,
-        devices=devices,
-        trace=trace,
-        check=check,
-        debug=debug,
+        **{name: options[name] for name in _OF_PROCESSES},
     )
     launch(run, as_json=json_, verbose=verbose)
+
+
+_OF_PROCESSES = ("digest", "host", "port", "threads", "devices", "trace", "check", "debug")
+"""Options that the processes of the new run get (`child_requests`)."""
 
 
 def _store_of(source: str, runs_dir: Path) -> Store:

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from polyrhythm.api import flags
-from polyrhythm.api.checks import check_host, check_port, check_way_in
+from polyrhythm.api.checks import check_host, check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
+from polyrhythm.api.values import a_port
 from polyrhythm.engines.environment import rest_at_once
 
 
@@ -44,7 +45,7 @@ def server(
       polyrhythm server --connect 127.0.0.1:7000 --port 7001
     """
     lead_host, lead_port = check_way_in(connect, link, digest)
-    check_port(port)
+    a_port("--port", port)
     if host:
         check_host(host, insecure)
     known = find_secret(lead_host, lead_port, secret_file)

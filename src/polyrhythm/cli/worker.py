@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from polyrhythm.api import flags
-from polyrhythm.api.checks import check_threads, check_way_in
+from polyrhythm.api.checks import check_way_in
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import find_secret
+from polyrhythm.api.values import at_least
 from polyrhythm.core.devices import parse_devices
 from polyrhythm.core.values import name_fault
 from polyrhythm.errors import PolyrhythmError, UsageError
@@ -100,7 +101,8 @@ def worker(
       polyrhythm worker --accept-code --connect 10.0.0.5:7000 --secret-file secret
     """
     host, port = check_way_in(connect, link, digest)
-    check_threads(threads)
+    if threads is not None:
+        at_least(1)("--threads", threads)
     parse_devices(devices)
     if name is not None and not name.strip():
         raise UsageError("--name is empty: give this worker a name")

@@ -41,8 +41,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from polyrhythm.core.combinations import sharing_fault
 from polyrhythm.core.devices import AUTO, device_of_process, local_number
-from polyrhythm.core.migration import sharing_fault
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.cuda import look_for_cuda, use_device

@@ -18,9 +18,9 @@ from statistics import fmean, median
 
 from msgspec.structs import replace
 
+from polyrhythm.core.combinations import OF_COMMANDS, SHARING, broken
 from polyrhythm.core.kinds import EXACT, keeps_rows, steps_on_servers, steps_on_workers
 from polyrhythm.core.link_kinds import find_link_kind
-from polyrhythm.core.migration import sharing_fault
 from polyrhythm.core.sync.barrier.global_batch import BSPG
 from polyrhythm.core.sync.registry import choose_policy, find_policy, traits_of
 from polyrhythm.core.values import parse_duration
@@ -42,12 +42,9 @@ def accepts(job: JobSpec, **changes: object) -> bool:
         choose_policy(other)
     except UsageError:
         return False
-    traits = traits_of(other.sync)
-    if other.share_data and sharing_fault(other, traits) is not None:
+    if not steps_on_servers(other.kind) and other.updater == "addition":
         return False
-    if not steps_on_servers(other.kind) and (other.in_place or other.updater == "addition"):
-        return False
-    return traits.rounds or not other.in_place
+    return not any(broken((*OF_COMMANDS, *SHARING), other, traits_of(other.sync)))
 
 
 def less_waiting(job: JobSpec) -> str:

@@ -5,20 +5,13 @@ A new policy adds its `PolicyEntry` to `POLICIES`; the command line's help, the 
 the conformance suite read it from there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from polyrhythm.core import kinds as outer
-from polyrhythm.core.kinds import (
-    BY_POINTS,
-    EXACT,
-    KINDS,
-    keeps_rows,
-    steps_on_servers,
-    steps_on_workers,
-)
-from polyrhythm.core.migration import migration_of
+from polyrhythm.core.combinations import OF_MACHINES, check
+from polyrhythm.core.kinds import KINDS, steps_on_servers, steps_on_workers
 from polyrhythm.core.sync.arrival.restart import SSP_RESTART
 from polyrhythm.core.sync.arrival.staleness import ASP, SSP
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -116,106 +109,13 @@ def check_several(job: JobSpec) -> None:
 
 
 def choose_policy(job: JobSpec) -> SyncPolicy:
-    """Build the policy of a job; refuse options that cannot work together."""
-    sync, kind = job.sync, job.kind
-    entry = find_policy(sync)
+    """Build the policy of a job; refuse options that cannot work together (`core/combinations.py`)."""
+    entry = find_policy(job.sync)
     policy, traits = entry.build(job), entry.traits
-    if kind not in KINDS:
-        raise UsageError(f"--kind {kind!r} is not known: choose one of {', '.join((AUTO, *KINDS))}")
-    _check_outer(job, traits)
-    rows = keeps_rows(kind)
-    if kind not in traits.kinds:
-        allowed = ", ".join(sorted(traits.kinds))
-        usable = _names(lambda traits: kind in traits.kinds and (traits.rounds or not rows))
+    if job.kind not in KINDS:
         raise UsageError(
-            f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}. For kind {kind!r} give"
-            f" --sync {usable}"
+            f"--kind {job.kind!r} is not known: choose one of {', '.join((AUTO, *KINDS))}"
         )
-    if rows:
-        _check_rows(job)
-    if job.weights != BY_POINTS and not traits.rounds:
-        raise UsageError(
-            f"--weights {job.weights} needs --sync {_names(lambda traits: traits.rounds)}: under"
-            f" {sync} contributions are folded one by one, so they are not weighed"
-        )
-    if job.abandon != OFF and not (traits.timed and steps_on_servers(kind)):
-        timed = _names(lambda traits: traits.timed)
-        raise UsageError(
-            f"--abandon needs --sync {timed} and --kind gradient: local steps cannot be undone"
-        )
-    migration_of(job, traits)
-    if job.read_ahead and traits.asks_before_steps:
-        free = _names(lambda traits: not traits.asks_before_steps)
-        raise UsageError(
-            f"--read-ahead needs --sync {free}: under {sync} a worker waits before each step anyway"
-        )
-    if job.deterministic:
-        if not _repeatable(traits):
-            raise UsageError(
-                f"--deterministic needs --sync {_names(_repeatable)}: under {sync} the speed of the"
-                " workers decides what a fold contains"
-            )
-        if job.timer != OFF:
-            raise UsageError("--deterministic waits for every worker: it needs --timer off")
+    outer.parse_outer(job.outer)
+    check(OF_MACHINES, job, traits, POLICIES.values())
     return policy
-
-
-def _check_outer(job: JobSpec, traits: Traits) -> None:
-    """Raise an error if the job cannot have the outer optimizer that `--outer` names."""
-    if outer.parse_outer(job.outer) is None:
-        return
-    if not _averages(traits):
-        raise UsageError(
-            f"--outer needs --sync {_names(_averages)}: the outer optimizer applies the"
-            f" average of local steps in a round, and {job.sync} does not average local steps"
-        )
-    if job.updater == "addition":
-        raise UsageError("--outer needs --updater optimizer: plain addition has no average")
-    if not steps_on_workers(job.kind):
-        raise UsageError(
-            f"--outer needs --kind local: with --kind {job.kind} the servers run the job's own"
-            " optimizer"
-        )
-
-
-def _check_rows(job: JobSpec) -> None:
-    """Raise an error if the job has an option that cannot be used with the kind statistics."""
-    if job.updater == "addition":
-        raise UsageError(
-            "--updater addition needs --kind gradient: the servers add"
-            " statistics to rows, not to parameters"
-        )
-    for flag, value, exact in (
-        ("--wire-dtype", job.wire_dtype, "same"),
-        ("--push", job.push, EXACT),
-    ):
-        if value != exact:
-            raise UsageError(
-                f"{flag} {value} needs --kind gradient or local: with kind statistics, rounding"
-                " errors of the differences would add up"
-            )
-    if not traits_of(job.sync).rounds and (job.replicas or job.read_ahead):
-        flag = "--read-ahead" if job.read_ahead else "--replicas"
-        raise UsageError(
-            f"--sync {job.sync} --kind {job.kind} is for comparison only, and has no {flag}: use --sync"
-            " fsp or --sync bsp"
-        )
-    if job.on_nan == "skip":
-        raise UsageError(
-            "--on-nan skip needs --kind gradient or local: a difference of statistics that is left"
-            " out would be missing in every later sum"
-        )
-
-
-def _averages(traits: Traits) -> bool:
-    """Whether the policy has rounds in which the local steps of workers are averaged."""
-    return traits.rounds and any(map(steps_on_workers, traits.kinds))
-
-
-def _repeatable(traits: Traits) -> bool:
-    """Whether every round contains exactly one step of every worker, whatever their speeds are."""
-    return traits.rounds and not (traits.timed or traits.plans_steps or traits.gathers)
-
-
-def _names(has_trait: Callable[[Traits], bool]) -> str:
-    return " or ".join(entry.name for entry in POLICIES.values() if has_trait(entry.traits))

@@ -3,12 +3,13 @@ chunk when its owner or its holder is gone."""
 
 import pytest
 
+from polyrhythm.core.combinations import sharing_fault
 from polyrhythm.core.lead.data.balance.decision import Pace, without_stuck
 from polyrhythm.core.lead.data.chunks import Holder
 from polyrhythm.core.lead.data.moves import WINDOW_CHUNKS, Migration
 from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE
 from polyrhythm.core.lead.data.private import PrivatePlan
-from polyrhythm.core.migration import migration_of, sharing_fault
+from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.deliveries import refusal
 from polyrhythm.wire.messages import Address, ChunkProgress, JobSpec

@@ -1,0 +1,146 @@
+"""Values of single options: which are allowed, and what the job's settings store for them.
+
+A check gets the flag and the value; a reader gets the value.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.core.devices import as_text, parse_devices
+from polyrhythm.core.metrics import OBJECTIVE, parse_best, parse_target
+from polyrhythm.core.model import MODEL, named
+from polyrhythm.core.values import parse_size
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import Target
+
+Check = Callable[[str, Any], None]
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def at_least(least: int) -> Check:
+    def check(flag: str, value: int) -> None:
+        if value < least:
+            raise UsageError(f"{flag} is {value}: it must be at least {least}")
+
+    return check
+
+
+def positive(wanted: str) -> Check:
+    """`wanted`: what to give, such as "seconds, such as 60"."""
+
+    def check(flag: str, value: float) -> None:
+        if not 0 < value < math.inf:
+            raise UsageError(f"{flag} is {value}: give {wanted}")
+
+    return check
+
+
+def one_of(known: Sequence[str]) -> Check:
+    def check(flag: str, value: str) -> None:
+        if value not in known:
+            raise UsageError(f"{flag} {value!r} is not known: choose one of {', '.join(known)}")
+
+    return check
+
+
+def a_port(flag: str, value: int) -> None:
+    if not 0 <= value < 65536:
+        raise UsageError(f"{flag} is {value}: give one below 65536, or 0 for any free one")
+
+
+def some_devices(flag: str, value: object) -> None:
+    parse_devices(as_text(value))
+
+
+def a_best_metric(flag: str, value: str) -> None:
+    if not value:
+        return
+    try:
+        parse_best(value)
+    except ValueError as error:
+        raise UsageError(f"{flag} is {value!r}: {error}") from None
+
+
+def an_accuracy(flag: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise UsageError(f"{flag} is {value}: give a value above 0 and at most 1")
+
+
+def an_objective(flag: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise UsageError(f"{flag} is {value}: give a number, such as 0.3")
+
+
+# -- readers -------------------------------------------------------------------------------------
+
+Given = Iterable[str] | str | Mapping[str, float]
+"""One NAME=VALUE, a list of these, or a dict from names to values."""
+
+
+def targets(given: Given) -> tuple[Target, ...]:
+    if isinstance(given, Mapping):
+        given = [f"{name}={value!r}" for name, value in given.items()]
+    return tuple(map(_target, [given] if isinstance(given, str) else given))
+
+
+def _target(text: str) -> Target:
+    try:
+        return parse_target(text)
+    except ValueError as error:
+        raise UsageError(f"--target {text!r} is not understood: {error}") from None
+
+
+def accuracy_target(value: float) -> tuple[Target, ...]:
+    return (Target("accuracy", float(value), True),)
+
+
+def objective_target(value: float) -> tuple[Target, ...]:
+    return (Target(OBJECTIVE, float(value), False),)
+
+
+def memory(text: str) -> int | None:
+    """The value of --migrate-memory in bytes; None for auto."""
+    if text == "auto":
+        return None
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--migrate-memory {error}") from None
+
+
+def items(given: Iterable[str]) -> str:
+    """The items of a staging option, as one text."""
+    return ",".join(given)
+
+
+def initial_model(given: str | Path) -> str:
+    """The absolute path of the file that --init names, or of the folder with the files of several
+    models. Raises an error if a file cannot be read."""
+    from polyrhythm.store.model_open import check_readable
+
+    path = Path(given).expanduser().resolve()
+    if not path.is_dir():
+        check_readable(path)
+        return str(path)
+    files = [each for each in sorted(path.iterdir()) if each.name == MODEL or named(each.name)]
+    if not files:
+        raise UsageError(f"--init {path} is a folder without a model: it has no {MODEL}")
+    for file in files:
+        check_readable(file)
+    return str(path)
+
+
+def own_options(given: Iterable[str] | Mapping[str, object] | None) -> dict[str, str]:
+    """The options for the job's own use, from a dict or from a list of NAME=VALUE."""
+    if isinstance(given, Mapping):
+        return {str(key): str(value) for key, value in given.items()}
+    options = {}
+    for pair in given or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
+        options[key] = value
+    return options
