@@ -420,7 +420,9 @@ def main() -> None:
     parser.add_argument(
         "--table", nargs="+", type=Path, help="only print the results in these files"
     )
-    parser.add_argument("--docs", action="store_true", help="write the table to docs/staleness.md")
+    parser.add_argument(
+        "--docs", action="store_true", help="write the table to benchmarks/staleness/README.md"
+    )
     parser.add_argument("--run", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
@@ -436,7 +438,7 @@ def main() -> None:
     shown = table(load(args.table or [args.out]))
     print(shown)
     if args.docs:
-        readme.write("async-scale", shown, readme.ROOT / "docs" / "staleness.md")
+        readme.write("async-scale", shown, readme.ROOT / "benchmarks" / "staleness" / "README.md")
 
 
 if __name__ == "__main__":

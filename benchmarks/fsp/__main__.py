@@ -11,7 +11,7 @@ consists of the first parameters, an order of the points, and the target that be
 Each result is one line of JSON. Several runs go on side by side: a worker computes for a few
 percent of its time, because its steps are padded (`--min-step`). `--minutes` limits the whole
 command. A run that FILE has already is not made again. `draw` makes the pictures, and writes the
-tables to docs/fsp.md.
+tables to benchmarks/fsp/README.md.
 """
 
 import argparse

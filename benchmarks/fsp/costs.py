@@ -1,4 +1,4 @@
-"""The processor time that migration costs: the table `cost` of docs/fsp.md."""
+"""The processor time that migration costs: the table `cost` of benchmarks/fsp/README.md."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""Makes the pictures and tables of docs/fsp.md from the results of runs."""
+"""Makes the pictures and tables of benchmarks/fsp/README.md from the results of runs."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ from benchmarks.fsp.studies import (
 )
 from benchmarks.stragglers.curves import draw_bars
 
-DOCS = readme.ROOT / "docs" / "fsp.md"
+DOCS = readme.ROOT / "benchmarks" / "fsp" / "README.md"
 _NAMES = {"bspb": "BSPB", "bspv": "BSPV", "fspb": "FSPB", "fspv": "FSPV"}
 
 

@@ -1,4 +1,4 @@
-"""The results of the runs in docs/fsp.md, and their means over the starts (initial parameters and orders
+"""The results of the runs in README.md, and their means over the starts (initial parameters and orders
 of the points).
 
 *A figure is the geometric mean over the starts. A ratio of two policies is the geometric mean of the

@@ -11,7 +11,7 @@ make the same number of passes.
 
 Steps are made longer, so that all workers together use at most about half of the cores. So the runs
 differ in staleness, and not in how much of the cores a worker gets. `--docs` writes the table and
-the curves to docs/staleness.md.
+the curves to benchmarks/staleness/README.md.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _STEP_CORES_S = 0.003
 """The seconds of processor time of a step with its exchange, on the slowest host that was
 measured."""
 _LIMIT_S = 300.0
-PICTURES = readme.ROOT / "docs" / "pictures"
+PICTURES = readme.ROOT / "benchmarks" / "staleness" / "pictures"
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def main() -> None:
     given = [{**vars_of(setting), "runs": runs} for setting, runs in results.items()]
     report.give({"settings": given}, shown, args.json)
     if args.docs:
-        readme.write("staleness", shown, readme.ROOT / "docs" / "staleness.md")
+        readme.write("staleness", shown, readme.ROOT / "benchmarks" / "staleness" / "README.md")
         for job in jobs:
             (PICTURES / f"staleness-{job}.svg").write_text(draw(results, job))
 

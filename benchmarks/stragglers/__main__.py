@@ -14,7 +14,7 @@ batches or a part of one.
 `--readme` writes the table between the markers in README.md and draws docs/pictures/stragglers.svg.
 `--rates` runs the systems at several learning rates and batch sizes, because systems that average
 gradients allow a higher rate than systems that apply them one by one. `--docs` writes the table of
-`--rates` to docs/stragglers.md. This needs the extra `bench` (Ray).
+`--rates` to benchmarks/stragglers/README.md. This needs the extra `bench` (Ray).
 """
 
 import argparse
@@ -233,7 +233,9 @@ def compare_rates(job: str, args: argparse.Namespace) -> None:
     ]
     report.give({"rates": results}, rates_table(results), args.json)
     if args.docs:
-        readme.write("rates", rates_table(results), readme.ROOT / "docs" / "stragglers.md")
+        readme.write(
+            "rates", rates_table(results), readme.ROOT / "benchmarks" / "stragglers" / "README.md"
+        )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ four workers is 1, 2, 4 or 8 times slower. `slow`: 1, 2 or 3 of four workers are
 A step of a worker that is not slow takes 10 ms. The job is `mnist-lr`, or `digits` if MNIST is not
 found. A run ends at an accuracy of 92%. All policies run one after the other, `--reps` times.
 
-`--docs` writes the table between this study's markers in docs/stragglers.md and draws its picture.
+`--docs` writes the table between this study's markers in README.md of this folder and draws its picture.
 Seconds are medians. Utilisation is PSP's Eq. 14. `possible` compares the batches per second with
 those that the workers could make if no worker ever waited and only computing took time.
 """
@@ -41,7 +41,7 @@ BASELINES = ("bsp", "asp", "ssp-restart:8", "psp", "fsp", "fsp --kind gradient")
 """The policies that PSP compares (with its interpretation of SSP, `ssp-restart`), and FSP with both
 kinds."""
 OURS = ("bsp", "psp", "fsp")
-DOCS = readme.ROOT / "docs" / "stragglers.md"
+DOCS = readme.ROOT / "benchmarks" / "stragglers" / "README.md"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ optimizer:*
 - SparseAdam changes the rows that a contribution contains. A rare row is in the contribution of one
   member only, and its step does not depend on the divisor of its gradient. It keeps the whole rate.
 
-docs/decisions/076 has the derivation, docs/staleness.md the measurements.
+docs/decisions/029 has the derivation, benchmarks/staleness/README.md the measurements.
 """
 
 from polyrhythm.core.kinds import outer_rate, steps_on_servers
