@@ -99,7 +99,7 @@ def warm_fork_servers() -> Iterator[None]:
     """Let the warm server fork the fork servers of jobs whose engine runs in a test process."""
     shim = SimpleNamespace(**{**vars(subprocess), "Popen": WarmForkServers})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyrhythm.engines.processes.subprocess", shim)
+        patch.setattr("polyrhythm.engines.local.subprocess", shim)
         yield
 
 

@@ -97,7 +97,7 @@ class _Session:
     def pytest_runtestloop(self, session: Any) -> bool:
         # prepare here what every forked process would otherwise have to do again
         session.config._tmp_path_factory.getbasetemp()
-        importlib.import_module("polyrhythm.engines.processes")
+        importlib.import_module("polyrhythm.engines.local")
         gc.collect()
         gc.freeze()
         use_huge_pages()

@@ -170,7 +170,7 @@ def test_a_worker_of_a_job_in_a_test_process_has_the_same_environment(
             return made[-1]
 
         shim = SimpleNamespace(**{**vars(subprocess), "Popen": start_fork_server})
-        monkeypatch.setattr("polyrhythm.engines.processes.subprocess", shim)
+        monkeypatch.setattr("polyrhythm.engines.local.subprocess", shim)
         folder = tmp_path / name
         folder.mkdir()
         (folder / "job.py").write_text(DESCRIBED)

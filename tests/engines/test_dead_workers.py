@@ -3,7 +3,6 @@ death. A worker that the engine has ended is not named."""
 
 import os
 import signal
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +10,12 @@ import pytest
 
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.engine import EngineWatch, choose_engine
-from polyrhythm.engines.local import LocalJob
-from polyrhythm.engines.processes import Child
-from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.engines.exits import ending
+from polyrhythm.engines.host import Exited, Sent
+from polyrhythm.engines.requests import Told
 from polyrhythm.observe.runs import Members
 from polyrhythm.wire.messages import JobSpec
+from tests.engines.hosts import supervisor_of
 
 JOB = '''
 """Stops the fork server, so that the engine learns of the death late, and dies in the third step."""
@@ -76,23 +76,20 @@ def test_a_worker_that_was_started_again_has_not_failed(
 ) -> None:
     now_ns = 0
     clock = SimpleNamespace(monotonic_ns=lambda: now_ns, monotonic=lambda: now_ns / 1e9)
-    monkeypatch.setattr("polyrhythm.engines.respawning.time", clock)
+    monkeypatch.setattr("polyrhythm.engines.supervisor.time", clock)
     job = JobSpec(job="j", name="digits", respawn=True)
-    server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
-    worker = ChildRequest(role="worker", number=0, name="worker-0", job=job)
-    local_job = LocalJob([server, worker], EngineWatch(say=lambda line: None))
-    started: list[ChildRequest] = []
-    local_job._respawning._start = started.append
-    with socket.socket() as control:
-        local_job._exited(Child(worker, 1, control, status=-signal.SIGKILL))
-        assert local_job._run.worker_failures == {"worker-0": "killed by SIGKILL"}
-        local_job._respawning.start_due()
-        assert not started, "it is started again after a delay"
-        now_ns = 60 * 10**9
-        local_job._respawning.start_due()
-    assert started == [worker]
-    assert local_job._run.respawned == {"worker-0": 1}
-    assert not local_job._run.worker_failures
+    supervisor, host = supervisor_of(job, tmp_path, [])
+    worker = supervisor._workers[0]
+    supervisor._start(worker)
+    host.events = [Exited("worker-0", -signal.SIGKILL, "killed by SIGKILL")]
+    supervisor._turn()
+    assert supervisor._run.worker_failures == {"worker-0": "killed by SIGKILL"}
+    assert host.started == [worker], "it is started again after a delay"
+    now_ns = 60 * 10**9
+    supervisor._turn()
+    assert host.started == [worker, worker]
+    assert supervisor._run.respawned == {"worker-0": 1}
+    assert not supervisor._run.worker_failures
 
 
 @pytest.mark.parametrize(
@@ -111,14 +108,26 @@ def test_a_worker_that_was_started_again_has_not_failed(
 def test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it(
     tmp_path: Path, status: int, sent: list[signal.Signals], named: bool, told: bool
 ) -> None:
-    """`sent`: the signals that the engine has sent. `told`: whether the worker was told that the
+    """`sent`: the signals that the supervisor has sent. `told`: whether the worker was told that the
     job has ended."""
-    job = JobSpec(job="j", name="digits")
-    server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
-    worker = ChildRequest(role="worker", number=0, name="worker-0", job=job)
-    local_job = LocalJob([server, worker], EngineWatch(say=lambda line: None))
-    local_job._run.ended = "stopped on request"
-    with socket.socket() as control:
-        child = Child(worker, 1, control, status=status, over=told, signals=set(sent))
-        local_job._exited(child)
-    assert list(local_job._run.worker_failures) == (["worker-0"] if named and not told else [])
+    supervisor, host = supervisor_of(JobSpec(job="j", name="digits"), tmp_path, [])
+    supervisor._start(supervisor._workers[0])
+    supervisor._run.ended = "stopped on request"
+    for number in sent:
+        supervisor._processes.signal(supervisor._processes["worker-0"], number)
+    assert host.sent == [("worker-0", number) for number in sent]
+    supervisor._on_event(Sent("worker-0", Told(whole_job=told)))
+    supervisor._on_event(Exited("worker-0", status, ending(status)))
+    assert list(supervisor._run.worker_failures) == (["worker-0"] if named and not told else [])
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_process_whose_exit_status_is_unknown_has_failed_if_it_said_so(
+    tmp_path: Path, failed: bool
+) -> None:
+    supervisor, _ = supervisor_of(JobSpec(job="j", name="digits"), tmp_path, [])
+    supervisor._start(supervisor._workers[0])
+    if failed:
+        supervisor._on_event(Sent("worker-0", Told(failed="it raised")))
+    supervisor._on_event(Exited("worker-0", None, "its node was lost"))
+    assert supervisor._run.worker_failures == ({"worker-0": "it raised"} if failed else {})

@@ -69,7 +69,7 @@ def test_a_stop_does_not_wait_for_a_fork_server_that_imports_modules(
     never.write_text("#!/bin/sh\nexec sleep 600\n")
     never.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(never))
-    monkeypatch.setattr("polyrhythm.engines.processes.subprocess", subprocess)
+    monkeypatch.setattr("polyrhythm.engines.local.subprocess", subprocess)
     job = JobSpec(job="j", name="digits", workers=1, max_seconds=60)
     requests = child_requests(job, tmp_path, link="auto", digest="auto")
     watch = EngineWatch(

@@ -1,15 +1,12 @@
 """A log that grows large is renamed, and its process goes on with a new one."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines import notices as logs
+from polyrhythm.engines import output as logs
 from polyrhythm.engines.engine import EngineWatch, choose_engine
-from polyrhythm.engines.processes import Processes
 from polyrhythm.observe.output import Output, log_file, older_log
 from polyrhythm.wire.messages import JobSpec
 
@@ -112,21 +109,23 @@ def test_a_log_is_replaced_only_if_an_earlier_look_found_it(
     Between these two looks a reader can read the rest of the previous log."""
     monkeypatch.setattr(logs, "MOST_LOG_NBYTES", 1000)
     monkeypatch.setattr(logs, "_LOOK_EVERY_S", 0.0)
-    told: list[object] = []
-    child = SimpleNamespace(request=SimpleNamespace(name="worker-0"))
-    processes = SimpleNamespace(all=[child], tell=lambda child, message: told.append(message))
-    looks = logs.Logs(tmp_path, cast(Processes, processes))
+    looks = logs.LogSizes(tmp_path)
+    told: list[str] = []
+
+    def look() -> None:
+        told.extend(looks.large(["worker-0"]))
+
     log = log_file(tmp_path, "worker-0")
     log.parent.mkdir()
-    looks.limit()
+    look()
     for replaced in range(3):
         new = tmp_path / "new"
         new.write_bytes(b"x" * 1001)
         if log.exists():
             log.rename(older_log(log))
         new.rename(log)
-        looks.limit()
+        look()
         assert len(told) == replaced, "this look found the log"
         for _ in range(3):
-            looks.limit()
+            look()
             assert len(told) == replaced + 1, "a process is told once"

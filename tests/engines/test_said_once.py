@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.inline import _how
-from polyrhythm.engines.local import LocalJob
-from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.engines.supervisor import Supervisor
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
+from tests.engines.hosts import supervisor_of
 
 
 @pytest.fixture
@@ -19,35 +18,33 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def local_job(tmp_path: Path, said: list[str]) -> LocalJob:
-    job = JobSpec(job="j", name="digits")
-    server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
-    local_job = LocalJob([server], EngineWatch(say=said.append))
+def supervisor(tmp_path: Path, said: list[str]) -> Supervisor:
+    supervisor, _ = supervisor_of(JobSpec(job="j", name="digits"), tmp_path, said)
     # a failure of a worker that has not been reported yet
-    local_job._failures._unsaid = {"worker-0": "it raised"}
-    return local_job
+    supervisor._failures._unsaid = {"worker-0": "it raised"}
+    return supervisor
 
 
 def test_a_failure_is_reported_soon_while_the_job_goes_on(
-    local_job: LocalJob, said: list[str]
+    supervisor: Supervisor, said: list[str]
 ) -> None:
-    local_job._look_around()
+    supervisor._look_around()
     assert said == ["worker-0 failed: it raised"]
 
 
 def test_a_failure_is_reported_with_the_end_of_a_job_that_has_failed(
-    local_job: LocalJob, said: list[str]
+    supervisor: Supervisor, said: list[str]
 ) -> None:
-    local_job._run.failed = "server s0 died"
-    local_job._look_around()
-    assert said == [] and local_job._failures.take()
+    supervisor._run.failed = "server s0 died"
+    supervisor._look_around()
+    assert said == [] and supervisor._failures.take()
 
 
-def test_a_failure_that_the_end_of_the_job_names_is_not_repeated(local_job: LocalJob) -> None:
-    local_job._failures.note("worker-1", "it holds NaN")
-    local_job._run.failed = "the job ends (--on-nan end): it holds NaN"
-    local_job._supervise()
-    assert local_job._run.failed == (
+def test_a_failure_that_the_end_of_the_job_names_is_not_repeated(supervisor: Supervisor) -> None:
+    supervisor._failures.note("worker-1", "it holds NaN")
+    supervisor._run.failed = "the job ends (--on-nan end): it holds NaN"
+    supervisor._supervise()
+    assert supervisor._run.failed == (
         "the job ends (--on-nan end): it holds NaN: worker-0 failed: it raised"
     )
 

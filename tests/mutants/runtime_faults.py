@@ -353,7 +353,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "early-stop-ends-at-once",
         "Ctrl-C right after the workers have begun kills them before the code after their loop.",
-        "engines:LocalJob._meet_lead",
+        "engines:Supervisor._meet_lead",
         "self._starting = False",
         "self._starting = True",
         "tests/engines/test_early_stop.py"
@@ -363,16 +363,16 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "the-end-excuses-dead-workers",
         "The result does not name a worker if the job has ended before the engine sees its death.",
-        "engines:LocalJob._exited",
-        'over and child.request.role == "server"',
+        "engines:Supervisor._on_exit",
+        'over and process.request.role == "server"',
         "over",
         "tests/engines/test_dead_workers.py"
         "::test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it",
     ),
     mutant(
         "any-signal-excuses-dead-workers",
-        "A worker that crashes after the engine has sent it SIGTERM is not named in the result.",
-        "engines:Child.was_ended",
+        "A worker that crashes after the supervisor has sent it SIGTERM is not named in the result.",
+        "engines:Process.was_ended",
         "-self.status in self.signals",
         "bool(self.signals)",
         "tests/engines/test_dead_workers.py"

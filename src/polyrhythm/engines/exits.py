@@ -1,20 +1,7 @@
-"""Reads the reports of the fork server: one line for each process that was started or has exited.
+"""How processes and workers end, in words."""
 
-*One read may return several lines. Lines that were read are handled even if no more data arrives.*
-"""
-
-import select
 import signal
-import socket
-from collections.abc import Callable, Iterator
 from typing import NoReturn
-
-import msgspec
-
-from polyrhythm.engines.requests import Exit
-from polyrhythm.errors import JobFailed
-
-_LOOK_MS = 100
 
 
 def ending(status: int) -> str:
@@ -46,52 +33,3 @@ def exit_words(error: SystemExit) -> str:
     if error.code is None or isinstance(error.code, int):
         return f"exit status {int(error.code or 0)}"
     return f"sys.exit: {error.code}"
-
-
-class Exits:
-    def __init__(
-        self, fork_server: socket.socket, how: Callable[[], str], waiting: Callable[[], None]
-    ) -> None:
-        """`how` is called when the socket is closed. It returns how the fork server ended.
-        `waiting` is called a few times a second while `next` waits. It may raise an exception."""
-        self.fork_server = fork_server
-        self._how = how
-        self._waiting = waiting
-        self._poll = select.poll()
-        self._poll.register(fork_server, select.POLLIN)
-        self._unread = b""
-
-    def next(self) -> Exit:
-        """Wait for the next line. Raises JobFailed if a process could not be started."""
-        while b"\n" not in self._unread:
-            if self._poll.poll(_LOOK_MS):
-                self._read()
-            else:
-                self._waiting()
-        line, _, self._unread = self._unread.partition(b"\n")
-        report = msgspec.json.decode(line, type=Exit)
-        if report.fault is not None:
-            raise JobFailed(report.fault)
-        return report
-
-    def at_hand(self) -> Iterator[Exit]:
-        """The lines that were read and not returned yet. This does not wait."""
-        while b"\n" in self._unread:
-            yield self.next()
-
-    def read(self) -> Iterator[Exit]:
-        """Read from a socket that has data, and return all complete lines."""
-        self._read()
-        yield from self.at_hand()
-
-    def close(self) -> None:
-        self.fork_server.close()
-
-    def _read(self) -> None:
-        try:
-            part = self.fork_server.recv(65536)
-        except ConnectionResetError:  # the fork server ended without reading a request
-            part = b""
-        if not part:
-            raise JobFailed(f"the process that starts the others died ({self._how()})")
-        self._unread += part

@@ -1,457 +1,312 @@
-"""The engine that runs servers and workers as processes of this host: it starts and supervises
-them, and ends those that are left over."""
+"""The engine that runs servers and workers as processes of this machine. A fork server starts them;
+each has a control socket, over which it exchanges messages with the engine."""
 
 import contextlib
-import math
+import os
+import select
+import selectors
 import signal
-import threading
-import time
-from collections.abc import Iterator, Sequence
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
-from polyrhythm.core.devices import assign, may_use_cuda
-from polyrhythm.core.machine import Reason
-from polyrhythm.core.supervision import ProcessLoss, loss_of
-from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
-from polyrhythm.engines.exits import name_of
-from polyrhythm.engines.notices import (
-    NEVER_ATTACHED,
-    FailureLines,
-    Logs,
-    Reports,
-    failure_lines,
-    first_line,
-)
-from polyrhythm.engines.processes import Child, Processes
-from polyrhythm.engines.requests import ChildRequest, Told
-from polyrhythm.engines.respawning import Respawning
-from polyrhythm.engines.stopping import ProcessStop
-from polyrhythm.errors import JobFailed, PolyrhythmError
-from polyrhythm.io.limits import none_left, too_few
+from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
+from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.environment import environment
+from polyrhythm.engines.exits import ending
+from polyrhythm.engines.host import Exited, HostEvent, HostLost, Sent
+from polyrhythm.engines.output import LogSizes, finish_renaming
+from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
+from polyrhythm.engines.supervisor import Supervisor
+from polyrhythm.errors import JobFailed
+from polyrhythm.io.limits import none_left
+from polyrhythm.observe.output import log_file
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.runs import FolderWatch, Members
-from polyrhythm.wire.messages import Address
 
-_TICK_S = 0.2
-_LAST_WORD_S = 2.0
-"""How long the lead may take to report how the job ended, after the last worker has ended."""
-_FAILED_S = 0.4
-"""Replaces `_LAST_WORD_S` if workers failed. It is short, so that one line reports the reasons and
-the end of the job."""
-_SERVER_END_S = 1.0
-"""How long the engine waits for the report that a server has died, when a worker has lost a link."""
-_LEAD_LOST_S = 1.0
-"""When the first process gives up a silent lead, the other processes have this long to do so
-too."""
-_STOPPING = (
-    "the job waits until every worker has run its code after the training loop; press Ctrl-C {times}"
-    " to end at once"
-)
+_CLOSE_S = 5.0
+_STATUS_S = 1.0
+"""How long to wait for the exit status of a fork server that has closed its socket."""
 
 
 class LocalEngine:
-    """Runs every server and worker as a process of this host."""
+    """Runs every server and worker as a process of this machine."""
 
     def run(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> EngineRun:
-        return LocalJob(requests, watch).run()
+        return Supervisor(requests, LocalHost(requests, watch), watch).run()
 
 
-class _EndAtOnce(Exception):
-    """A signal (Ctrl-C or SIGTERM) arrived a second time, or before all processes were started."""
+class Lines:
+    """The lines that arrive at a socket. *One read may return several lines, and a part of the next
+    one.*"""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.ended = False
+        """Whether the other end is closed, and all lines were read."""
+        self._unread = b""
+
+    def read(self) -> list[bytes]:
+        """The lines that have arrived. This does not wait."""
+        parts = [self._unread]
+        while not self.ended:
+            try:
+                parts.append(self.sock.recv(65536, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                break
+            except ConnectionResetError:  # the other end was closed before it had read everything
+                parts.append(b"")
+            self.ended = not parts[-1]
+        *lines, self._unread = b"".join(parts).split(b"\n")
+        return lines
 
 
-class LocalJob:
-    """One job and its processes on this host. If there are fewer requests than the job has workers,
-    more workers join by `polyrhythm worker`. In that case the lead, and not the engine, decides
-    what happens to a job without workers."""
+@dataclass(slots=True)
+class _Child:
+    name: str
+    control: Lines
+    pid: int | None = None
+    """None until the fork server has started the process."""
+    exited: bool = False
+    unsent: list[signal.Signals] = field(default_factory=list)
+    """The signals for a process that is not started yet."""
+
+
+class LocalHost:
+    """Processes of this machine, which share the folder of the run with this process."""
 
     def __init__(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> None:
-        self._servers = [request for request in requests if request.role == "server"]
+        self._run_dir = Path(requests[0].run_dir)
+        self._job = requests[0].job
         self._workers = [request for request in requests if request.role == "worker"]
-        self._job = self._servers[0].job
-        self._watch = watch
         self._say = watch.say
-        self._lead: Address | None = None
-        self._run_dir = Path(self._servers[0].run_dir)
-        self._members = Members(self._run_dir / "journal.jsonl")
-        self._reports = Reports(self._run_dir, watch.say)
-        self._failures = FailureLines(watch.say)
-        self._folder: FolderWatch | None = FolderWatch(self._run_dir)
-        self._lead_lost: str | None = None
-        self._lead_lost_since = 0.0
-        self._over_since = 0.0
-        self._run = EngineRun()
-        self._processes = Processes(self._handle, self._exited, self._obey_at_start)
-        self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
-        self._stopping = ProcessStop(self._processes, self._run)
-        self._logs = Logs(self._run_dir, self._processes)
-        self._said_stopping = False
-        self._orphans: list[tuple[float, Child]] = []
-        """Workers that ended because they had lost a link, and when they count as failed."""
-        self._starting = True
-        self._cleaning = False
-
-    def run(self) -> EngineRun:
-        with self._signals():
-            try:
-                threads = [request.threads for request in self._workers]
-                cuda = any(may_use_cuda(request.device) for request in self._workers)
-                self._processes.begin(self._run_dir.name, self._job.name, threads, cuda=cuda)
-                if self._run.interrupted:
-                    raise _EndAtOnce
-                if cuda:
-                    self._assign_devices()
-                for request in self._servers:
-                    self._start(request)
-                self._await_lead()
-                self._supervise()
-            except _EndAtOnce:
-                pass  # the `finally` clause ends all processes that were started
-            except (JobFailed, OSError) as error:
-                # the fork server died while it started a process again, or no descriptor is left
-                if isinstance(error, OSError) and not none_left(error):
-                    raise
-                failed = too_few() if isinstance(error, OSError) else str(error)
-                if self._lead is None:
-                    raise JobFailed(failed) from None
-                self._run.failed = self._run.failed or failed
-            finally:
-                self._starting = False
-                self._cleaning = True
-                self._processes.close()
-        return self._run
+        self._children: dict[str, _Child] = {}
+        self._unstarted: list[_Child] = []
+        """The children that the fork server was asked to start and has not reported yet, in
+        order."""
+        self._selector = selectors.DefaultSelector()
+        self._fork_server: subprocess.Popen[bytes] | None = None
+        self._reports: Lines | None = None
+        self._lost = False
+        """Whether the fork server has died."""
+        self._devices: dict[str, str] | None = {}
+        """The device of each worker, if some may use CUDA. None until the fork server has looked for
+        CUDA devices."""
+        self._held: list[tuple[ChildRequest, socket.socket]] = []
+        """The requests that wait for `_devices`, each with the control socket of the process."""
+        self._log_sizes = LogSizes(self._run_dir)
 
     # -- starting ------------------------------------------------------------------------------
 
-    def _assign_devices(self) -> None:
-        """Give every worker a device. A worker that is started again has the same request, and so
-        the same device."""
-        asked = [request.device for request in self._workers]
-        assigned = assign(asked, self._processes.cuda_found())
+    def open(self) -> None:
+        """Start the fork server, which imports modules and then serves requests."""
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "polyrhythm.engines.fork_server"]
+        preload = [self._job.name] if self._job.name else []
+        arguments = [str(theirs.fileno()), self._run_dir.name, *preload]
+        if any(may_use_cuda(request.device) for request in self._workers):
+            self._devices = None
+            arguments.append(LOOK_FOR_CUDA)
+        threads = [request.threads for request in self._workers]
+        self._fork_server = subprocess.Popen(
+            [*command, *arguments],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=_stderr(),
+            stderr=subprocess.DEVNULL if sys.stderr is None else None,
+            start_new_session=True,
+            env={**environment(threads), "PYTHONUNBUFFERED": "1"},
+        )
+        theirs.close()
+        self.read_reports_of(ours)
+
+    def read_reports_of(self, fork_server: socket.socket) -> None:
+        self._reports = Lines(fork_server)
+        self._selector.register(fork_server, selectors.EVENT_READ, None)
+
+    def start(self, request: ChildRequest) -> None:
+        before = self._children.get(request.name)
+        if before is not None:
+            self._stop_reading(before)
+            before.control.sock.close()
+        ours, theirs = socket.socketpair()
+        child = _Child(request.name, Lines(ours))
+        self._children[request.name] = child
+        self._unstarted.append(child)
+        self._selector.register(ours, selectors.EVENT_READ, child)
+        if self._devices is None:
+            self._held.append((request, theirs))
+        else:
+            self._send(request, theirs)
+        if request.main is not None:
+            self.tell(request.name, Told(main=request.main))
+
+    def _send(self, request: ChildRequest, control: socket.socket) -> None:
+        """Ask the fork server to start a process with this control socket."""
+        assert self._reports is not None and self._devices is not None
+        device = self._devices.get(request.name, request.device)
+        follows = request.main is not None
+        sent = msgspec.structs.replace(request, device=device, main=None, main_follows=follows)
+        with control:
+            try:
+                body = msgspec.json.encode(sent)
+                socket.send_fds(self._reports.sock, [body], [control.fileno()])
+            except OSError as error:
+                if none_left(error):
+                    raise
+                # the fork server has died, which `wait` reports
+
+    def _assign_devices(self, found: CudaFound) -> None:
+        assigned = assign([request.device for request in self._workers], found)
         for note in assigned.notes:
             self._say(in_words(note, lambda number: self._workers[number].name))
-        self._workers = [
-            msgspec.structs.replace(request, device=device)
-            for request, device in zip(self._workers, assigned.devices, strict=True)
-        ]
+        names = [request.name for request in self._workers]
+        self._devices = dict(zip(names, assigned.devices, strict=True))
+        for request, control in self._held:
+            self._send(request, control)
+        self._held.clear()
 
-    def _start(self, request: ChildRequest) -> None:
-        child = self._processes.start(request)
-        self._respawning.started(request.name)
-        if request.role == "server" and not request.leads and self._lead is not None:
-            self._processes.tell(child, Told(lead=self._lead))
+    # -- messages ------------------------------------------------------------------------------
 
-    def _await_lead(self) -> None:
-        """Wait until the lead has reported its address. Raises PolyrhythmError if the job fails
-        before that."""
-        while self._lead is None and self._run.failed is None:
-            self._turn()
-        if self._lead is None:
-            raise PolyrhythmError(self._run.failed or "")
+    def tell(self, name: str, told: Told) -> None:
+        with contextlib.suppress(OSError):  # the child has died, and the fork server will report it
+            self._children[name].control.sock.sendall(pack_line(told))
 
-    def _meet_lead(self, address: Address) -> None:
-        """The lead listens: tell its address to the other servers, and start the workers."""
-        self._lead = address
-        self._watch.listening(address)
-        for child in self._processes.servers:
-            if not child.request.leads:
-                self._processes.tell(child, Told(lead=address))
-        self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
-        for request in self._workers:
-            self._start(request)
-        # from now on a signal ends the job in an orderly way, because workers may be training
-        self._starting = False
+    def signal(self, name: str, number: signal.Signals) -> None:
+        child = self._children[name]
+        if child.pid is None:
+            child.unsent.append(number)
+        elif not child.exited:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
 
-    # -- supervising ---------------------------------------------------------------------------
+    def wait(self, timeout_s: float) -> list[HostEvent]:
+        events: list[HostEvent] = []
+        for key, _ in self._selector.select(timeout_s):
+            events += self._read_reports() if key.data is None else self._hear(key.data)
+        if self._lost:
+            events += self._find_ended()
+        running = [name for name, child in self._children.items() if not child.exited]
+        for name in self._log_sizes.large(running):
+            self.tell(name, Told(new_log=True))
+        return events
 
-    def _supervise(self) -> None:
-        while self._respawning or any(child.alive for child in self._processes.all):
-            self._turn()
-        self._judge_orphans(now=True)
-        if self._run.failed is not None and not self._run.interrupted:
-            failed = self._run.failed
-            self._run.failed = ": ".join(
-                filter(None, (failed, "; ".join(self._failures.take(said=failed))))
-            )
-        self._failures.say(now=True)
-        self._reports.show(now=True)
+    def _hear(self, child: _Child) -> list[HostEvent]:
+        """The messages of a child that have arrived."""
+        lines = child.control.read()
+        if child.control.ended:
+            self._stop_reading(child)
+        return [Sent(child.name, msgspec.json.decode(line, type=Told)) for line in lines]
 
-    def _turn(self) -> None:
-        """Handle messages and exits for a moment. Then act on the state of the job."""
-        self._processes.poll(_TICK_S)
-        self._watch.tick()
-        self._obey(self._watch.wanted())
-        if self._stopping.is_ending:
-            self._respawning.cancel()
-        self._respawning.start_due()
-        self._look_around()
+    def _stop_reading(self, child: _Child) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(child.control.sock)
 
-    def _obey(self, wanted: Wanted) -> None:
-        """Stop the job if the command that runs it wants to stop it. Signals are handled separately
-        (`_signals`)."""
-        if wanted is Wanted.GO_ON:
-            return
-        if self._starting:
-            self._run.interrupted = self._run.interrupted or signal.SIGINT
-            raise _EndAtOnce  # processes that are still starting cannot leave the job as others do
-        if wanted is Wanted.STOP_NOW:
-            self._stopping.stop()
-        elif not self._stopping.waits_for_workers:
-            self._stopping.stop_in_order()
+    def _read_reports(self) -> list[HostEvent]:
+        assert self._reports is not None
+        events: list[HostEvent] = []
+        for line in self._reports.read():
+            events += self._take_report(msgspec.json.decode(line, type=Exit))
+        if self._reports.ended:
+            self._selector.unregister(self._reports.sock)
+            self._lost = True
+            how = f"the process that starts the others died ({self._fork_server_end()})"
+            events.append(HostLost(how))
+        return events
 
-    def _obey_at_start(self) -> None:
-        """Stop the job while the fork server imports modules, if the command wants that."""
-        if self._starting:
-            self._obey(self._watch.wanted())
+    def _take_report(self, report: Exit) -> list[HostEvent]:
+        if report.fault is not None:
+            raise JobFailed(report.fault)
+        if report.found is not None:
+            self._assign_devices(report.found)
+        if report.started is not None:
+            child = self._unstarted.pop(0)
+            child.pid = report.started
+            for number in child.unsent:
+                self.signal(child.name, number)
+        if report.exited is not None:
+            for child in self._children.values():
+                if child.pid == report.exited and not child.exited:
+                    return self._end(child, report.status, ending(report.status))
+        return []
 
-    def _handle(self, child: Child, told: Told) -> None:
-        """Handle a message of a child."""
-        if told.address is not None:
-            child.reported = True
-            if child.request.leads:
-                self._meet_lead(told.address)
-        if told.saving:
-            self._stopping.saving = True
-        if told.contributed:
-            self._respawning.contributed(child.request.name)
-        if told.journal is not None:
-            self._members.hand(told.journal)
-            self._watch.hand(told.journal)
-        if told.ended is not None:
-            self._run.ended = told.ended
-            self._run.unrecorded = told.unrecorded
-        child.over = child.over or told.whole_job
-        child.orphaned = child.orphaned or told.orphaned
-        if told.note is not None:
-            self._reports.take(child.request.name, told.note)
-        if told.lead_lost:
-            self._lose_lead(child, told.failed or "")
-        if told.failed is not None and not told.whole_job:
-            child.failure = told.failed
-        elif told.failed is not None and child.request.role == "server":
-            self._run.failed = self._run.failed or told.failed
+    def _end(self, child: _Child, status: int | None, how: str) -> list[HostEvent]:
+        """A child has ended. Its last messages may still be in the socket."""
+        events = self._hear(child)
+        child.exited = True
+        # the child may have been killed while it began a new log
+        finish_renaming(log_file(self._run_dir, child.name))
+        return [*events, Exited(child.name, status, how)]
 
-    def _lose_lead(self, child: Child, failed: str) -> None:
-        """A process has given up the silent lead. The job ends a moment later, because no process
-        can go on without the lead."""
-        child.lead_lost = True
-        if self._lead_lost is None:
-            self._lead_lost = failed
-            self._lead_lost_since = time.monotonic()
+    def _find_ended(self) -> list[HostEvent]:
+        """The fork server is dead, so no exit is reported any more: a child has ended when its control
+        socket is closed. Its exit status is not known."""
+        events: list[HostEvent] = []
+        for child in self._children.values():
+            if child.control.ended and not child.exited:
+                events += self._end(child, None, "exit status unknown")
+        return events
 
-    def _exited(self, child: Child) -> None:
-        """Act on the exit of a child."""
-        name = child.request.name
-        self._logs.ended(name)
-        if child.failure is not None:
-            self._watch.record(name, child.failure)
-        if child.lead_lost:
-            return  # `_end_without_lead` reports that the lead is silent
-        self._reports.ended(name)
-        if not self._said_stopping:
-            # say so if an operator has stopped the job
-            self._say_stopping()
-        over = self._stopping.is_ending
-        if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
-            # The job ends later: workers may still run the code after their training loops.
-            self._run.failed = f"server {name} died ({child.how}): the lead ran in it"
-        # the end of the job does not excuse a worker: its death may have ended the job
-        expected = child.was_ended or (over and child.request.role == "server")
-        if not child.status or (child.failure is None and expected):
-            return
-        if child.request.role == "server":
-            self._server_exited(child, over=over)
-            return
-        if child.orphaned:
-            # the server at the other end of the link may have died, which is reported in a moment
-            self._orphans.append((time.monotonic() + _SERVER_END_S, child))
-        else:
-            self._worker_failed(child)
+    # -- ending --------------------------------------------------------------------------------
 
-    def _worker_failed(self, child: Child) -> None:
-        name, over = child.request.name, self._stopping.is_ending
-        self._run.worker_failures[name] = child.how
-        if self._job.respawn and not over:
-            self._respawn(child)
-        elif self._job.on_error == "end" and not over:
-            self._fail(f"{name} failed, so the job has failed: {child.how}")
-        else:
-            self._failures.note(name, child.how)
-
-    def _judge_orphans(self, *, now: bool = False) -> None:
-        """Decide whether workers that have lost a link have failed. If the job ends because of a dead
-        server, they have not."""
-        if self._run.lead_lost or self._run.slices_lost:
-            self._orphans.clear()
-        at_s = math.inf if now else time.monotonic()
-        due = [child for until_s, child in self._orphans if until_s <= at_s]
-        self._orphans = [(until_s, child) for until_s, child in self._orphans if until_s > at_s]
-        for child in due:
-            self._worker_failed(child)
-
-    def _server_exited(self, child: Child, *, over: bool) -> None:
-        """Act on the death of a server. If the job has replicas, the lead decides whether the job
-        goes on."""
-        request = child.request
-        died = f"server {request.name} died ({child.how})"
-        gathered = self._members.gathered(self._job.servers)
-        replicas = self._job.replicas
-        loss = loss_of(
-            request.number, reported=child.reported, gathered=gathered, replicas=replicas
-        )
-        if loss is not ProcessLoss.NOTHING and not over and not self._job.respawn:
-            self._run.lost += 1
-        if loss is ProcessLoss.LEAD:
-            self._run.lead_lost = True
-            self._fail(f"{died}; the job ends: the lead ran in it")
-        # Another message says that the lead is lost, or that it has removed this server.
-        elif child.orphaned:
-            if self._job.respawn and not over:
-                self._respawn(child)
-        elif loss is ProcessLoss.NOTHING and not over:
-            if child.failure is not None and not child.reported:
-                self._fail(child.failure)  # the message of the server says why it cannot start
-            else:
-                self._respawn(child, needed=True)
-        elif loss is ProcessLoss.SLICES:
-            self._run.slices_lost = True
-            self._fail(f"{died}; the job ends: its slices are lost")
-        elif not over:
-            if self._job.respawn:
-                self._respawn(child)
-            else:
-                self._say(died)
-
-    def _respawn(self, child: Child, *, needed: bool = False) -> None:
-        """Start a process again. If it died too often, report that it is given up. `needed`: the
-        job cannot begin without this process, so the job fails if the process is given up."""
-        given_up = self._respawning.plan(child)
-        if given_up is None:
-            name, how = child.request.name, first_line(child.how)
-            self._watch.record(name, f"polyrhythm: {name} ended ({how}) and is started again")
-            return
-        if needed:
-            self._fail(in_words(Reason("no-start", given_up.fields)))
-        else:
-            self._say(in_words(given_up))
-
-    def _fail(self, reason: str) -> None:
-        self._run.failed = reason
-        self._stopping.stop(reason)
-
-    # -- conditions that no process reports ----------------------------------------------------
-
-    def _look_around(self) -> None:
-        """Act on conditions that no process reports: waits that are too long, a deleted folder,
-        missing processes."""
-        if not self._said_stopping:
-            self._say_stopping()
-        self._reports.show()
-        self._logs.limit()
-        self._end_without_lead()
-        self._end_without_fork_server()
-        self._watch_folder()
-        self._judge_orphans()
-        self._end_without_workers()
-        if self._run.failed is None:
-            self._failures.say()
-        self._stopping.pursue()
-
-    def _say_stopping(self) -> None:
-        """Say once that the job stops in an orderly way. The signal handler does not say it,
-        because it may run in the middle of another line of output."""
-        by = self._members.stopping_for()
-        if by is not None:
-            self._stopping.lead_stops()
-        self._said_stopping = self._stopping.waits_for_workers
-        if self._said_stopping and self._run.ended is None and not self._members.ended:
-            begins = "stopping" if by is None else f"stopping on request of {by}"
-            if self._run.interrupted:
-                begins = f"stopping after {name_of(self._run.interrupted)}"
-            again = "again" if self._run.interrupted else "twice"
-            self._say(f"{begins}: {_STOPPING.format(times=again)}")
-
-    def _end_without_lead(self) -> None:
-        if self._lead_lost is None or self._stopping.begun:
-            return
-        if time.monotonic() > self._lead_lost_since + _LEAD_LOST_S:
-            self._run.lead_lost = True
-            self._fail(self._run.failed or f"{self._lead_lost}: the job ends")
-
-    def _end_without_fork_server(self) -> None:
-        """End the job if the fork server has died: no process can be started any more, and exits are
-        not reported. The other processes are well, so the lead ends the job and saves the model."""
-        if self._processes.lost is not None and self._run.failed is None:
-            self._fail(self._processes.lost)
-
-    def _watch_folder(self) -> None:
-        if self._folder is not None and self._folder.gone():
-            self._folder = None  # do not report the missing folder again
-            self._say(
-                f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
-                " nothing is recorded any more, and status, why and story do not know this run; the"
-                " job goes on, and saves its model there"
-            )
-
-    def _end_without_workers(self) -> None:
-        """End the job if all workers have ended and the lead does not end it."""
-        workers = self._processes.workers
-        others = bool(self._respawning) or len(self._workers) < self._job.workers
-        over = self._lead is not None and not others and not any(w.alive for w in workers)
-        if not over or self._members.present():
-            self._over_since = time.monotonic()
-        failures = {child.request.name: child.how for child in workers if child.status}
-        patience_s = _FAILED_S if failures else _LAST_WORD_S
-        waited = time.monotonic() > self._over_since + patience_s and not self._orphans
-        if not (over and waited) or self._run.ended is not None or self._stopping.begun:
-            return
-        if self._stopping.waits_for_model:
-            return
-        if self._stopping.waits_for_workers:
-            # The lead waits for workers to leave, and no worker is left. So the engine ends the
-            # job.
-            self._stopping.stop()
-        elif failures:
-            self._failures.take()
-            self._fail(f"no worker is left: {'; '.join(failure_lines(failures))}")
-        elif self._job.respawn:  # with `--respawn`, the lead would wait for new workers forever
-            self._fail("every worker left before the goal")
-        elif self._members.attached:
-            self._fail("every worker ended before round 1 had opened")
-        else:
-            self._fail(NEVER_ATTACHED)
-
-    # -- signals -------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle signals: Ctrl-C or SIGTERM ends the job in an orderly way, and a second one ends
-        it at once. Python handles signals in its main thread only: a job that another thread runs
-        ends by 'polyrhythm stop'."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self._cleaning:
-                return  # all processes are being ended already
-            if self._run.interrupted:
-                self._run.at_once = True
-                raise _EndAtOnce
-            self._run.interrupted = number
-            if not self._processes.begun:
-                # no process runs yet: `run` looks at `interrupted` when the fork server has started
-                return
-            if self._starting:
-                raise _EndAtOnce  # processes that are still starting cannot leave the job as others do
-            self._stopping.stop_in_order()
-
-        before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    def _fork_server_end(self) -> str:
+        """How the fork server ended. Call this when the fork server has closed its socket."""
+        assert self._fork_server is not None
         try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            return ending(_end_of(self._fork_server, _STATUS_S))
+        except subprocess.TimeoutExpired:
+            return "it closed its socket"
+
+    def close(self) -> None:
+        """End all processes: when the socket of the fork server closes, it kills the children that
+        are left."""
+        if self._reports is not None:
+            self._reports.sock.close()
+        for child in self._children.values():
+            child.control.sock.close()
+        for _, control in self._held:
+            control.close()
+        if self._fork_server is not None:
+            if self._unstarted or not self._children:
+                # The closed socket may not end the fork server now, because it does not read the
+                # socket while it imports modules. So end its process group.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._fork_server.pid, signal.SIGKILL)
+            try:
+                _end_of(self._fork_server, _CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._fork_server.kill()
+                self._fork_server.wait()
+        self._selector.close()
+
+
+def _stderr() -> int:
+    """The descriptor of stderr. In a notebook `sys.stderr` may have no descriptor; the descriptor
+    of the process's stderr is returned then. If the process was started without stderr, the null device
+    is opened instead."""
+    if sys.stderr is None:
+        return subprocess.DEVNULL
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError):
+        return 2
+
+
+def _end_of(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    """Wait for the end of a process, and return its status. `Popen.wait` with a timeout looks for the
+    end only from time to time, up to 50 ms late."""
+    if process.poll() is not None:
+        return process.returncode
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # Linux before 5.3 has no pidfd
+        return process.wait(timeout_s)
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    ended.poll(timeout_s * 1e3)
+    os.close(descriptor)
+    return process.wait(0)

@@ -4,6 +4,12 @@ command that trains shows the lines of the log in its terminal (`observe/output.
 The log is the file behind the descriptors 1 and 2, so the output of C code and of processes that the
 user's code starts is in it too. *If a log cannot be written, training goes on.*
 
+*When a log is larger than the limit, its process renames it (`worker-3.log.1`) and begins a new one.*
+So the newest output is always kept, and a process needs at most about twice the limit on the disk.
+
+*A log is replaced only if an earlier check has found the same file.* Before that, the terminal may still
+be showing the rest of the previous log, which is deleted when this log is renamed.
+
 The titles of processes, as `ps` and `top` show them: `polyrhythm: worker-3 of RUN`.
 """
 
@@ -15,14 +21,18 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Never
 
 from polyrhythm.errors import UsageError
-from polyrhythm.observe.output import new_log, older_log
+from polyrhythm.observe.output import log_file, new_log, older_log
 
 _LINE_BUFFERED = 1
 """The value of `_IOLBF` in the C library."""
+MOST_LOG_NBYTES = 64 << 20
+_LOOK_EVERY_S = 1.0
 _replacing = threading.Lock()
 """This lock is held while a log is replaced. `end` takes the lock and never releases it, so that no
 log is replaced afterwards."""
@@ -173,6 +183,35 @@ def _stream(fd: int, unfinished: _Unfinished) -> io.TextIOWrapper:
     """A text stream that writes whole lines: every line is one write."""
     buffer = io.BufferedWriter(_Log(fd, unfinished), 64 << 10)
     return io.TextIOWrapper(buffer, "utf-8", "backslashreplace", line_buffering=True)
+
+
+class LogSizes:
+    """Finds the logs that have grown too large."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._looked_s = 0.0
+        self._found: dict[str, int] = {}
+        """Per process, the inode of the log that the last check found."""
+        self._told: dict[str, int] = {}
+        """For each process, the inode of the log that it was told to replace."""
+
+    def large(self, names: Iterable[str]) -> Iterator[str]:
+        """Those of these processes that must begin new logs. Call this a few times a second."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        for name in names:
+            with contextlib.suppress(OSError):  # a process that has written nothing has no log yet
+                log = log_file(self._run_dir, name).stat()
+                new = self._found.get(name) != log.st_ino
+                self._found[name] = log.st_ino
+                if new or self._told.get(name) == log.st_ino:
+                    continue
+                if log.st_size > MOST_LOG_NBYTES:
+                    self._told[name] = log.st_ino
+                    yield name
 
 
 _ARG_START, _ARG_END = 48, 49

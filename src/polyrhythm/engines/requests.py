@@ -4,6 +4,7 @@ engine. All are lines of JSON.
 What the journal of a job says about how other processes join it.
 """
 
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -36,6 +37,17 @@ class PackedMain(msgspec.Struct, frozen=True):
     """The folders from which the function's process imports modules (`sys.path`)."""
 
 
+class FilePart(msgspec.Struct, frozen=True):
+    """A part of a file of the model, for the folder of the run. The parts of a file are sent in
+    order."""
+
+    name: str
+    at: int
+    """Where the part begins in the file."""
+    data: bytes
+    last: bool
+
+
 class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to start one server or worker."""
 
@@ -48,6 +60,10 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     run_dir: str = ""
+    """The folder of the run on the machine of the engine."""
+    folder: str = ""
+    """The folder in which this process may write, if it cannot reach `run_dir`. It then sends to the
+    engine what belongs into `run_dir`."""
     threads: int = 1
     """How many threads torch uses in this worker."""
     device: str = CPU
@@ -74,6 +90,11 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     def leads(self) -> bool:
         """Whether the lead runs in this process."""
         return self.role == "server" and self.number == SEAT.server
+
+    @property
+    def own_dir(self) -> Path:
+        """The folder in which this process writes its files."""
+        return Path(self.folder or self.run_dir)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +129,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     journal."""
     journal: JournalPart | None = None
     """From the lead's process: lines of the journal that are perhaps not in its file."""
+    record: JournalPart | None = None
+    """From a lead's process that does not write the journal's file: new lines of the journal. The
+    engine writes them."""
+    file: FilePart | None = None
+    """From a lead's process that cannot write into the folder of the run: a part of the model."""
     unrecorded: str | None = None
     """From the lead's process, with `ended`: why lines are missing in the journal's file."""
 

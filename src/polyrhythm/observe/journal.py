@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -40,10 +40,41 @@ class MemoryJournal:
         self.lines.append({"at_s": at_s, "what": what, **fields})
 
 
+class _Kind(msgspec.Struct, frozen=True):
+    """The field of a line that every line has."""
+
+    what: str
+
+
+class SentJournal:
+    """Keeps the lines of a journal until they are sent to the command that runs the job. It is for a
+    process that cannot write into the folder of the run."""
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._began_ns = clock()
+        self._lock = threading.Lock()
+        self._unsent: list[msgspec.Raw] = []
+
+    def note(self, what: str, **fields: Any) -> None:
+        with self._lock:
+            self._unsent.append(msgspec.Raw(_line(self._clock() - self._began_ns, what, fields)))
+
+    def part(self) -> "JournalPart | None":
+        """The lines since the last call; None if there are none."""
+        with self._lock:
+            lines, self._unsent = self._unsent, []
+        return JournalPart(0, lines) if lines else None
+
+
+def _line(since_ns: int, what: str, fields: Mapping[str, Any]) -> bytes:
+    return _encode({"at_s": round(since_ns / 1e9, 6), "what": what, **fields})
+
+
 class JournalPart(msgspec.Struct, frozen=True):
     """Lines of the journal for the command that runs the job. Some of them may not be in the file.
     `at`: the size of the file before the first line that could not be written. All lines after that
-    are handed over."""
+    are handed over. It is 0 if the process writes no file."""
 
     at: int
     lines: list[msgspec.Raw]
@@ -137,6 +168,15 @@ class FileJournal:
             if self.fault is None:
                 self._write()
 
+    def add(self, line: bytes) -> None:
+        """Add a line of another process, which has its time already."""
+        with self._lock:
+            if self._file.closed:
+                return
+            self._held.add(msgspec.json.decode(line, type=_Kind).what, line + b"\n")
+            if self.fault is None:
+                self._write()
+
     def retry(self, *, now: bool = False) -> None:
         """Try to write the lines that are held. Call this a few times a second; only a call with
         `now` tries at once."""
@@ -172,8 +212,7 @@ class FileJournal:
             self._file.close()
 
     def _add(self, what: str, fields: dict[str, Any]) -> None:
-        at_s = round((self._clock() - self._began_ns) / 1e9, 6)
-        line = _encode({"at_s": at_s, "what": what, **fields})
+        line = _line(self._clock() - self._began_ns, what, fields)
         self._held.add(what, line + b"\n")
         if self._handed_at is not None:
             self._unread.add(what, line)

@@ -1,0 +1,81 @@
+"""Writes into the folder of a run what processes without access to this folder send: the lines of the
+journal, what they print, and the files of the model."""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from polyrhythm.engines.output import MOST_LOG_NBYTES, finish_renaming
+from polyrhythm.engines.requests import FilePart
+from polyrhythm.observe.journal import FileJournal
+from polyrhythm.observe.output import log_file, new_log
+from polyrhythm.observe.runs import JOURNAL
+
+
+class Records:
+    """*What cannot be written, for example because the disk is full, does not stop the job.* Lines of
+    the journal are held and written later, output is lost, and a file that is not whole gets no
+    name, which `say` reports."""
+
+    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+        self._run_dir = run_dir
+        self._say = say
+        self._journal: FileJournal | None = None
+        self._given_up: set[str] = set()
+        """The files of the model of which a part could not be written."""
+
+    def write_lines(self, lines: Sequence[msgspec.Raw]) -> None:
+        if self._journal is None:
+            self._journal = FileJournal(self._run_dir / JOURNAL)
+        for line in lines:
+            self._journal.add(bytes(line))
+
+    def retry(self) -> None:
+        """Try to write the lines that are held. Call this a few times a second."""
+        if self._journal is not None:
+            self._journal.retry()
+
+    def print(self, name: str, data: bytes) -> None:
+        """Add output of a process to its log. A large log is renamed, and a new one begun."""
+        log = log_file(self._run_dir, name)
+        with contextlib.suppress(OSError):
+            log.parent.mkdir(exist_ok=True)
+            with log.open("ab", buffering=0) as file:
+                file.write(data)
+                large = file.tell() > MOST_LOG_NBYTES
+            if large:
+                new_log(log).touch()
+                finish_renaming(log)
+
+    def write_file(self, part: FilePart) -> None:
+        """Write a part of a file of the model. The file gets its name when it is whole."""
+        path = self._run_dir / Path(part.name).name
+        unfinished = path.with_name(f"{path.name}.part")
+        if not part.at:
+            self._given_up.discard(path.name)
+        if path.name in self._given_up:
+            return
+        try:
+            with unfinished.open("wb" if not part.at else "r+b") as file:
+                file.seek(part.at)
+                file.write(part.data)
+                if part.last:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if part.last:
+                unfinished.replace(path)
+        except OSError as error:
+            self._given_up.add(path.name)
+            self._say(f"{path} cannot be written: {error.strerror}")
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+
+    def close(self) -> str | None:
+        """Returns why lines are missing in the journal; None if it is complete."""
+        if self._journal is None:
+            return None
+        self._journal.close()
+        return self._journal.incomplete
