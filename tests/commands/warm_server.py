@@ -381,8 +381,8 @@ def _warm_up() -> None:
     import torch.utils.serialization.config  # `torch.save` imports this module
 
     import polyrhythm.api.running
-    import polyrhythm.engines.child
     import polyrhythm.engines.local
+    import polyrhythm.engines.process
     import polyrhythm.engines.server_process
     import polyrhythm.engines.worker_process
     import polyrhythm.learn.pointwise.runner  # noqa: F401

@@ -14,16 +14,21 @@ import selectors
 import signal
 import socket
 import sys
+from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from polyrhythm.engines.child import run_child
+from polyrhythm.engines import output
 from polyrhythm.engines.cuda import look_for_cuda_in_child
-from polyrhythm.engines.output import set_title
-from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, pack_line
-from polyrhythm.io.limits import too_few
+from polyrhythm.engines.process import SocketControl, run_process
+from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
+from polyrhythm.engines.server_process import serve
+from polyrhythm.engines.worker_process import work
+from polyrhythm.io.limits import none_left, too_few
 from polyrhythm.learn.load import JOBS, load_module
+from polyrhythm.observe.output import log_file
 from polyrhythm.tensors.optimizers import load_optimizers
 
 _MOST_NBYTES = 1 << 20
@@ -79,13 +84,28 @@ def _fork(
         engine.close()
         for fd in pipe:
             os.close(fd)
-        code = run_child(
-            msgspec.json.decode(body, type=ChildRequest), socket.socket(fileno=control_fd)
-        )
-        os._exit(code)
+        request = msgspec.json.decode(body, type=ChildRequest)
+        os._exit(_run(request, socket.socket(fileno=control_fd)))
     os.close(control_fd)
     children.add(pid)
     _tell(engine, Exit(started=pid), children)
+
+
+def _run(request: ChildRequest, sock: socket.socket) -> int:
+    """Run a server or worker whose output goes to its log. Returns the exit status."""
+    log = log_file(Path(request.run_dir), request.name)
+    control = SocketControl(sock, partial(output.begin_anew, log))
+    try:
+        if request.run_dir:
+            output.send_to(log)
+        return run_process(request, control, serve if request.role == "server" else work)
+    except OSError as error:
+        if not none_left(error):
+            raise
+        control.tell(Told(failed=too_few()))
+        return 1
+    finally:
+        output.end()
 
 
 def _reap(engine: socket.socket, children: set[int]) -> None:
@@ -117,6 +137,6 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     descriptor, run, *options = sys.argv[1:]
-    set_title(f"polyrhythm: fork server of {run}", "fork server")
+    output.set_title(f"polyrhythm: fork server of {run}", "fork server")
     preload = [option for option in options if option != LOOK_FOR_CUDA]
     main(socket.socket(fileno=int(descriptor)), preload, cuda=LOOK_FOR_CUDA in options)

@@ -11,7 +11,7 @@ folder.
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,3 +82,17 @@ class ProcessHost(Protocol):
 
     def close(self) -> None:
         """Kill all processes that still run, and free what `open` has made."""
+
+
+class Control(Protocol):
+    """The end of a process that an engine has started. Any thread may call `tell`. *When the engine is
+    gone, the process ends.*"""
+
+    def tell(self, told: Told) -> None:
+        """Send a message to the engine."""
+
+    def hear(self) -> Told:
+        """Wait for the next message of the engine. Do not call this after `watch`."""
+
+    def watch(self, handle: Callable[[Told], None] = lambda told: None) -> None:
+        """From now on, `handle` gets the messages of the engine, on a thread of their own."""

@@ -30,15 +30,15 @@ from typing import Any
 from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.core.effects import End
 from polyrhythm.core.names import SEAT
-from polyrhythm.engines.cuda import look_for_cuda, use_device
+from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.exits import exit_words, signal_again
 from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.notices import failure_lines, first_line
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.engines.tracebacks import traceback_of
-from polyrhythm.engines.worker_process import call, why_failed
-from polyrhythm.errors import JobFailed, NotFinite, PolyrhythmError, UsageError
+from polyrhythm.engines.worker_process import run_worker
+from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
@@ -49,7 +49,6 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-from polyrhythm.wire.messages.reasons import NEVER_ATTACHED
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)", re.MULTILINE)
 
@@ -330,26 +329,13 @@ def _work(
     run: InlineRun,
 ) -> None:
     node = WorkerNode(name, job.job, hub, options)
-    reason, raised = NEVER_ATTACHED, False
+    code = contextlib.nullcontext(main)
     try:
-        use_device(node.device)
-        worker = Worker(node, node.join(hub.address(SEAT.server)))
-        try:
-            call(main, worker)
-        finally:
-            worker.close()
-        reason = node.loop.done
-    # `sys.exit` ends this worker, and not the process, in which other workers run
-    except SystemExit as error:
+        run_worker(node, hub.address(SEAT.server), lambda job, present: code)
+    # The caller of the job gets the exception. `sys.exit` ends this worker, and not the process, in
+    # which other workers run.
+    except (Exception, SystemExit) as error:
         run.errors[name] = error
-        reason, raised = why_failed(error), True
-    except Exception as error:  # the caller of the job gets the exception
-        run.errors[name] = error
-        reason = why_failed(error)
-        raised = isinstance(error, NotFinite) or not isinstance(error, PolyrhythmError)
-    finally:
-        node.leave(reason, failed=raised)
-        node.close()
 
 
 def _raise_first(run: InlineRun) -> None:

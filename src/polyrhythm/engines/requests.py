@@ -128,10 +128,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """From a child: a report while it runs. From the engine to the lead's process: a line for the
     journal."""
     journal: JournalPart | None = None
-    """From the lead's process: lines of the journal that are perhaps not in its file."""
-    record: JournalPart | None = None
-    """From a lead's process that does not write the journal's file: new lines of the journal. The
-    engine writes them."""
+    """From the lead's process: lines of the journal that are perhaps not in its file, or that the
+    engine must write."""
     file: FilePart | None = None
     """From a lead's process that cannot write into the folder of the run: a part of the model."""
     unrecorded: str | None = None

@@ -1,37 +1,218 @@
-"""Runs one server in this process, without an engine, for a job that was started elsewhere.
+"""Runs one server in this process: for the engine that has started the process, or, in a process that
+the command `polyrhythm server` runs, for a job that was started elsewhere.
 
-The server asks the lead for its number and for the settings of the job. *The server announces an
-address that other hosts can reach. If it listens on all addresses of its host, it announces the
+The server that an engine has started gets its number and the settings of the job from the engine, and
+reports its address. If it has the number of the lead's seat, the lead runs in it.
+
+A server of the other kind asks the lead for its number and for the settings of the job. *It announces
+an address that other hosts can reach. If it listens on all addresses of its host, it announces the
 local address of its link to the lead.*
 """
 
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
+from polyrhythm.core.events import ResumeAsked
 from polyrhythm.core.link_kinds import may_have_references
 from polyrhythm.core.names import LEAD, server_name
+from polyrhythm.core.record import Record
 from polyrhythm.core.values import plain_reason
+from polyrhythm.engines.host import Control
 from polyrhythm.engines.output import set_title
-from polyrhythm.engines.worker_process import settle_in
+from polyrhythm.engines.process import end_with_own_threads, options_of, settle_in
+from polyrhythm.engines.requests import ChildRequest, FilePart, Told, listening_fields
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
 from polyrhythm.io.addresses import ANY_HOST
+from polyrhythm.io.index import JobIndex, ListedJob
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp
 from polyrhythm.learn.staging import Staging
+from polyrhythm.observe.journal import FileJournal, Journal, SentJournal
 from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.runs import JOURNAL
 from polyrhythm.observe.watch import report_in_words
+from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.net.acceptor import Listeners
-from polyrhythm.runtime.net.dial import DialerFromOutside
+from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.store.checkpoints import load, read_record
+from polyrhythm.store.objects import open_store
 from polyrhythm.tensors.optimizers import load_optimizers
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
+
+_LOOK_S = 0.5
+"""How often the lead's process attends to a journal that cannot be written."""
+_SEND_S = 0.1
+"""How often it sends the lines of a journal that it does not write."""
+_PART_NBYTES = 1 << 20
+
+
+# -- a server that an engine has started -------------------------------------------------------
+
+
+def serve(request: ChildRequest, control: Control) -> int:
+    """Run a server that an engine has started. Returns the exit status of the process."""
+    listeners = Listeners(request.host, request.port)
+    crashpoint.reach(request.name, "made", listeners.address)
+    with _registered(request, listeners.address) as indexed:
+        return _serve_at(listeners, request, control, indexed=indexed)
+
+
+def _options(request: ChildRequest, control: Control) -> NodeOptions:
+    options = options_of(request, control)
+    return replace(
+        options,
+        fold_pause_s=Staging.parse(request.job.staging).fold_pause_s(request.number),
+        model_dir=request.own_dir if request.leads else None,
+        saving=lambda: control.tell(Told(saving=True)),
+        deliver=partial(_send_model, request, control) if request.folder else options.deliver,
+    )
+
+
+def _send_model(request: ChildRequest, control: Control, files: Sequence[Path], place: str) -> str:
+    """Send the files of a model to the engine, and remove them. Returns where the engine puts
+    them."""
+    for path in files:
+        nbytes = path.stat().st_size
+        with path.open("rb") as file:
+            while (at := file.tell()) < nbytes:
+                data = file.read(_PART_NBYTES)
+                last = at + len(data) == nbytes
+                control.tell(Told(file=FilePart(path.name, at, data, last)))
+        path.unlink()
+    return str(Path(request.run_dir) / Path(place).name) if files else place
+
+
+def _registered(request: ChildRequest, address: m.Address) -> AbstractContextManager[bool]:
+    """Register the lead's address, so that other commands of the same user find the job's secret.
+    Yields False if the index of jobs cannot be written."""
+    if not request.leads or not request.secret_file or request.secret is None:
+        return nullcontext(True)
+    if request.folder:
+        return nullcontext(False)  # the index is on the machine of the engine
+    entry = ListedJob(
+        host=address.host,
+        port=address.port,
+        job=request.job.job,
+        run_dir=request.run_dir,
+        secret=request.secret,
+        path=request.job.path,
+    )
+    return JobIndex(os.environ).registered(entry)
+
+
+def _serve_at(
+    listeners: Listeners, request: ChildRequest, control: Control, *, indexed: bool
+) -> int:
+    control.tell(Told(address=listeners.address))
+    crashpoint.reach(request.name, "told", listeners.address)
+    lead = request.leads
+    journal = _journal(request, listeners.address, indexed=indexed) if lead else None
+    node = ServerNode(
+        request.number,
+        request.job,
+        listeners.address,
+        lead=lead,
+        options=_options(request, control),
+        journal=journal,
+        shared=may_have_references(request.link),
+        resumed=_resumed(request.job) if lead else None,
+    )
+    if lead:
+        signal.signal(signal.SIGTERM, lambda *_: node.stop())
+    node.listen(listeners)
+    if not lead:
+        told = control.hear()
+        assert told.lead is not None
+        # A service manager, or the shutdown of a machine, sends SIGTERM to every process of a job. The
+        # lead then ends the job, and needs all servers to save the model.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        node.reach_lead(SocketDialer(request.link), told.lead)
+    if journal is None:
+        control.watch()
+    else:
+        control.watch(partial(_handle_engine, node, journal))
+    # Python cannot handle a signal during a wait, so each wait is short
+    while not node.ended.wait(_SEND_S if isinstance(journal, SentJournal) else _LOOK_S):
+        _hand_over(journal, control)
+    outcome = node.outcome
+    assert outcome is not None
+    if journal is not None:
+        journal.retry(now=True)
+        _hand_over(journal, control)
+        ended = in_words(outcome.reason)
+        failed = ended if outcome.failed else None
+        unrecorded = journal.incomplete
+        control.tell(Told(ended=ended, failed=failed, whole_job=True, unrecorded=unrecorded))
+    elif outcome.reason.code == "refused":
+        control.tell(Told(failed=in_words(outcome.reason)))
+    elif outcome.reason.code == "lead-gone":
+        control.tell(Told(failed=in_words(outcome.reason), orphaned=True))
+    elif outcome.reason.code == "lead-lost":
+        control.tell(Told(failed=in_words(outcome.reason), lead_lost=True))
+    node.close()
+    listeners.close()
+    if journal is not None:
+        _hand_over(journal, control)
+        journal.close()
+    return int(outcome.reason.code in ("lead-gone", "lead-lost", "refused"))
+
+
+def _hand_over(journal: FileJournal | SentJournal | None, control: Control) -> None:
+    """Send the lines of the journal to the engine that are perhaps not in its file. If the file could
+    not be written, try again."""
+    if journal is not None:
+        journal.retry()
+        if (part := journal.part()) is not None:
+            control.tell(Told(journal=part))
+
+
+def _resumed(job: m.JobSpec) -> ResumeAsked | None:
+    """The event that makes the lead continue from a checkpoint. It contains what the checkpoint
+    stores about the lead (`core/record.py`) and the description of the model. None: the job does
+    not continue from a checkpoint."""
+    if not job.resume:
+        return None
+    store = open_store(job.resume)
+    checkpoint = load(store, job.resume_number)
+    record, kept = read_record(store, checkpoint, Record), checkpoint.manifest.kept
+    return ResumeAsked(record, checkpoint.manifest.model, 0 if kept is None else kept.nbytes)
+
+
+def _handle_engine(node: ServerNode, journal: Journal, told: Told) -> None:
+    """Act on a message that the engine sent to the lead's process."""
+    if told.note is not None:
+        journal.note(told.note.what, **told.note.fields)
+    if told.stop:
+        node.stop(at_once=not told.in_order, failed=told.failed or "")
+
+
+def _journal(
+    request: ChildRequest, address: m.Address, *, indexed: bool
+) -> FileJournal | SentJournal:
+    journal: FileJournal | SentJournal
+    try:
+        journal = SentJournal() if request.folder else FileJournal(Path(request.run_dir) / JOURNAL)
+    except OSError as error:
+        raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
+    journal.note("listening", **listening_fields(request, address, indexed=indexed))
+    if journal.fault is not None:
+        raise PolyrhythmError(journal.fault)  # nothing is lost yet, so the job should not begin
+    return journal
+
+
+# -- a server that a command runs, for a job that was started elsewhere --------------------------
 
 
 def serve_remote(
@@ -53,6 +234,7 @@ def serve_remote(
     of its link to the lead. `check_host` is called with that address and may refuse it.
     """
     settle_in()
+    end_with_own_threads()
     load_optimizers()  # this takes seconds, so it is done before the lead expects heartbeats
     to_lead = dial_tcp(host, port, LEAD)
     try:

@@ -466,12 +466,11 @@ class Supervisor:
             self._stopping.saving = True
         if told.contributed:
             self._respawning.contributed(process.request.name)
-        for part in (told.journal, told.record):
-            if part is not None:
-                self._members.hand(part)
-                self._watch.hand(part)
-        if told.record is not None:
-            self._records.write_lines(told.record.lines)
+        if told.journal is not None:
+            if told.journal.at is None:
+                self._records.write_lines(told.journal.lines)
+            self._members.hand(told.journal)
+            self._watch.hand(told.journal)
         if told.file is not None:
             self._records.write_file(told.file)
         if told.ended is not None:

@@ -1,25 +1,30 @@
-"""Runs a worker in this process: the worker trains, and then leaves the job in an orderly way.
+"""Runs one worker in this process. There are four ways in which a worker starts:
 
-After SIGTERM the worker contributes the steps that it has taken, returns its chunks, and runs the
-rest of `main` after its training loop. After a second SIGTERM it leaves at once. A separate thread
-acts on the signals, because an exception that a signal handler raises could appear anywhere in the
-worker's own thread, even in a finalizer.
+- `work`: an engine has started the process. The engine names the lead, and gets the worker's failure.
+  SIGTERM asks the worker to leave.
+- `run_remote`: `polyrhythm worker` runs in this process and names the lead. The worker runs a file of
+  this machine, or one that the lead sends. SIGTERM and Ctrl-C ask it to leave, and a failure ends the
+  command.
+- `engines/inline.py` runs all workers of a job in threads of one process. They leave when the job has
+  ended, and the engine gets their failures.
+- `connect_worker`: a program of the user names the lead, goes on as a worker, and leaves by `close()`.
 
-Runs one worker in this process, without an engine, for a job on this or another host.
+The first three take one path (`run_worker`): join, load the code, train, leave. All four give the lead
+the same reasons when they leave (`why_left`).
 
-*If the job has ended, and the user's code does not return to its training loop, the process ends
-after a grace period, as the processes that an engine has started do. The code after the loop may go
-on.*
+After SIGTERM a worker contributes the steps that it has taken, returns its chunks, and runs the rest
+of `main` after its training loop. After a second SIGTERM it leaves at once. A separate thread acts on
+the signals, because an exception that a signal handler raises could appear anywhere in the worker's
+own thread, even in a finalizer.
 
-A worker in a process that the user has started, without an engine and without a command: the
-user's code runs as it is, and this module joins the job and leaves it.
+`polyrhythm worker`: *if the job has ended, and the user's code does not return to its training loop,
+the process ends after a grace period, as the processes that an engine has started do. The code after
+the loop may go on.*
 
-*The process keeps its signal handlers. It leaves the job when the worker is closed. An exception
-that leaves the `with` block of the worker, or that ends the program, is reported to the lead as the
-failure of this worker. A process that ends in any other way closes its links, and the lead counts
-it as gone.*
-
-The code that a joining worker gets from the lead, if its user accepts that (`--accept-code`).
+`pr.connect`: *the process keeps its signal handlers. It leaves the job when the worker is closed. An
+exception that leaves the `with` block of the worker, or that ends the program, is reported to the lead
+as the failure of this worker. A process that ends in any other way closes its links, and the lead
+counts it as gone.*
 """
 
 import atexit
@@ -31,7 +36,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -47,8 +51,12 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.cuda import look_for_cuda, use_device
 from polyrhythm.engines.exits import exit_words
+from polyrhythm.engines.functions import unpack_main
+from polyrhythm.engines.host import Control
 from polyrhythm.engines.output import set_title
-from polyrhythm.engines.tracebacks import begins_in_ours, without_ours
+from polyrhythm.engines.process import end_with_own_threads, options_of, settle_in
+from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.engines.tracebacks import without_ours
 from polyrhythm.errors import (
     CodeMissing,
     JobFailed,
@@ -56,13 +64,11 @@ from polyrhythm.errors import (
     LinkError,
     NotFinite,
     OutOfMemory,
-    PolyrhythmError,
     Refused,
     ToldToLeave,
     UsageError,
 )
 from polyrhythm.io.codefile import check_size, digest_of
-from polyrhythm.io.limits import none_left, too_few
 from polyrhythm.io.local import host_identity
 from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.learn.staging import Staging
@@ -70,15 +76,13 @@ from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.watch import report_in_words
-from polyrhythm.runtime import crashpoint
-from polyrhythm.runtime.net.dial import DialerFromOutside
+from polyrhythm.runtime.net.dial import DialerFromOutside, SocketDialer
 from polyrhythm.runtime.operator import ask_lead, may_run
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec, OperatorRequest
 from polyrhythm.wire.messages.operator import CODE
 from polyrhythm.wire.messages.reasons import (
-    NEVER_ATTACHED,
     NO_CODE,
     TOLD_TO_LEAVE,
     Reason,
@@ -88,29 +92,9 @@ from polyrhythm.wire.messages.reasons import (
 from polyrhythm.wire.proof import Secret
 
 _OUT_OF_MEMORY = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-SWITCH_INTERVAL_S = 1e-4
-"""How often Python switches threads. With the default of 5 ms, a thread that reads a link can wait
-10 ms for a thread that computes."""
 
-
-def settle_in() -> None:
-    """Set up this process. Every process of a job calls this first."""
-    crashpoint.arm()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    threading.excepthook = _die
-
-
-def _die(args: threading.ExceptHookArgs) -> None:
-    """End the process when one of polyrhythm's own threads fails. Otherwise the process would seem
-    alive without doing its work. A thread of the user's code ends as in any Python program."""
-    if not begins_in_ours(args.exc_traceback):
-        threading.__excepthook__(args)
-        return
-    if args.exc_value is not None and none_left(args.exc_value):
-        print(f"polyrhythm: {too_few()}", file=sys.stderr, flush=True)
-        os._exit(PolyrhythmError.status)
-    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
-    os._exit(70)
+Main = Callable[[Worker], None]
+"""The function that the user has written for workers."""
 
 
 @dataclass(slots=True)
@@ -135,27 +119,36 @@ def presence(
 ) -> Iterator[Presence]:
     """Run the body of the `with` statement as a member of the job. When the body ends, the worker
     leaves and tells the lead why. `signals`: the signals that ask the worker to leave."""
-    reason, raised = NEVER_ATTACHED, False
     present = Presence(own_command)
     _handle(node, signals, present)
+    left: tuple[Reason, bool] | None = None
     try:
         yield present
-        reason = TOLD_TO_LEAVE if node.loop.asked else node.loop.done
-    except (ToldToLeave, JobFailed, Refused, LinkError, CodeMissing) as error:
-        reason = NO_CODE if isinstance(error, CodeMissing) else failed(error)
-        reason = TOLD_TO_LEAVE if node.loop.asked else reason
-        # a worker that was told to leave ends without an error, even if the job has ended
-        if not node.loop.asked:
-            raise
     except BaseException as error:  # report the error to the lead, and raise it again
-        reason, raised = why_failed(error), True
-        raise
+        left = why_left(node, error)
+        # a worker that was told to leave ends without an error, even if the job has ended
+        if left != (TOLD_TO_LEAVE, False):
+            raise
     finally:
         for number in signals:
             # the worker is leaving: ignore further signals
             signal.signal(number, signal.SIG_IGN)
-        node.leave(reason, failed=raised)
+        reason, has_failed = left or why_left(node, None)
+        node.leave(reason, failed=has_failed)
         node.close()
+
+
+def why_left(node: WorkerNode, error: BaseException | None) -> tuple[Reason, bool]:
+    """The reason that a worker gives to the lead when it leaves, and whether its code has failed.
+    `error`: what the code has raised; None if it has ended by itself."""
+    by_job = isinstance(error, ToldToLeave | JobFailed | Refused | LinkError | CodeMissing)
+    if error is None or by_job:
+        if node.loop.asked:
+            return TOLD_TO_LEAVE, False
+        if error is None:
+            return node.loop.done, False
+        return (NO_CODE if isinstance(error, CodeMissing) else failed(error)), False
+    return why_failed(error), True
 
 
 def why_failed(error: BaseException) -> Reason:
@@ -182,8 +175,30 @@ def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...], present: Pres
         signal.signal(number, on_signal)
 
 
+Code = Callable[[JobSpec, Presence], contextlib.AbstractContextManager[Main]]
+"""Finds the function that the worker runs, when the worker has joined and knows the job."""
+
+
+def run_worker(
+    node: WorkerNode,
+    lead: Address,
+    code: Code,
+    *,
+    signals: tuple[signal.Signals, ...] = (),
+    own_command: bool = False,
+    staging: Mapping[str, str] | None = None,
+) -> Presence:
+    """Join the job whose lead is at this address, train, and leave."""
+    with presence(node, signals, own_command=own_command) as present:
+        # join before the user's code is loaded: the lead can then end a job whose code hangs there
+        job = node.join(lead)
+        with code(job, present) as main:
+            train(main, node, job, staging)
+    return present
+
+
 def train(
-    main: Callable[[Worker], None],
+    main: Main,
     node: WorkerNode,
     job: JobSpec,
     staging: Mapping[str, str] | None = None,
@@ -200,7 +215,7 @@ def train(
             worker.close()
 
 
-def call(main: Callable[[Worker], None], worker: Worker) -> None:
+def call(main: Main, worker: Worker) -> None:
     """Run the user's `main`. `sys.exit()` without an error ends it as `return` does."""
     try:
         main(worker)
@@ -228,6 +243,58 @@ def out_of_memory(error: RuntimeError) -> OutOfMemory | None:
         " device"
     )
 
+
+# -- a worker that an engine has started -------------------------------------------------------
+
+
+def work(request: ChildRequest, control: Control) -> int:
+    """Run a worker that an engine has started. Returns the exit status of the process."""
+    assert request.lead is not None
+    torch.set_num_threads(request.threads)
+    packed = control.hear().main if request.main_follows else None
+    control.watch()
+
+    def code(job: JobSpec, present: Presence) -> contextlib.AbstractContextManager[Main]:
+        main = load_main(request.job.name) if packed is None else unpack_main(packed)
+        return contextlib.nullcontext(main)
+
+    options = options_of(request, control)
+    node = WorkerNode(request.name, request.job.job, SocketDialer(request.link), options)
+    return run_worker(node, request.lead, code, signals=(signal.SIGTERM,)).status
+
+
+# -- a worker that finds the lead at HOST:PORT -------------------------------------------------
+
+
+def _options_from_outside(
+    name: str,
+    say: Callable[[str], None],
+    *,
+    secret: Secret,
+    link: str,
+    digest: str,
+    devices: str,
+    share_data: bool,
+    trace_dir: Path | None = None,
+) -> NodeOptions:
+    return NodeOptions(
+        digest=digest,
+        link=link,
+        trace_dir=trace_dir,
+        report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
+        secret=secret,
+        device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
+        share_data=share_data,
+    )
+
+
+def _without_effect(job: JobSpec, option: str, *, share_data: bool) -> list[str]:
+    """What to tell the user about the given option to share data."""
+    why = sharing_fault(job, traits_of(job.sync)) if share_data else None
+    return [] if why is None else [f"{option} has no effect: {why}"]
+
+
+# -- a worker in a program of the user ---------------------------------------------------------
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -337,15 +404,13 @@ class ConnectedWorker(Worker):
 
     def _reason(self, error: BaseException | None) -> tuple[Reason, bool]:
         """Why this worker leaves, and whether its program has failed."""
+        if isinstance(error, SystemExit) and not error.code:
+            error = None
         if self._node.loop.asked or isinstance(error, KeyboardInterrupt):
             return TOLD_TO_LEAVE, False
-        if error is None or (isinstance(error, SystemExit) and not error.code):
-            return self._node.loop.done, False
-        if isinstance(error, ToldToLeave | JobFailed | Refused | LinkError):
-            return failed(error), False
         if isinstance(error, SystemExit):
             return failed(f"the program ended with status {error.code}"), True
-        return why_failed(error), True
+        return why_left(self._node, error)
 
     def _report_uncaught(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
@@ -398,15 +463,15 @@ def connect_worker(
     points may be sent to other workers."""
     global _present
     check_absent()
-    crashpoint.arm()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    settle_in()
     name, *others = names
-    options = NodeOptions(
-        digest=digest,
-        link=link,
-        report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
+    options = _options_from_outside(
+        name,
+        say,
         secret=secret,
-        device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
+        link=link,
+        digest=digest,
+        devices=devices,
         share_data=share_data,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
@@ -426,12 +491,14 @@ def connect_worker(
                 share_data=share_data,
             )
         raise
-    if share_data and (why := sharing_fault(spec, traits_of(spec.sync))) is not None:
-        say(f"share_data has no effect: {why}")
+    for line in _without_effect(spec, "share_data", share_data=share_data):
+        say(line)
     worker = ConnectedWorker(node, spec, f"{host}:{port}")
     _present = os.getpid(), worker
     return worker
 
+
+# -- a worker that a command runs --------------------------------------------------------------
 
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.py")
 
@@ -549,32 +616,39 @@ def run_remote(
     worker (`core/devices.py`). `share_data`: its private points may be sent to other workers.
     """
     settle_in()
-    options = NodeOptions(
-        digest=digest,
-        link=link,
-        trace_dir=trace_dir,
-        report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
+    end_with_own_threads()
+    options = _options_from_outside(
+        name,
+        say,
         secret=secret,
-        device=device_of_process(devices, look_for_cuda(), local_number(os.environ)),
+        link=link,
+        digest=digest,
+        devices=devices,
         share_data=share_data,
+        trace_dir=trace_dir,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     code_from = partial(_code_of, host=host, port=port, name=name, secret=secret, say=say)
+
+    @contextlib.contextmanager
+    def code(spec: JobSpec, present: Presence) -> Iterator[Main]:
+        set_title(f"polyrhythm: {name} of {spec.name}", name)
+        say(f"joined job {spec.name} at {host}:{port} as {name}")
+        for line in _without_effect(spec, "--share-data", share_data=share_data):
+            say(line)
+        here = node.servers[0].identity == host_identity()
+        torch.set_num_threads(threads or _threads_for(spec, here))
+        may_go_on = partial(may_run, host, port, name, spec.job, secret)
+        with (
+            _JobWatch(node, present, may_go_on, say),
+            code_from(spec, file, accept=accept_code) as found,
+        ):
+            yield load_main(found)
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    lead = Address(host, port, "", "")
     try:
-        with presence(node, (signal.SIGTERM, signal.SIGINT), own_command=True) as present:
-            spec = node.join(Address(host, port, "", ""))
-            set_title(f"polyrhythm: {name} of {spec.name}", name)
-            say(f"joined job {spec.name} at {host}:{port} as {name}")
-            if share_data and (why := sharing_fault(spec, traits_of(spec.sync))) is not None:
-                say(f"--share-data has no effect: {why}")
-            here = node.servers[0].identity == host_identity()
-            torch.set_num_threads(threads or _threads_for(spec, here))
-            may_go_on = partial(may_run, host, port, name, spec.job, secret)
-            with (
-                _JobWatch(node, present, may_go_on, say),
-                code_from(spec, file, accept=accept_code) as code,
-            ):
-                train(load_main(code), node, spec, staging)
+        present = run_worker(node, lead, code, signals=signals, own_command=True, staging=staging)
     except LeadLost as error:
         raise LeadLost(f"{name} ends: {error}") from None
     except JobFailed as error:

@@ -64,7 +64,16 @@ class SentJournal:
         """The lines since the last call; None if there are none."""
         with self._lock:
             lines, self._unsent = self._unsent, []
-        return JournalPart(0, lines) if lines else None
+        return JournalPart(None, lines) if lines else None
+
+    def retry(self, *, now: bool = False) -> None:
+        """Nothing has to be tried again: no file can be full."""
+
+    def close(self) -> None:
+        """There is no file to close."""
+
+    fault: str | None = None
+    incomplete: str | None = None
 
 
 def _line(since_ns: int, what: str, fields: Mapping[str, Any]) -> bytes:
@@ -74,9 +83,9 @@ def _line(since_ns: int, what: str, fields: Mapping[str, Any]) -> bytes:
 class JournalPart(msgspec.Struct, frozen=True):
     """Lines of the journal for the command that runs the job. Some of them may not be in the file.
     `at`: the size of the file before the first line that could not be written. All lines after that
-    are handed over. It is 0 if the process writes no file."""
+    are handed over. None: the process writes no file, and this command writes the lines."""
 
-    at: int
+    at: int | None
     lines: list[msgspec.Raw]
 
 
@@ -290,7 +299,7 @@ class JournalReader:
         """Take lines of which some may not be in the file. After this call, only lines that come
         before them are read from the file."""
         if self._until is None:
-            self._until = part.at
+            self._until = part.at or 0
         self._handed.extend(bytes(line) for line in part.lines)
 
     def new_lines(self) -> Iterator[dict[str, Any]]:

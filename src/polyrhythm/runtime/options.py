@@ -1,6 +1,6 @@
 """Options of one node. The settings of the job are in its JobSpec."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,9 @@ class NodeOptions:
     traces; None: no traces are written. `fold_pause_s`: make every fold longer by this time, for
     experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
     `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
-    the lead's process writes the model; `saving` is called when it begins to write. `contributed` is
+    the lead's process writes the model; `saving` is called when it begins to write. `deliver` is
+    called with the files of a model when they are complete, and with the place that the journal
+    should name; it returns another place if it takes the files there. `contributed` is
     called when the first contribution of a worker has been acknowledged. `device`: the device on
     which a worker computes. `share_data`: a worker of a job with private data may send
     its points to other workers."""
@@ -35,6 +37,7 @@ class NodeOptions:
     secret: Secret | None = None
     model_dir: Path | None = None
     saving: Callable[[], None] = lambda: None
+    deliver: Callable[[Sequence[Path], str], str] = lambda files, place: place
     contributed: Callable[[], None] = lambda: None
     device: str = CPU
     share_data: bool = False

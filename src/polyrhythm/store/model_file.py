@@ -329,6 +329,7 @@ class ModelFiles:
         shown = path.with_name(files_of(names, best=best)) if names else path
         self.path = str(shown) if store is None else store.url_of(shown.name)
         """With several models, a text that stands for all their files."""
+        self._in_folder = store is None
         self._files: list[ModelFile] = []
         try:
             if not names:
@@ -344,6 +345,11 @@ class ModelFiles:
     @property
     def nbytes(self) -> int:
         return sum(file.nbytes for file in self._files)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files in the folder; none if they are objects of a store."""
+        return [file.path for file in self._files] if self._in_folder else []
 
     def write(self, slice_: int, data: memoryview) -> None:
         for file in self._files:

@@ -34,7 +34,9 @@ def test_a_slice_that_waits_for_the_disk_does_not_change_with_the_memory_of_its_
             assert arrived.wait(10)
 
     job = m.JobSpec(job="j", slice_nbytes=4 * LENGTH)
-    saver = ModelSaver(tmp_path, job, announce=lambda: None, post=post)
+    saver = ModelSaver(
+        tmp_path, job, announce=lambda: None, deliver=lambda files, place: place, post=post
+    )
     received = torch.zeros(LENGTH)
     data = memoryview(received.view(torch.uint8).numpy())
     saver.create(fx.CreateModel(1, "model.safetensors", SPEC, 5, last=False))

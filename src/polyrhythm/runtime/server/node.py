@@ -180,6 +180,7 @@ class ServerNode:
             options.model_dir,
             job,
             announce=options.saving,
+            deliver=options.deliver,
             post=lambda event: self._driver.post(LEAD, event),
         )
         send = self._saver.take if lead else self._send_collected

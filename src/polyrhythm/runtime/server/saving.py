@@ -7,7 +7,7 @@ delays no message and no heartbeat. The lead's machine asks for a few slices at 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -79,14 +79,17 @@ class ModelSaver:
         job: m.JobSpec,
         *,
         announce: Callable[[], None],
+        deliver: Callable[[Sequence[Path], str], str],
         post: Callable[[Event], None],
     ) -> None:
         """`folder`: the folder of model files; None: no model can be saved. `announce` is called
-        when the last model of a job begins to be written. `post` is called on the thread that
-        writes; it hands an event to the lead's machine."""
+        when the last model of a job begins to be written. `deliver` and `post` are called on the
+        thread that writes. `deliver`: see `NodeOptions`. `post` hands an event to the lead's
+        machine."""
         self._folder = folder
         self._job = job
         self._announce = announce
+        self._deliver = deliver
         self._post = post
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -188,7 +191,8 @@ class ModelSaver:
             self._fail(number, error)
         else:
             del self._files[number]
-            self._post(ev.ModelSaved(number, file.path, file.nbytes))
+            place = self._deliver(file.files, file.path)
+            self._post(ev.ModelSaved(number, place, file.nbytes))
 
     def _fail(self, number: int, error: StoreError) -> None:
         self._discard(number)
