@@ -123,6 +123,17 @@ def test_the_inline_engine_refuses_processes_elsewhere(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_inline_engine_refuses_to_restart_processes(tmp_path: Path) -> None:
+    write_job(tmp_path, "pass")
+    done = call(*INLINE, "--respawn", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "polyrhythm: --respawn restarts processes that have died, and --engine inline runs the job in"
+        " one process: leave one of the two out"
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_titles_of_processes_name_the_run(tmp_path: Path, long_job: Path) -> None:
     with Command(long_job, "--workers", 2, "--rounds", 1_000_000, cwd=tmp_path) as command:
         command.await_round(1)

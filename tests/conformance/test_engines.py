@@ -1,5 +1,6 @@
 """The same tests for every engine: the same requests give the same outcome. The tests use nothing
-but the `Engine` protocol."""
+but the `Engine` protocol. The engine `far` is only for tests: it shows that the supervisor of
+processes needs nothing but its host."""
 
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 from safetensors.torch import load_file
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import ENGINES, EngineRun, EngineWatch, choose_engine
+from polyrhythm.engines.engine import ENGINES, Engine, EngineRun, EngineWatch, choose_engine
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
+from tests.engines.far_host import FarEngine
 
 JOB = """
 import torch
@@ -29,17 +31,23 @@ def main(worker):
 """
 
 
-def run(engine: str, folder: Path, ticks: list[int], **fields: object) -> EngineRun:
+@pytest.fixture(params=[*ENGINES, "far"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    if request.param == "far":
+        return FarEngine(tmp_path_factory.mktemp("far"))
+    return choose_engine(request.param)
+
+
+def run(engine: Engine, folder: Path, ticks: list[int], **fields: object) -> EngineRun:
     file = folder / "job.py"
     file.write_text(JOB)
     job = JobSpec(job="j", name=str(file), path=str(file), workers=2, rounds=3, **fields)
     requests = child_requests(job, folder, link="auto", digest="auto")
     watch = EngineWatch(say=lambda line: None, tick=lambda: ticks.append(1))
-    return choose_engine(engine).run(requests, watch)
+    return engine.run(requests, watch)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_runs_a_job_to_its_goal(engine: str, tmp_path: Path) -> None:
+def test_an_engine_runs_a_job_to_its_goal(engine: Engine, tmp_path: Path) -> None:
     ticks: list[int] = []
     outcome = run(engine, tmp_path, ticks)
     assert outcome.failed is None
@@ -49,15 +57,13 @@ def test_an_engine_runs_a_job_to_its_goal(engine: str, tmp_path: Path) -> None:
     assert journal.count("joined") == 2 and journal.count("ended") == 1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_reports_a_worker_whose_code_raises(engine: str, tmp_path: Path) -> None:
+def test_an_engine_reports_a_worker_whose_code_raises(engine: Engine, tmp_path: Path) -> None:
     outcome = run(engine, tmp_path, [], options={"fail": "yes"})
     assert list(outcome.worker_failures) == ["worker-1"]
     assert "ValueError: worker-1 was asked to fail" in outcome.worker_failures["worker-1"]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_saves_the_model_in_the_folder_of_the_run(engine: str, tmp_path: Path) -> None:
+def test_an_engine_saves_the_model_in_the_folder_of_the_run(engine: Engine, tmp_path: Path) -> None:
     outcome = run(engine, tmp_path, [], save_model=True)
     assert outcome.failed is None
     state = load_file(tmp_path / "model.safetensors")

@@ -351,6 +351,25 @@ RUNTIME: tuple[Mutant, ...] = (
         "::test_moves_add_no_segments_beyond_one_per_slice_and_slot",
     ),
     mutant(
+        "unknown-exit-is-a-failure",
+        "A process whose host does not know its exit status counts as failed.",
+        "engines:Process.exit",
+        "0 if self.failure is None else 1",
+        "1",
+        "tests/engines/test_dead_workers.py"
+        "::test_a_process_whose_exit_status_is_unknown_has_failed_if_it_said_so",
+    ),
+    mutant(
+        "sent-lines-are-not-recorded",
+        "The journal of a lead that has no access to the folder of the run is not written there.",
+        "engines:Supervisor._on_message",
+        "told.journal.at is None",
+        "False",
+        "tests/engines/test_far_host.py"
+        "::test_a_killed_worker_is_started_again_without_common_files",
+        slow=True,
+    ),
+    mutant(
         "early-stop-ends-at-once",
         "Ctrl-C right after the workers have begun kills them before the code after their loop.",
         "engines:Supervisor._meet_lead",

@@ -55,7 +55,7 @@ from polyrhythm.core.devices import as_text
 from polyrhythm.core.kinds import EXAMPLE
 from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
-from polyrhythm.engines.engine import LOCAL, check_engine
+from polyrhythm.engines.engine import LOCAL, check_engine, check_engine_runs
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options
@@ -861,6 +861,7 @@ def train(
     spec = choose_kind(_job_of(code, given))
     check_spec(spec)
     check_host(host, insecure)
+    check_engine_runs(engine, spec)
     here = Here.of(spec, local_servers, 0 if code.served else local_workers)
     check_sharing(spec, workers_here=here.workers)
     check_checkpoints(spec, store, here)

@@ -1,11 +1,10 @@
 """The interface between commands and engines: an engine runs the processes of one job until the job
 ends.
 
-A command builds one `ChildRequest` for every server and worker that it wants to start, takes an
-engine from `engines/engine.py`, and reads the journal for everything else. So another engine, such
-as one that starts processes on a cluster, changes no command.
-
-Chooses an engine by its name.
+A command builds one `ChildRequest` for every server and worker that it wants to start, chooses an
+engine by its name, and reads the journal for everything else. So another engine, such as one that
+starts processes on a cluster, changes no command. An engine that starts processes is a host of
+processes (`engines/host.py`) for the supervisor (`engines/supervisor.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Protocol
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import JournalPart
-from polyrhythm.wire.messages import Address
+from polyrhythm.wire.messages import Address, JobSpec
 
 
 @dataclass(slots=True)
@@ -83,6 +82,15 @@ ENGINES = (LOCAL, INLINE)
 def check_engine(name: str) -> None:
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}: choose one of {', '.join(ENGINES)}")
+
+
+def check_engine_runs(name: str, job: JobSpec) -> None:
+    """Raise an error if the engine cannot do what the job asks for."""
+    if name == INLINE and job.respawn:
+        raise UsageError(
+            "--respawn restarts processes that have died, and --engine inline runs the job in one"
+            " process: leave one of the two out"
+        )
 
 
 def choose_engine(name: str = LOCAL) -> Engine:
