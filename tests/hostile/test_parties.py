@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.core.names import operator_name
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.errors import FrameError
 from polyrhythm.io import local
 from polyrhythm.io.local import same_user
@@ -76,24 +77,24 @@ def test_a_server_that_sends_in_the_name_of_another_is_refused(peer: str) -> Non
     link = local.local_link(theirs, peer)
     try:
         with pytest.raises(FrameError, match="in the name of another"):
-            for_the_lead(link, m.Folded(server=1, round=1))
+            for_the_lead(link, m.Folded(server=1, round=1), FIRST_SEAT)
         with pytest.raises(FrameError, match="in the name of another"):
-            for_the_lead(link, m.Unreachable(server=0, peer="s1", peer_incarnation=1))
+            for_the_lead(link, m.Unreachable(server=0, peer="s1", peer_incarnation=1), FIRST_SEAT)
     finally:
         ours.close()
         link.close()
         link.dispose()
 
 
-@pytest.mark.parametrize("peer", ["w2", "s2", "link-2", "lead"])
+@pytest.mark.parametrize("peer", ["w2", "s2", "link-2", "s0"])
 def test_a_request_of_an_operator_is_refused_over_the_link_of_another_peer(peer: str) -> None:
     ours, theirs = socket.socketpair()
     link = local.local_link(theirs, peer)
     try:
         with pytest.raises(FrameError, match="is not an operator"):
-            for_the_lead(link, m.OperatorRequest(what="stop"))
+            for_the_lead(link, m.OperatorRequest(what="stop"), FIRST_SEAT)
         link.peer = operator_name(1)
-        assert for_the_lead(link, m.OperatorRequest(what="stop"))
+        assert for_the_lead(link, m.OperatorRequest(what="stop"), FIRST_SEAT)
     finally:
         ours.close()
         link.close()
@@ -108,7 +109,7 @@ def test_an_operator_that_sends_a_message_of_another_party_is_refused() -> None:
     try:
         for message in (*orders, *members):
             with pytest.raises(FrameError, match="in the name of another"):
-                for_the_lead(link, message)
+                for_the_lead(link, message, FIRST_SEAT)
     finally:
         ours.close()
         link.close()

@@ -247,4 +247,20 @@ CORE: tuple[Mutant, ...] = (
         "tests/core/lead/rounds/test_during_folds.py"
         "::test_a_server_may_name_a_contribution_before_anything_else_is_heard_of_it",
     ),
+    mutant(
+        "orders-of-an-earlier-lead-are-followed",
+        "A process follows the orders of a lead whose term is over.",
+        "core:Seat.outranks",
+        "message.term < self.term",
+        "False",
+        "tests/core/test_seat.py::test_a_server_ignores_the_orders_of_an_earlier_lead[1]",
+    ),
+    mutant(
+        "messages-go-to-the-first-lead",
+        "A process sends messages for the lead to the first server, after the seat has moved too.",
+        "core:Seat.process_of",
+        "server_name(self.server) if name == LEAD else name",
+        "server_name(0) if name == LEAD else name",
+        "tests/runtime/test_moving_seat.py::test_reports_of_a_running_server_follow_the_seat",
+    ),
 )

@@ -180,7 +180,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "speaks-in-anothers-name",
         "A peer may send messages in the name of another.",
         "runtime:for_the_lead",
-        "not SEAT.may_send_over(link.peer, named)",
+        "seat.process_of(sender(message)) != link.peer",
         "False",
         "tests/hostile/test_parties.py::test_a_server_that_sends_in_the_name_of_another_is_refused",
     ),

@@ -620,7 +620,7 @@ class Ensemble:
                 case fx.Drop(peer, reason):
                     life = self._life_at(peer)
                     if life is not None:
-                        closed = ev.LinkClosed(LEAD, in_words(reason))
+                        closed = ev.LinkClosed("s0", in_words(reason))
                         self.put((LEAD, life.link), "worker", life, closed)
                 case fx.End():
                     self.end = effect

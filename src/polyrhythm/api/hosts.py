@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.devices import CPU, asked_by, parse_devices
-from polyrhythm.core.names import SEAT
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.engines.cores import shares_of_cores
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
@@ -120,7 +120,8 @@ def child_requests(
         )
 
     servers = [
-        request("server", n, f"s{n}", port if n == SEAT.server else 0) for n in range(here.servers)
+        request("server", n, f"s{n}", port if n == FIRST_SEAT.server else 0)
+        for n in range(here.servers)
     ]
     workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]
     return servers + workers

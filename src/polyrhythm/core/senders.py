@@ -39,7 +39,7 @@ _SERVER_TO_LEAD = (
 )
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
-_LEAD_TO_SERVER = (
+LEAD_TO_SERVER = (
     m.Introduced,
     m.Dismissed,
     m.Place,
@@ -50,9 +50,26 @@ _LEAD_TO_SERVER = (
     m.Stop,
 )  # the lead also sends `Alive`, which is its heartbeat
 
+LEAD_TO_WORKER = (
+    m.Admitted,
+    m.Routing,
+    m.Leased,
+    m.Release,
+    m.Keep,
+    m.Withhold,
+    m.Proceed,
+    m.Progressed,
+    m.Pause,
+    m.Appointed,
+    m.Evicted,
+    m.Stop,
+    m.Alive,
+)
+"""The orders of the lead to a worker. A `Refusal`, which any server may send, is none of them."""
+
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(
-    {*_WORKER_TO_SERVER, *_LEAD_TO_SERVER, *_SERVER_TO_SERVER}
+    {*_WORKER_TO_SERVER, *LEAD_TO_SERVER, *_SERVER_TO_SERVER}
 )
 _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
 _BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)

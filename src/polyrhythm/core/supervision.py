@@ -23,7 +23,7 @@ from enum import Enum, auto
 import msgspec
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import SEAT
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.wire.messages import JobSpec
 
 _FIRST_NS = 500_000_000
@@ -111,7 +111,7 @@ class ProcessLoss(Enum):
 def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:
     """`reported`: the server has reported its address. `gathered`: all servers of the job have
     joined at some time, so this server may hold slices."""
-    if server == SEAT.server and reported:
+    if server == FIRST_SEAT.server and reported:
         return ProcessLoss.LEAD
     if not gathered:
         return ProcessLoss.NOTHING

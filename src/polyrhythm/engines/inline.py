@@ -29,7 +29,7 @@ from typing import Any
 
 from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.core.effects import End
-from polyrhythm.core.names import SEAT
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.engines.cuda import look_for_cuda
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.exits import exit_words, signal_again
@@ -231,7 +231,7 @@ def _run(
     hub = Hub()
     on = [replace(options, device=device) for device in devices] or [options] * job.workers
     for server in range(job.servers):
-        leads = server == SEAT.server
+        leads = server == FIRST_SEAT.server
         node = ServerNode(
             server,
             job,
@@ -242,11 +242,11 @@ def _run(
             shared=False,
         )
         hub.servers.append(node)
-    lead = hub.servers[SEAT.server]
+    lead = hub.servers[FIRST_SEAT.server]
     try:
         for node in hub.servers:
             if node is not lead:
-                node.reach_lead(hub, hub.address(SEAT.server))
+                node.reach_lead(hub, hub.address(FIRST_SEAT.server))
         threads = [
             threading.Thread(
                 target=_work, args=(f"worker-{index}", job, hub, main, on[index], run), daemon=True
@@ -331,7 +331,7 @@ def _work(
     node = WorkerNode(name, job.job, hub, options)
     code = contextlib.nullcontext(main)
     try:
-        run_worker(node, hub.address(SEAT.server), lambda job, present: code)
+        run_worker(node, hub.address(FIRST_SEAT.server), lambda job, present: code)
     # The caller of the job gets the exception. `sys.exit` ends this worker, and not the process, in
     # which other workers run.
     except (Exception, SystemExit) as error:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from polyrhythm.core.devices import CPU, CudaFound
-from polyrhythm.core.names import SEAT
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.io.tcp import reached_at
 from polyrhythm.observe.joining import ANY_FILE
 from polyrhythm.observe.journal import JournalPart
@@ -89,7 +89,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def leads(self) -> bool:
         """Whether the lead runs in this process."""
-        return self.role == "server" and self.number == SEAT.server
+        return self.role == "server" and self.number == FIRST_SEAT.server
 
     @property
     def own_dir(self) -> Path:

@@ -4,7 +4,8 @@ to do about it."""
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from polyrhythm.core.names import SEAT, server_name, server_number
+from polyrhythm.core.names import server_name, server_number
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.observe.advice import COMPARE, accepts, less_waiting, local_steps, straggler
 from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
 from polyrhythm.observe.reasons import in_words
@@ -269,8 +270,8 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
     first = suspects[0]
     silent_s = unix_s - first.since_unix_s
     return Explanation(
-        what=f"the lead, in server {SEAT.name}, has sent nothing for {duration(silent_s)}",
-        missing=(f"the lead ({SEAT.name})",),
+        what=f"the lead, in server {FIRST_SEAT.name}, has sent nothing for {duration(silent_s)}",
+        missing=(f"the lead ({FIRST_SEAT.name})",),
         held=tuple(suspect.name for suspect in suspects),
         since_s=now_s - silent_s,
         waited_s=silent_s,
@@ -279,7 +280,7 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
         rule=f"a silent lead is suspect after {first.limit}; workers and servers end when it"
         " has sent nothing for --lead-timeout",
         remedies=(
-            f"look at the process of {SEAT.name}: if it is stopped, let it go on (kill -CONT)",
+            f"look at the process of {FIRST_SEAT.name}: if it is stopped, let it go on (kill -CONT)",
             "next time give a longer --lead-timeout if the lead's machine pauses that long",
         ),
     )

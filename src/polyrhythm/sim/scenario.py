@@ -13,7 +13,7 @@ import msgspec
 from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.kinds import BY_POINTS, BY_WORKERS, EXACT, INT8, steps_on_workers
 from polyrhythm.core.metrics import OBJECTIVE, parse_target
-from polyrhythm.core.names import SEAT
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.core.values import Schedule
 from polyrhythm.errors import UsageError
@@ -70,8 +70,10 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"{self.what} happens to a worker or a server: give one of the two")
         elif self.server is not None and self.what in ("leave", "slow"):
             raise ValueError(f"{self.what} happens to workers only")
-        if self.what == "crash" and self.server == SEAT.server:
-            raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
+        if self.what == "crash" and self.server == FIRST_SEAT.server:
+            raise ValueError(
+                f"the lead runs in server {FIRST_SEAT.server}: its death would end the job"
+            )
         about_data = self.points is not None or self.share_data is not None
         if about_data and (self.what != "join" or self.worker is None):
             raise ValueError("points and share_data can be given only if a worker joins")

@@ -15,8 +15,9 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
-from polyrhythm.core.names import LEAD, SEAT, server_name
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.record import Record
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
@@ -93,9 +94,14 @@ class Simulation:
         self._resumed = resumed
 
     def _is_member(self, worker: int, incarnation: int) -> bool:
-        lead = self.servers[SEAT.server].machines[LEAD]
+        lead = self._lead.machines[LEAD]
         assert isinstance(lead, LeadMachine)
         return lead.view.get(worker, incarnation) is not None
+
+    @property
+    def _lead(self) -> ServerProcess:
+        """The process in which the lead runs."""
+        return self.servers[FIRST_SEAT.server]
 
     def _make_server(self, server: int) -> ServerProcess:
         self._lives[server] += 1
@@ -103,7 +109,7 @@ class Simulation:
             server,
             self.job,
             self._clock,
-            journal=self._journal if server == SEAT.server else None,
+            journal=self._journal if server == FIRST_SEAT.server else None,
             fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
             store_ns_per_byte=1e9 / self.scenario.job.store_rate,
             objective=self.objective,
@@ -114,7 +120,7 @@ class Simulation:
         )
 
     def run(self) -> fx.End:
-        clock, lead = self._clock, self.servers[SEAT.server]
+        clock, lead = self._clock, self._lead
         began_ns = self._began_ns
         if self._resumed is not None:
             lead.post(LEAD, ev.ResumeAsked(self._resumed, self._model, self.scenario.job.kept))
@@ -156,7 +162,7 @@ class Simulation:
     # -- starting ------------------------------------------------------------------------------
 
     def _link(self, near: ServerProcess, far: ServerProcess, table: LinkTable) -> Channel:
-        return link(self._clock, self._rng, table, near, far, (near.name, LEAD))
+        return link(self._clock, self._rng, table, near, far, (near.name, far.name))
 
     def _start(self, spec: WorkerSpec) -> None:
         worker = WorkerProcess(
@@ -195,8 +201,7 @@ class Simulation:
         if not self._reachable(worker, far) or at not in (None, far.address):
             return None
         table = self._cast[worker.name].link
-        name = SEAT.link_to(server_name(server))
-        return link(self._clock, self._rng, table, worker, far, (worker.name, name))
+        return link(self._clock, self._rng, table, worker, far, (worker.name, far.name))
 
     def _dial_worker(self, worker: WorkerProcess, send: m.ChunkSend) -> Channel | None:
         far = self.workers.get(send.name)
@@ -215,7 +220,7 @@ class Simulation:
         elif event.what == "end" and event.operator is not None:
             self._operate(event.operator)
         elif event.what == "end":
-            self.servers[SEAT.server].post(LEAD, ev.StopAsked())
+            self._lead.post(LEAD, ev.StopAsked())
         elif event.server is not None:
             self._change_server(event.server, event.what)
         elif event.worker is not None:
@@ -225,7 +230,7 @@ class Simulation:
         """An operator connects to the lead and asks it to stop the job."""
         operator = OperatorProcess(name, self.job.job)
         self.operators.append(operator)
-        lead = self.servers[SEAT.server]
+        lead = self._lead
         link_to_lead = link(
             self._clock, self._rng, self.scenario.link, operator, lead, (name, LEAD)
         )
@@ -236,7 +241,7 @@ class Simulation:
         if what == "join":
             if not server.alive:
                 server = self.servers[number] = self._make_server(number)
-                server.say_hello(self._link(server, self.servers[SEAT.server], self.scenario.link))
+                server.say_hello(self._link(server, self._lead, self.scenario.link))
         elif server.alive:
             _SERVER_EVENTS[what](server)
 
@@ -244,9 +249,8 @@ class Simulation:
         """Break a link for both sides."""
         assert event.server is not None
         name = server_name(event.server)
-        names = {name, SEAT.link_to(name)}
         if event.peer is not None:
-            self.servers[event.peer].cut(names)
+            self.servers[event.peer].cut({name})
         elif event.worker in self.workers:
             self.workers[event.worker].cut(event.server)
 

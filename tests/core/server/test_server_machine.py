@@ -260,7 +260,7 @@ def test_plain_addition_grows_the_next_version_beside_the_current_one() -> None:
 
 
 def test_stop_ends_the_server() -> None:
-    (end,) = Seat().begin().tell(m.Stop(reason=refused("the job is over"), failed=True))
+    (end,) = Seat().begin().tell(m.Stop(term=1, reason=refused("the job is over"), failed=True))
     assert end.failed and in_words(end.reason) == "the job is over"
 
 

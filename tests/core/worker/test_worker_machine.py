@@ -268,7 +268,7 @@ def test_a_leaving_worker_ends_when_an_acknowledgement_can_no_longer_arrive() ->
         ev.Leaving(TOLD_TO_LEAVE, at_once=True),
         m.Evicted(**WHO, reason=SILENT),
         ev.LinkClosed("s1", "it died"),
-        ev.LinkClosed("lead", "it died"),
+        ev.LinkClosed("s0", "it died"),
     ):
         assert of(leaving().tell(event), fx.End), event
 
@@ -285,7 +285,7 @@ def test_a_worker_that_was_asked_to_leave_does_not_rejoin_after_an_eviction() ->
 def test_refusals_and_stops_reach_the_user_code() -> None:
     for event, text, stopped in (
         (m.Refusal(reason=refused("name taken")), "name taken", False),
-        (m.Stop(reason=refused("the job is over")), "the job is over", True),
+        (m.Stop(**WHO, reason=refused("the job is over")), "the job is over", True),
     ):
         hand = Hand().begin()
         (fail,) = hand.tell(event)
@@ -302,7 +302,7 @@ def test_an_evicted_worker_ends_its_loop_in_order_when_the_job_has_ended() -> No
     assert of(effects, fx.StopWaiting) == [fx.StopWaiting(stop=True)]
     (note,) = of(effects, fx.Note)
     assert note.what == fx.WITHOUT_PARAMETERS
-    assert hand.tell(ev.LinkClosed("lead", "it has ended")) == [], "the user's code runs on"
+    assert hand.tell(ev.LinkClosed("s0", "it has ended")) == [], "the user's code runs on"
     assert of(hand.tell(ev.Leaving(DONE)), fx.End)
 
 
@@ -313,7 +313,7 @@ def test_a_worker_that_has_not_started_fails_when_the_job_has_ended() -> None:
 
 def test_leases_enrolments_and_reports_are_passed_on() -> None:
     hand = Hand().begin()
-    lease = m.Leased(points=3, seed=0, chunks=(), incarnation=hand.worker.incarnation)
+    lease = m.Leased(**WHO, points=3, seed=0, chunks=())
     assert hand.tell(lease) == [fx.TakeChunks(lease)]
     assert sent(hand.tell(ev.Enrolling(9)), m.Enrol, "lead")[0].points == 9
     assert sent(hand.tell(ev.Reporting({"a": 1.0})), m.Report, "lead")[0].metrics == {"a": 1.0}
@@ -336,7 +336,7 @@ def test_a_worker_that_is_evicted_while_it_waits_for_its_lease_rejoins() -> None
 def test_a_worker_that_has_its_lease_computes_before_it_rejoins() -> None:
     hand = Hand().begin()
     hand.tell(ev.Enrolling(9))
-    hand.tell(m.Leased(points=9, seed=0, chunks=(), incarnation=hand.worker.incarnation))
+    hand.tell(m.Leased(**WHO, points=9, seed=0, chunks=()))
     assert of(hand.tell(m.Evicted(**WHO, reason=SILENT)), fx.Rejoin) == []
     assert of(hand.compute(), fx.Rejoin)
 

@@ -11,6 +11,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.names import LEAD
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.errors import LinkEnded
 from polyrhythm.io.link import Link
 from polyrhythm.io.memory import MemoryLink, memory_pair
@@ -70,6 +71,7 @@ def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(lead
         driver,
         job=m.JobSpec(job="j"),
         leads=leads,
+        seat=lambda: FIRST_SEAT,
         digest="auto",
         journal=None,
         take=lambda link, message, payload, wait: None,
@@ -98,6 +100,7 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
         driver,
         job=m.JobSpec(job="j"),
         leads=False,
+        seat=lambda: FIRST_SEAT,
         digest="auto",
         journal=None,
         take=lambda link, message, payload, wait: None,
@@ -138,6 +141,7 @@ def test_an_accepted_link_outlasts_a_failure_of_the_network_as_long_as_the_job_s
         driver,
         job=job,
         leads=leads,
+        seat=lambda: FIRST_SEAT,
         digest="auto",
         journal=None,
         take=lambda link, message, payload, wait: None,
@@ -187,6 +191,7 @@ def test_a_link_that_is_not_wanted_any_more_takes_the_place_of_no_other() -> Non
         run=lambda: None,
         catch_up=lambda: None,
         post=lambda event: None,
+        seat=lambda: FIRST_SEAT,
     )
     hello = m.WorkerHello(name="w", job="j", identity="")
     try:

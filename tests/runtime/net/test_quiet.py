@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from polyrhythm.core.events import LinksQuiet
+from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.io.link import Link
 from polyrhythm.io.memory import memory_pair
 from polyrhythm.io.stream import StreamLink
@@ -37,7 +38,7 @@ def reader_of(*links: Link) -> QuietLinkReader:
     peers = Peers()
     for link in links:
         peers.add(link)
-    return QuietLinkReader(peers)
+    return QuietLinkReader(peers, lambda: FIRST_SEAT)
 
 
 def test_a_link_is_quiet_until_something_comes_over_it(

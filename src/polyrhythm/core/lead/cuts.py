@@ -30,7 +30,6 @@ import msgspec
 from polyrhythm.core.effects import CommitCut, ExpectKept, SendKept
 from polyrhythm.core.events import CutCommitted
 from polyrhythm.core.lead.members.view import Member
-from polyrhythm.core.lead.outbox import TERM
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
@@ -411,7 +410,7 @@ class Cuts:
         cut.untaken = set(self._routing.primaries)
         cut.unwritten = set(self._routing.primaries)
         order = m.Cut(
-            term=TERM,
+            term=self._outbox.seat.term,
             view=self._view.epoch,
             routing=self._routing.epoch,
             round=self._rounds.round,

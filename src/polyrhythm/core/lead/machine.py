@@ -22,15 +22,17 @@ from polyrhythm.core.lead.servers.broken_links import Separation
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
+from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.values import plain, plain_reason
 from polyrhythm.wire import messages as m
 
 
 class LeadMachine:
-    def __init__(self, job: m.JobSpec) -> None:
+    def __init__(self, job: m.JobSpec, seat: Seat = FIRST_SEAT) -> None:
+        """`seat`: where this lead runs, and in which term."""
         self.job = job
-        parts = connect(job)
+        parts = connect(job, seat)
         self.view = parts.view
         self._admission = parts.admission
         self._opening = parts.opening

@@ -8,7 +8,7 @@ not a member: the job does not wait for it. A request stays in force if the oper
 from dataclasses import dataclass
 
 from polyrhythm.core.effects import Drop, Send, SendCode
-from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import CODE
@@ -57,13 +57,16 @@ class Operators:
     def tell(self, what: str, reason: Reason) -> None:
         """Tell all operators that have sent this request how far its execution has come."""
         for link in self._waiting(what):
-            self._outbox.do(Send(link, m.OperatorAnswer(term=TERM, reason=reason)))
+            self._outbox.do(
+                Send(link, m.OperatorAnswer(term=self._outbox.seat.term, reason=reason))
+            )
 
     def done(self, what: str, reason: Reason, *, failed: bool = False) -> None:
         """The request was carried out, or has failed: send the last answer to all operators with
         this request."""
+        term = self._outbox.seat.term
         for link in self._waiting(what):
-            answer = m.OperatorAnswer(term=TERM, reason=reason, done=True, failed=failed)
+            answer = m.OperatorAnswer(term=term, reason=reason, done=True, failed=failed)
             self._outbox.do(Send(link, answer))
             self._outbox.do(Drop(link, reason))
             del self._operators[link]

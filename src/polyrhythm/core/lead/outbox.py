@@ -7,19 +7,22 @@ servers and processes that are not admitted, and journal lines.
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from polyrhythm.core.effects import Drop, Note, Send
 from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.names import server_name, worker_name
+from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.core.values import plain_reason
 from polyrhythm.wire import messages as m
 
-TERM = 1
-
 
 class LeadOutbox:
-    def __init__(self, view: View, routing: RoutingTable) -> None:
+    def __init__(self, view: View, routing: RoutingTable, seat: Seat = FIRST_SEAT) -> None:
+        self.seat = seat
+        """Where this lead runs."""
         self._view = view
         self._routing = routing
         self.out: list[Effect] = []
@@ -35,7 +38,7 @@ class LeadOutbox:
 
     def identity(self, member: Member) -> dict[str, Any]:
         return {
-            "term": TERM,
+            "term": self.seat.term,
             "view": self._view.epoch,
             "routing": self._routing.epoch,
             "worker": member.worker,
@@ -58,7 +61,7 @@ class LeadOutbox:
     def send_away(self, link: str, reason: Reason, *, ending: bool) -> None:
         """Tell a process why it is not part of the job, and end its link. `ending`: the reason is
         the end of the job, and not a fault of the process."""
-        self.out.append(Send(link, m.Refusal(term=TERM, reason=reason, ending=ending)))
+        self.out.append(Send(link, m.Refusal(term=self.seat.term, reason=reason, ending=ending)))
         self.out.append(Drop(link, reason))
 
     def note(self, what: str, **fields: Any) -> None:
@@ -69,7 +72,7 @@ class LeadOutbox:
         routing = self._routing
         assert routing.spec is not None
         place = m.Place(
-            term=TERM,
+            term=self.seat.term,
             view=self._view.epoch,
             routing=routing.epoch,
             spec=routing.spec,
@@ -77,6 +80,7 @@ class LeadOutbox:
             servers=routing.specs,
             members=members,
             fresh=not routing.all_seeded,
+            seat=self.seat.server,
         )
         self.tell_servers(place)
 
@@ -96,7 +100,11 @@ class LeadOutbox:
         view, routing = self._view.epoch, self._routing.epoch
         self.tell_servers(
             m.Dismissed(
-                term=TERM, view=view, routing=routing, worker=worker, incarnation=incarnation
+                term=self.seat.term,
+                view=view,
+                routing=routing,
+                worker=worker,
+                incarnation=incarnation,
             )
         )
 
@@ -109,16 +117,21 @@ class LeadOutbox:
             routes=self._routing.routes,
             seed=seed,
             servers=self._routing.specs,
+            seat=self.seat.server,
         )
         self.tell(member, message)
 
+    def lease(self, member: Member, lease: m.Leased) -> None:
+        """Send a member its lease. The plan that makes leases knows neither term nor epochs."""
+        self.tell(member, replace(lease, **self.identity(member)))
+
     def stop_members(self, reason: Reason, *, failed: bool) -> None:
         """Tell every member that the job is over."""
-        stop = m.Stop(term=TERM, view=self._view.epoch, reason=reason, failed=failed)
+        stop = m.Stop(term=self.seat.term, view=self._view.epoch, reason=reason, failed=failed)
         for member in self._view.members():
             self.tell(member, stop)
 
     def stop_servers(self, reason: Reason, *, failed: bool) -> None:
         """Tell every server that the job is over."""
-        stop = m.Stop(term=TERM, view=self._view.epoch, reason=reason, failed=failed)
+        stop = m.Stop(term=self.seat.term, view=self._view.epoch, reason=reason, failed=failed)
         self.tell_servers(stop)

@@ -10,9 +10,9 @@ from typing import Any
 
 from polyrhythm.core.effects import BeatAll
 from polyrhythm.core.events import Tick
-from polyrhythm.core.lead.outbox import TERM
 from polyrhythm.core.liveness import Heartbeat
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.seat import FIRST_SEAT, Seat
 from polyrhythm.wire import messages as m
 
 PACEMAKER = "pacemaker"
@@ -20,7 +20,8 @@ PACEMAKER = "pacemaker"
 
 
 class Pacemaker:
-    def __init__(self, job: m.JobSpec) -> None:
+    def __init__(self, job: m.JobSpec, seat: Seat = FIRST_SEAT) -> None:
+        self._term = seat.term
         self._every_s = job.heartbeat_s
         self._heartbeat = Heartbeat()
 
@@ -32,7 +33,7 @@ class Pacemaker:
             self._heartbeat.begin(self._every_s, now_ns)
         elif not self._heartbeat.due(now_ns):
             return ()
-        return (BeatAll(m.Alive(term=TERM)),)
+        return (BeatAll(m.Alive(term=self._term)),)
 
     def wake_at(self) -> int | None:
         return self._heartbeat.next_ns

@@ -21,6 +21,7 @@ from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers
 from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.migration import BLOCKING, DELIVERING, OFF, choose_migration
+from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec
@@ -56,7 +57,7 @@ class Parts:
     evaluator: Evaluator
 
 
-def connect(job: JobSpec) -> Parts:
+def connect(job: JobSpec, seat: Seat) -> Parts:
     policy, view, rounds = choose_policy(job), View(), Rounds()
     admission = Admission(job.job)
     routing = RoutingTable(job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume))
@@ -78,7 +79,7 @@ def connect(job: JobSpec) -> Parts:
         timed=policy.traits.timed,
         chosen=chosen,
     )
-    outbox = LeadOutbox(view, routing)
+    outbox = LeadOutbox(view, routing, seat)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
     contributions = Contributions()
@@ -100,7 +101,7 @@ def connect(job: JobSpec) -> Parts:
         outbox=outbox,
         operators=operators,
         servers=Servers(job, routing, rounds, outbox),
-        broken=BrokenLinks(job, view, routing),
+        broken=BrokenLinks(job, view, routing, seat),
         progress=progress,
         saving=saving,
         best=best,

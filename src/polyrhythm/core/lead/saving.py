@@ -28,7 +28,7 @@ import msgspec
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import CommitModel, CreateModel, DiscardModel
-from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Reason, Waiting
@@ -128,7 +128,7 @@ class Saving:
             if some:
                 self._asked.update(dict.fromkeys(some, (server, incarnations[server])))
                 collect = m.Collect(
-                    term=TERM,
+                    term=self._outbox.seat.term,
                     routing=self._routing.epoch,
                     number=self._number,
                     slices=tuple(some),
@@ -305,7 +305,7 @@ class KeepBest:
         self._copied = (self.best, done, exact)
         self._evaluated = due.evaluated
         number = self._saving.next
-        capture = m.Capture(term=TERM, routing=routing.epoch, number=number)
+        capture = m.Capture(term=self._outbox.seat.term, routing=routing.epoch, number=number)
         self._outbox.tell_servers(capture, routing.primaries)
         self._saving.begin(BEST, done, now_ns, copied=True)
 

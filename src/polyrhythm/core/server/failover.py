@@ -12,7 +12,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import SEAT, server_name
+from polyrhythm.core.names import server_name
 from polyrhythm.core.server.acks import EarlyAcks
 from polyrhythm.core.server.modes import ServerMode
 from polyrhythm.core.server.replication import ReplicaFetch, Replication, Step
@@ -49,9 +49,8 @@ class Failover:
         state, place = self._state, self._state.epoch.place
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
-        # This server opens no link to the lead's server: its link to the lead also carries messages
-        # for that server.
-        partners = set().union(*holders) - {state.server, SEAT.server}
+        # The link to the lead's server exists already.
+        partners = set().union(*holders) - {state.server, state.seat.server}
         specs = [spec for spec in place.servers if spec.server in partners]
         self.partners.want(specs)
         if place.fresh or not self._built:
@@ -173,14 +172,14 @@ class Failover:
         if self._replica_fetch.adopted(event):
             state = self._state
             adopted = m.Adopted(
-                term=state.term, routing=state.epoch.held, server=state.server, rows=event.rows
+                term=state.seat.term, routing=state.epoch.held, server=state.server, rows=event.rows
             )
             state.out.append(Send(server_name(event.primary), adopted))
 
     def step_copied(self, event: ev.StepCopied) -> None:
         state = self._state
         copied = m.Copied(
-            term=state.term, routing=state.epoch.held, server=state.server, rows=event.rows
+            term=state.seat.term, routing=state.epoch.held, server=state.server, rows=event.rows
         )
         state.out.append(Send(server_name(event.primary), copied))
 

@@ -13,13 +13,17 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Beat, CopyParameters, Drop, End, Note, SendParameters, TakeCut
 from polyrhythm.core.liveness import Heartbeat, LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
-from polyrhythm.core.names import LEAD, server_number, worker_name, worker_number
+from polyrhythm.core.names import server_number, worker_name, worker_number
+from polyrhythm.core.seat import Seat
+from polyrhythm.core.senders import LEAD_TO_SERVER
 from polyrhythm.core.server.admission import PeerAdmission, QuietLinks
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.modes import choose_mode
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
+
+_ORDERS = frozenset({*LEAD_TO_SERVER, m.Alive})
 
 
 class ServerMachine:
@@ -48,7 +52,9 @@ class ServerMachine:
         state = self.state
         state.out = []
         handler = self._handlers.get(type(event))
-        if handler is not None and not self._ended:
+        if handler is None or self._ended:
+            return state.out
+        if type(event) not in _ORDERS or not state.seat.outranks(event):
             handler(self, event, now_ns)
         return state.out
 
@@ -70,6 +76,11 @@ class ServerMachine:
         self._note(self._lead.look(now_ns))
         if (lost := self._lead.lost(now_ns)) is not None:
             self._end(lost, failed=True)
+
+    @property
+    def seat(self) -> Seat:
+        """Where the lead runs, as far as this server knows."""
+        return self.state.seat
 
     @property
     def versions(self) -> Versions:
@@ -145,9 +156,9 @@ class ServerMachine:
 
     def _on_place(self, message: m.Place, now_ns: int) -> None:
         state = self.state
+        state.seat = state.seat.after(message)
         if message.routing <= state.epoch.routing:
             return
-        state.term = message.term
         state.since_ns = now_ns
         if self._heartbeat.next_ns is None:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
@@ -211,12 +222,12 @@ class ServerMachine:
 
     def _on_fold(self, message: m.Fold, now_ns: int) -> None:
         state = self.state
-        if message.term < state.term or state.folding is not None:
+        if state.folding is not None:
             return
         if state.cutting:
             self._waiting_fold = message
             return
-        state.term, state.view = message.term, message.view
+        state.view = message.view
         state.since_ns = now_ns
         if self.mode.is_folded(message):
             state.tell_lead(m.Folded(**state.identity(), round=message.round))
@@ -269,8 +280,6 @@ class ServerMachine:
 
     def _on_cut(self, message: m.Cut, now_ns: int) -> None:
         state = self.state
-        if message.term < state.term:
-            return
         if state.cutting or state.writing:
             fault = "the slices of the previous checkpoint were still being copied"
             self._on_cut_stored(ev.CutStored(message.number, fault=fault), now_ns)
@@ -322,8 +331,9 @@ class ServerMachine:
     # -- ends ----------------------------------------------------------------------------------
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
-        if event.peer == LEAD:
+        if event.peer == self.seat.name:
             self._end(Reason("lead-gone", {"detail": event.detail}), failed=True)
+            return
         self._admission.hung_up(event.peer)
         server = server_number(event.peer)
         if server is not None:

@@ -14,6 +14,7 @@ from polyrhythm.core.effects import Enlist, Send
 from polyrhythm.core.events import Rerouted
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD, worker_name
+from polyrhythm.core.seat import UNKNOWN_SEAT
 from polyrhythm.core.server.acks import Acks
 from polyrhythm.core.server.leases import Leases
 from polyrhythm.core.server.replication import Replication
@@ -86,7 +87,7 @@ class ServerState:
         self.epoch = RoutingEpoch()
         self.mine: frozenset[int] = frozenset()
         """The slices that this server is the primary of."""
-        self.term = 0
+        self.seat = UNKNOWN_SEAT
         self.view = 0
         self.folding: m.Fold | None = None
         self.writing = False
@@ -117,7 +118,7 @@ class ServerState:
 
     def identity(self) -> dict[str, Any]:
         return {
-            "term": self.term,
+            "term": self.seat.term,
             "view": self.view,
             "routing": self.epoch.routing,
             "server": self.server,
@@ -130,7 +131,7 @@ class ServerState:
         """Tell the lead that a contribution is in all slices of which this server is the
         primary."""
         arrived = m.Arrived(
-            term=self.term,
+            term=self.seat.term,
             view=self.view,
             routing=self.epoch.held,
             server=self.server,
@@ -143,7 +144,7 @@ class ServerState:
 
     def acknowledge(self, worker: int, sequence: int) -> None:
         message = m.Acknowledged(
-            term=self.term,
+            term=self.seat.term,
             view=self.view,
             routing=self.epoch.since,
             server=self.server,

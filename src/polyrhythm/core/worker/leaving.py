@@ -12,7 +12,7 @@ limit.*
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import WITHOUT_PARAMETERS, End, Fail, Note, Rejoin, StopWaiting
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import server_number
+from polyrhythm.core.names import LEAD, server_number
 from polyrhythm.core.worker.joining import Parted
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.state import WorkerState
@@ -110,9 +110,11 @@ class Departure:
         state = self._state
         if state.job_over:
             return
-        fields = {"name": state.name, "peer": event.peer, "detail": event.detail}
+        lead = event.peer == state.outbox.seat.name
+        peer = LEAD if lead else event.peer
+        fields = {"name": state.name, "peer": peer, "detail": event.detail}
         reason = Reason("link-lost", fields)
-        server = server_number(event.peer)
+        server = None if lead else server_number(event.peer)
         if server is not None:
             if not state.joining.lose_link(server, event.incarnation):
                 return

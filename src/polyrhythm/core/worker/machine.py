@@ -11,6 +11,8 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Beat, Note
 from polyrhythm.core.liveness import LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.seat import Seat
+from polyrhythm.core.senders import LEAD_TO_WORKER
 from polyrhythm.core.worker.entering import Entry
 from polyrhythm.core.worker.leaving import Departure
 from polyrhythm.core.worker.lifecycle import TABLE, Phase
@@ -55,7 +57,8 @@ class WorkerMachine:
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]
-            handler(self._parts[part], event, now_ns)
+            if kind not in _ORDERS or not state.outbox.seat.outranks(event):
+                handler(self._parts[part], event, now_ns)
         return effects
 
     def wake_at(self) -> int | None:
@@ -141,6 +144,11 @@ class WorkerMachine:
         return self._state.outbox.incarnation
 
     @property
+    def seat(self) -> Seat:
+        """Where the lead runs, as far as this worker knows."""
+        return self._state.outbox.seat
+
+    @property
     def linked(self) -> bool:
         """Whether every server of the job is linked."""
         return self._state.joining.linked
@@ -222,6 +230,7 @@ class WorkerMachine:
         self._state.restores = False
 
 
+_ORDERS = frozenset(LEAD_TO_WORKER)
 _MACHINE, _ENTRY, _TRAINING, _DEPARTURE = range(4)
 _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     ev.Tick: (_MACHINE, WorkerMachine._on_tick),

@@ -11,15 +11,18 @@ from typing import Any
 from polyrhythm.core.effects import Send
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD, server_name
+from polyrhythm.core.seat import UNKNOWN_SEAT, Seating
 from polyrhythm.wire import messages as m
 
 
 class WorkerOutbox:
-    __slots__ = ("do", "incarnation", "routing", "term", "view", "worker")
+    __slots__ = ("do", "incarnation", "routing", "seat", "view", "worker")
 
     def __init__(self) -> None:
         self.do: Callable[[Effect], None]
         """Add an effect."""
+        self.seat = UNKNOWN_SEAT
+        """Where the lead runs, as far as this worker knows."""
         self.begin()
         self.forget_identity()
 
@@ -27,7 +30,7 @@ class WorkerOutbox:
         """Forget the worker's number and incarnation, because the lead has not assigned new ones yet."""
         self.worker = -1
         self.incarnation = 0
-        self.term = self.view = self.routing = 0
+        self.view = self.routing = 0
 
     def begin(self) -> list[Effect]:
         """Begin the effects of a new event, and return the list to which they will be added."""
@@ -35,13 +38,13 @@ class WorkerOutbox:
         self.do = effects.append
         return effects
 
-    def follow(self, message: m.Message) -> None:
-        """Use the term and the view of this message of the lead from now on."""
-        self.term, self.view = message.term, message.view
+    def follow(self, message: Seating) -> None:
+        """Use the seat and the view of this message of the lead from now on."""
+        self.seat, self.view = self.seat.after(message), message.view
 
     def identity(self) -> dict[str, Any]:
         return {
-            "term": self.term,
+            "term": self.seat.term,
             "view": self.view,
             "routing": self.routing,
             "worker": self.worker,

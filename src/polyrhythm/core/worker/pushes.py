@@ -212,7 +212,7 @@ class Pushes:
         # This call has at most 15 keywords. With more, Python would build a dict, which would take
         # longer than the rest of this function.
         trailer = m.Trailer(
-            term=outbox.term,
+            term=outbox.seat.term,
             view=outbox.view,
             routing=outbox.routing,
             worker=outbox.worker,

@@ -164,7 +164,7 @@ class Training:
         outbox, pushes = state.outbox, state.pushes
         if message.incarnation != outbox.incarnation:
             return
-        outbox.follow(message)
+        outbox.view = message.view
         if message.stop:
             pushes.held = None
             pushes.withheld = 0

@@ -6,12 +6,13 @@ link to that peer, and prints one line.* Two kinds of exceptions end the process
 boundary). After these, the state of the process may be half changed.
 
 Refuses messages that a peer may not send. A peer may send messages only in its own name, and
-only the lead may give orders.
+only the process that has the lead's seat may give orders.
 """
 
 import sys
 
-from polyrhythm.core.names import SEAT, is_operator
+from polyrhythm.core.names import is_operator
+from polyrhythm.core.seat import Seat
 from polyrhythm.core.senders import TO_SERVER, is_to_lead, sender
 from polyrhythm.core.values import plain
 from polyrhythm.errors import FrameError, InvariantBroken, LinkError, NotFinite
@@ -36,9 +37,9 @@ def fault_of(peer: str, error: Exception) -> Exception:
     return LinkError(text)
 
 
-def for_the_lead(link: Link, message: m.Message) -> bool:
+def for_the_lead(link: Link, message: m.Message, seat: Seat) -> bool:
     """Whether a message is for the lead's machine; otherwise it is for the server's machine. Raises
-    FrameError if the peer of this link may not send the message."""
+    FrameError if the peer of this link may not send the message. `seat`: where the lead runs."""
     kind = type(message)
     if kind is m.OperatorRequest:
         if not is_operator(link.peer):
@@ -47,8 +48,7 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     to_lead = is_to_lead(message)
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
         raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} is not a message to a server")
-    named = sender(message)
-    if named != link.peer and not SEAT.may_send_over(link.peer, named):
+    if seat.process_of(sender(message)) != link.peer:
         raise FrameError(
             f"{link.peer} sent a message in the name of another process: {kind.__name__}"
         )

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from polyrhythm.core.link_kinds import LinkKind
-from polyrhythm.core.names import LEAD, SEAT
+from polyrhythm.core.seat import UNKNOWN_SEAT, Seat
 from polyrhythm.core.values import name_fault, plain_reason
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.io.link import Link
@@ -67,20 +67,23 @@ def must_prove(link: Link) -> bool:
 # -- the end that dialled ----------------------------------------------------------------------
 
 
-def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.HelloReply:
-    """Perform the opener's part of the handshake. If the handshake fails, the link is closed."""
+def introduce(
+    link: Link, hello: Hello, secret: Secret | None = None, seat: Seat = UNKNOWN_SEAT
+) -> m.HelloReply:
+    """Perform the opener's part of the handshake. If the handshake fails, the link is closed.
+    `seat`: the process that must answer for the lead."""
     try:
-        return _introduce(link, hello, secret)
+        return _introduce(link, hello, secret, seat)
     except BaseException:
         link.close()
         link.dispose()
         raise
 
 
-def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.HelloReply:
+def _introduce(link: Link, hello: Hello, secret: Secret | None, seat: Seat) -> m.HelloReply:
     if must_prove(link):
         hello = msgspec.structs.replace(hello, nonce=secrets.token_bytes(NONCE_NBYTES))
-        _prove(link, hello, secret)
+        _prove(link, hello, secret, seat.process_of(link.peer))
     else:
         link.send(hello)
     answer, _ = link.receive()
@@ -99,11 +102,11 @@ def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.HelloReply:
     return answer
 
 
-def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
-    """Both ends prove that they know the secret, the acceptor first."""
+def _prove(link: Link, hello: Hello, secret: Secret | None, expects: str) -> None:
+    """Both ends prove that they know the secret, the acceptor first. `expects`: the process that
+    must answer."""
     if secret is None:
         raise LinkError(f"the job's secret is not known here, and {link.peer} is reached over TCP")
-    expects = SEAT.name if link.peer == LEAD else link.peer
     opener = Opener(secret, hello, expects)
     link.send(hello)
     challenge, _ = link.receive()

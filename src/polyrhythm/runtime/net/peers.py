@@ -1,4 +1,4 @@
-"""The links of a node, by the names of the peers.
+"""The links of a node, by the names of the processes at their other ends.
 
 Sends the lead's heartbeats to workers and servers.
 
@@ -15,10 +15,12 @@ more than counting (`Link.arrivals`).
 """
 
 import threading
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from polyrhythm.core.events import LinksQuiet
 from polyrhythm.core.names import server_number, worker_number
+from polyrhythm.core.seat import Seat
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import Alive
@@ -74,11 +76,12 @@ class Peers:
             self._dirty.pop(link, None)
             link.flush()
 
-    def keep_alive(self, message: Alive) -> None:
+    def keep_alive(self, message: Alive, seat: Seat) -> None:
         """Send a heartbeat over every link to a server that could fall silent, unless other bytes
-        wait to be sent over it."""
+        wait to be sent over it. The process of the lead gets it in any case, so not from here."""
         for link in self.all():
-            if can_fall_silent(link) and server_number(link.peer) is not None and not link.unsent:
+            server = server_number(link.peer)
+            if server not in (None, seat.server) and can_fall_silent(link) and not link.unsent:
                 link.send(message)
 
     def close(self) -> None:
@@ -133,8 +136,9 @@ class Beats:
 
 
 class QuietLinkReader:
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, seat: Callable[[], Seat]) -> None:
         self._peers = peers
+        self._seat = seat
         self._arrivals: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
         """Per link, the number of its arrivals at the last look."""
         self._last: tuple[tuple[str, int], ...] = ()
@@ -151,8 +155,10 @@ class QuietLinkReader:
         peer = link.peer
         if not can_fall_silent(link):
             return False
+        if peer == self._seat().name:
+            return False  # the heartbeats of the lead are watched
         if worker_number(peer) is None and server_number(peer) is None:
-            return False  # the lead's link is watched by its heartbeats, and others do not last
+            return False  # the link of an operator, or of an unknown peer, does not last
         before, now = self._arrivals.get(link, -1), link.arrivals
         self._arrivals[link] = now
         if now != before:

@@ -11,7 +11,8 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import link_timeout_s
-from polyrhythm.core.names import LEAD, SEAT, operator_name, server_name, server_number
+from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
+from polyrhythm.core.seat import Seat
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.core.values import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
@@ -40,6 +41,7 @@ class ServerLinks:
         *,
         job: m.JobSpec,
         leads: bool,
+        seat: Callable[[], Seat],
         digest: str,
         secret: Secret | None = None,
         journal: Journal | None,
@@ -47,13 +49,15 @@ class ServerLinks:
         needs_thread: Callable[[Link], bool],
         gone: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`me`: this server's hello. `take` is called with every message, and `gone` with the name
-        of a peer whose link has ended."""
+        """`me`: this server's hello. `leads`: whether the lead runs in this process. `seat`: where
+        it runs, as far as this server knows. `take` is called with every message, and `gone` with
+        the name of a peer whose link has ended."""
         self._me = me
         self._name = me.name
         self._peers = peers
         self._driver = driver
         self._leads = leads
+        self._seat = seat
         self._beats_s, self._lead_timeout_s = job.heartbeat_s, job.lead_timeout_s
         self._link_timeout_s = link_timeout_s(job.lead_timeout_s)
         self._digest = digest
@@ -69,14 +73,9 @@ class ServerLinks:
         """Links that are not read yet, because the lead has not named their peers."""
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
 
-    def server(self, number: int) -> Link | None:
-        """The link to this server. The lead and the server in the lead's process share one link."""
-        name = server_name(number)
-        return self._peers.get(name) or self._peers.get(SEAT.link_to(name))
-
     def to(self, peer: str) -> Link | None:
-        number = server_number(peer)
-        return self._peers.get(peer) if number is None else self.server(number)
+        """The link to this peer, which may be the lead."""
+        return self._peers.get(self._seat().process_of(peer))
 
     # -- beginnings ----------------------------------------------------------------------------
 
@@ -138,6 +137,7 @@ class ServerLinks:
         """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
         the other servers that the lead names."""
         self._dialer = dialer
+        link.peer = self._seat().process_of(LEAD)
         link.outlast(self._link_timeout_s)
         self._peers.add(link)
         self._driver.post(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
@@ -177,7 +177,7 @@ class ServerLinks:
         digests = offers(self._digest, link.kind)
         hello = msgspec.structs.replace(self._me, incarnation=incarnation, digests=digests)
         with patience(link):
-            introduce(link, hello, self._secret)
+            introduce(link, hello, self._secret, self._seat())
 
     # -- ends ----------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ import msgspec
 from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import link_timeout_s
 from polyrhythm.core.machine import Event
-from polyrhythm.core.names import LEAD, SEAT
+from polyrhythm.core.names import LEAD
+from polyrhythm.core.seat import Seat
 from polyrhythm.core.values import plain
 from polyrhythm.io.link import Link, Payload, PollableLink
 from polyrhythm.io.poll import Poller
@@ -38,11 +39,13 @@ class WorkerLinks:
         run: Callable[[], None],
         catch_up: Callable[[], None],
         post: Callable[[Event], None],
+        seat: Callable[[], Seat],
     ) -> None:
         """`take` is called with every message. `place_of` returns the memory into which a slice is
         received. `run` is called after `take` has been called with all messages that have arrived.
         `catch_up` is called instead when a link has ended: it returns when they are handled.
-        `post` gets an event when a link has ended."""
+        `post` gets an event when a link has ended. `seat`: where the lead runs, as far as this
+        worker knows."""
         self._dialer = dialer
         self._digest = digest
         self._secret = secret
@@ -51,14 +54,15 @@ class WorkerLinks:
         self._run = run
         self._catch_up = catch_up
         self._post = post
+        self._seat = seat
         self._peers = Peers()
         self._poller = Poller()
         self._reaching_ns = 0
         self._closing = False
 
     def to(self, peer: str) -> Link | None:
-        """The link to this peer. The lead and the server that runs it share one link."""
-        return self._peers.get(peer) or self._peers.get(SEAT.link_to(peer))
+        """The link to this peer, which may be the lead."""
+        return self._peers.get(self._seat().process_of(peer))
 
     def touch(self, link: Link) -> None:
         """Note that a message was queued on this link, so that `settle` sends it."""
@@ -71,7 +75,7 @@ class WorkerLinks:
 
     def keep_alive(self, message: m.Alive) -> None:
         """Send a heartbeat over the links that need it."""
-        self._peers.keep_alive(message)
+        self._peers.keep_alive(message, self._seat())
 
     def poll(self, timeout_s: float) -> None:
         self._poller.poll(timeout_s)
@@ -79,13 +83,13 @@ class WorkerLinks:
     def unread(self, peer: str) -> bool:
         """Whether bytes from `peer` have arrived that were not read yet, because the user's thread
         is computing."""
-        link = self._peers.get(peer)
+        link = self.to(peer)
         pollable = None if link is None else link.pollable
         return pollable is not None and pollable.readable()
 
     def hung_up(self, peer: str) -> bool:
         """Whether `peer` has ended its link, and the user's thread has not noticed that yet."""
-        link = self._peers.get(peer)
+        link = self.to(peer)
         pollable = None if link is None else link.pollable
         return pollable is not None and pollable.hung_up()
 
@@ -111,15 +115,15 @@ class WorkerLinks:
         digests = offers(self._digest, link.kind)
         with patience(link):
             hello = msgspec.structs.replace(hello, digests=digests)
-            greeting = introduce(link, hello, self._secret)
+            greeting = introduce(link, hello, self._secret, self._seat())
         self._reaching_ns += time.monotonic_ns() - began_ns
         if not wanted():
             hang_up(link)
             return greeting
-        link.incarnation = incarnation
+        link.peer, link.incarnation = self._seat().process_of(peer), incarnation
         link.outlast(link_timeout_s(greeting.lead_timeout_s))
         link.land_with(self._place_of)
-        replaced = self._peers.get(peer)
+        replaced = self._peers.get(link.peer)
         if replaced is not None:
             # the replaced link belongs to an earlier incarnation of the peer
             self._forget(replaced)
@@ -160,7 +164,7 @@ class WorkerLinks:
         except Exception as error:
             fault = fault_of(link.peer, error)
             self._poller.remove(link)
-            lead = self._peers.get(LEAD)
+            lead = self.to(LEAD)
             if lead is not None and lead is not link and lead.pollable is not None:
                 # the lead may have sent a message that says why this link has ended
                 self._ready(lead.pollable)

@@ -22,7 +22,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
-from polyrhythm.core.names import LEAD, SEAT, server_name
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
@@ -98,8 +98,9 @@ class ServerNode:
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
         self._beats = Beats(self._peers)
-        self._quiet = QuietLinkReader(self._peers)
-        machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
+        machine = self._machine = ServerMachine(server, job)
+        self._quiet = QuietLinkReader(self._peers, lambda: machine.seat)
+        machines: dict[str, Machine] = {self.name: machine}
         if lead:
             machines[LEAD] = LeadMachine(job)
         self._trace = _trace(options, self.name, machines, job, server)
@@ -135,6 +136,7 @@ class ServerNode:
             self._driver,
             job=job,
             leads=lead,
+            seat=lambda: machine.seat,
             digest=options.digest,
             secret=options.secret,
             journal=journal,
@@ -221,9 +223,10 @@ class ServerNode:
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
         if isinstance(message, m.Refusal):
             raise LinkError(in_words(plain_reason(message.reason)))
-        if link.peer == LEAD and self._heard_throttle.due(time.monotonic_ns()):
+        seat = self._machine.seat
+        if link.peer == seat.name and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(self.name, ev.LeadHeard())
-        if for_the_lead(link, message):
+        if for_the_lead(link, message, seat):
             if not self._leads and isinstance(message, m.Alive):
                 return  # it has only shown that the link works
             if not self._leads:
@@ -287,13 +290,16 @@ class ServerNode:
             crashpoint.reach(self.name, "sent", effect.message)
 
     def _tell_server(self, server: int, message: m.Message, payload: Sequence[Sendable]) -> None:
-        link = self._links.server(server)
+        self._send_payload(server_name(server), message, payload)
+
+    def _send_payload(self, to: str, message: m.Message, payload: Sequence[Sendable]) -> None:
+        link = self._links.to(to)
         if link is not None:
             link.send(message, payload)
             crashpoint.reach(self.name, "sent", message)
 
     def _send_collected(self, message: m.Collected, data: memoryview) -> None:
-        self._tell_server(SEAT.server, message, (data,))
+        self._send_payload(LEAD, message, (data,))
 
     def _note(self, effect: fx.Note) -> None:
         if self._journal is not None:
@@ -321,7 +327,7 @@ class ServerNode:
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(LEAD, effect.message))
         if not self._leads:
-            self._peers.keep_alive(effect.message)
+            self._peers.keep_alive(effect.message, self._machine.seat)
 
     def _look_at_links(self) -> None:
         """Tell the machine over which links nothing comes. The lead's own server need not look: its
@@ -341,7 +347,7 @@ class ServerNode:
         if self._leads:
             self._driver.post(LEAD, ev.StopAsked(at_once, failed))
         else:
-            self._driver.post(self.name, m.Stop(reason=TOLD_TO_LEAVE))
+            self._driver.post(self.name, m.Stop(term=self._machine.seat.term, reason=TOLD_TO_LEAVE))
 
     def close(self) -> None:
         self._links.stop_reporting()

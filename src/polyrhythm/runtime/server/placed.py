@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.machine import Event
-from polyrhythm.core.names import SEAT
+from polyrhythm.core.names import server_number
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Segment
@@ -81,7 +81,7 @@ class PlacedSlices:
 
     def free_states(self, peer: str) -> None:
         """A link has closed: drop the incomplete states that its peer was sending."""
-        server = SEAT.server_at(peer)
+        server = server_number(peer)
         if server is not None and self.store is not None:
             self.store.follower.forget(server)
 

@@ -71,6 +71,7 @@ class MachineHost:
             run=self._driver.run,
             catch_up=self._driver.catch_up,
             post=partial(self._driver.post, ME),
+            seat=lambda: self._machine.seat,
         )
         self._heard_throttle = HeardThrottle()
         self._joining = Joiner(
@@ -135,7 +136,8 @@ class MachineHost:
         return self._joining.servers
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
-        if link.peer == LEAD and self._heard_throttle.due(time.monotonic_ns()):
+        lead = self._machine.seat.name
+        if link.peer == lead and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(ME, ev.LeadHeard())
         if isinstance(message, m.Parameters):
             self._landing.take(link, message, payload)

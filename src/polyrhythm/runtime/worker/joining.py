@@ -10,7 +10,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Event
-from polyrhythm.core.names import LEAD, SEAT, server_name
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.runtime.net.worker_links import WorkerLinks
@@ -43,10 +43,11 @@ class Joiner:
         self._heard_throttle = heard_throttle
         self._put = put
         self._run = run
-        self._lead: m.Address | None = None
+        self._addresses: dict[int, m.Address] = {}
+        """The address of every server that this worker knows, for the time when it has the seat."""
 
     def reach_lead(self, lead: m.Address) -> None:
-        self._lead = lead
+        self._addresses[self._machine.seat.server] = lead
         self._reach_lead(lead, 0)
 
     def _reach_lead(self, lead: m.Address, before: int) -> None:
@@ -61,10 +62,13 @@ class Joiner:
         assert self._machine.job is not None
         self._job = self._machine.job.job
         self.servers = self.servers or tuple(spec.address for spec in effect.servers)
+        lead = self._machine.seat.server
         for spec in effect.servers:
-            if spec.server == SEAT.server:
+            if spec.server == lead:  # the link is up, and may have been dialled at another address
                 self._put(ev.Linked(spec.server, spec.incarnation))
-        others = tuple(spec for spec in effect.servers if spec.server != SEAT.server)
+            else:
+                self._addresses[spec.server] = spec.address
+        others = tuple(spec for spec in effect.servers if spec.server != lead)
         if others:
             args = (others, self._machine.incarnation)
             threading.Thread(target=self._dial, args=args, name="dial", daemon=True).start()
@@ -89,12 +93,12 @@ class Joiner:
                 self._run()
 
     def rejoin(self, effect: fx.Rejoin) -> None:
-        assert self._lead is not None
+        seat = self._machine.seat
         self._links.forget_all()
         try:
-            self._reach_lead(self._lead, effect.incarnation)
+            self._reach_lead(self._addresses[seat.server], effect.incarnation)
         except _UNREACHABLE as error:
-            self._put(ev.LinkClosed(LEAD, f"it could not join again: {error}"))
+            self._put(ev.LinkClosed(seat.name, f"it could not join again: {error}"))
 
     def _hello(self, address: m.Address, before: int = 0) -> m.WorkerHello:
         """The hello of this worker. `before`: its last incarnation, if it joins again."""

@@ -9,7 +9,8 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.names import LEAD, SEAT, operator_name, server_name, server_number
+from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
+from polyrhythm.core.seat import Seat
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
@@ -27,21 +28,23 @@ class SimServerLinks:
         me: m.ServerHello,
         journal: Journal | None,
         dial: Callable[[m.ServerSpec], Channel | None],
+        seat: Callable[[], Seat],
     ) -> None:
         """`me`: the hello of this server. `journal`: None unless the lead runs in this server.
-        `dial` returns the channel to another server, or None if that server is not running."""
+        `dial` returns the channel to another server, or None if that server is not running. `seat`:
+        where the lead runs, as far as this server knows."""
         self.peers: dict[str, Channel] = {}
         self._process = process
         self._me = me
         self._name = me.name
         self._journal = journal
         self._dial = dial
+        self._seat = seat
         self._strangers = 0
 
     def to(self, peer: str) -> Channel | None:
-        """The channel to a peer. The channel to the server in which the lead runs is the lead's
-        link."""
-        return self.peers.get(peer) or self.peers.get(SEAT.link_to(peer))
+        """The channel to a peer, which may be the lead."""
+        return self.peers.get(self._seat().process_of(peer))
 
     # -- beginnings ----------------------------------------------------------------------------
 
@@ -50,7 +53,7 @@ class SimServerLinks:
         if lead is None:
             self._process.post(LEAD, ev.ServerHelloReceived(self._name, self._me))
         else:
-            self.peers[LEAD] = lead
+            self.peers[self._seat().name] = lead
             lead.send(self._me)
 
     def hear_hello(self, channel: Channel, hello: Hello) -> None:
@@ -145,7 +148,10 @@ class SimServerLinks:
     def silent(self) -> tuple[tuple[str, int], ...]:
         """The peers over whose links nothing comes."""
         peers = self.peers.items()
-        return tuple((name, each.back.incarnation) for name, each in peers if each.silent)
+        lead = self._seat().name  # its heartbeats are watched
+        return tuple(
+            (name, each.back.incarnation) for name, each in peers if each.silent and name != lead
+        )
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""

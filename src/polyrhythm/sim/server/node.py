@@ -13,7 +13,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Event, Machine
-from polyrhythm.core.names import LEAD, SEAT, server_name, worker_name
+from polyrhythm.core.names import LEAD, server_name, worker_name
 from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
@@ -50,6 +50,7 @@ class ServerProcess(Process):
         "_lead",
         "_leads",
         "_links",
+        "_machine",
         "_me",
         "_missed",
         "_objective",
@@ -86,7 +87,8 @@ class ServerProcess(Process):
         that is folded into the first slice. `checker`: if given, every event is checked. `dial` returns
         the channel to another server, or None if that server is not running."""
         self.name = server_name(server)
-        machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
+        machine = self._machine = ServerMachine(server, job)
+        machines: dict[str, Machine] = {self.name: machine}
         if journal is not None:
             machines[LEAD] = LeadMachine(job)
             machines[PACEMAKER] = Pacemaker(job)
@@ -111,7 +113,9 @@ class ServerProcess(Process):
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
-        self._links = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
+        self._links = SimServerLinks(
+            self, me, journal, lambda spec: dial(self, spec), lambda: machine.seat
+        )
         self._slices = SimPlacedSlices(
             server,
             job,
@@ -204,7 +208,9 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.receive(channel, batch))
             return
-        if channel.peer == LEAD and self._heard_throttle.due(self.clock.now_ns):
+        now_ns, throttle = self.clock.now_ns, self._heard_throttle
+        if now_ns >= throttle.next_ns and channel.peer == self._machine.seat.name:
+            throttle.due(now_ns)
             self.put(self.name, ev.LeadHeard())
         heard = channel.heard  # False if the link ended while this process was stopped
         for message in batch:
@@ -269,7 +275,10 @@ class ServerProcess(Process):
             self._queue.append((self._me, event))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
-        channel = self._links.to(server_name(server))
+        self._send_payload(server_name(server), message, nbytes)
+
+    def _send_payload(self, to: str, message: m.Message, nbytes: int) -> None:
+        channel = self._links.to(to)
         if channel is not None:
             channel.send(message, nbytes)
 
@@ -340,7 +349,7 @@ class ServerProcess(Process):
             if self._leads:
                 self._saver.take(message)
             else:
-                self._tell_server(SEAT.server, message, self._placed().nbytes_at(slice_))
+                self._send_payload(LEAD, message, self._placed().nbytes_at(slice_))
 
     def _send_kept(self, effect: fx.SendKept) -> None:
         send_restored(self._links.to(worker_name(effect.worker)), effect, self._kept_nbytes)

@@ -13,7 +13,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.model import PART_NBYTES
-from polyrhythm.core.names import LEAD, SEAT, server_name
+from polyrhythm.core.names import LEAD, server_name, server_number
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words
@@ -143,7 +143,7 @@ class WorkerProcess(SingleProcess):
         return self._loop.contributions
 
     def say_hello(self) -> None:
-        self._link(SEAT.server)
+        self._link(self.machine.seat.server)
 
     def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
         channel = self._dial(self, server, at)
@@ -151,7 +151,7 @@ class WorkerProcess(SingleProcess):
             self.put(_ME, ev.LinkClosed(server_name(server), "no process answers"))
             return
         self._channels[server] = channel
-        if server == SEAT.server:
+        if server == self.machine.seat.server:
             self.put(_ME, self._lead_linked)
         channel.send(
             m.WorkerHello(
@@ -170,7 +170,7 @@ class WorkerProcess(SingleProcess):
             self._receive_points(batch)
             return
         if self._computing.on or self.frozen or self._backlog:
-            self._lead_unread = self._lead_unread or channel.peer == LEAD
+            self._lead_unread = self._lead_unread or channel.peer == self.machine.seat.name
             self._put_off(lambda: self._take(channel, batch))
         else:
             self._take(channel, batch)
@@ -191,7 +191,7 @@ class WorkerProcess(SingleProcess):
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:
-        server = SEAT.server_at(channel.peer)
+        server = server_number(channel.peer)
         if server is not None and self._channels.get(server) is not channel.back:
             return  # the worker has a newer link to this server, or to its successor
         self.put(_ME, ev.LinkClosed(channel.peer, reason))
@@ -207,7 +207,7 @@ class WorkerProcess(SingleProcess):
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         now_ns = self.clock.now_ns
-        if now_ns >= self._heard_throttle.next_ns and channel.peer == LEAD:
+        if now_ns >= self._heard_throttle.next_ns and channel.peer == self.machine.seat.name:
             self._heard_throttle.due(now_ns)
             self._queue.append(_LEAD_HEARD)
         for message in batch:
@@ -300,7 +300,9 @@ class WorkerProcess(SingleProcess):
     # -- effects -------------------------------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
-        channel = self._channels.get(SEAT.server if effect.to == LEAD else int(effect.to[1:]))
+        to = effect.to
+        server = self._outbox.seat.server if to == LEAD else int(to[1:])
+        channel = self._channels.get(server)
         if channel is not None:
             channel.send(effect.message)
 
@@ -311,9 +313,10 @@ class WorkerProcess(SingleProcess):
         self._quantised = quantised_sizes(self._model, job)
         if self._quantised:
             self._loop.push_nbytes = sum((self._nbytes | self._quantised).values())
+        lead = self.machine.seat.server
         for spec in effect.servers:
-            if spec.server == SEAT.server:
-                self.put(_ME, ev.Linked(SEAT.server, spec.incarnation))
+            if spec.server == lead:
+                self.put(_ME, ev.Linked(lead, spec.incarnation))
             else:
                 self._incarnations[spec.server] = spec.incarnation
                 self._link(spec.server, spec.address)
@@ -327,7 +330,7 @@ class WorkerProcess(SingleProcess):
             channel.hang_up(in_words(effect.reason))
         self._channels.clear()
         self._backlog.clear()
-        self._link(SEAT.server, before=effect.incarnation)
+        self._link(self.machine.seat.server, before=effect.incarnation)
 
     def _note(self, effect: fx.Note) -> None:
         self.reports.append((self.clock.now_ns, effect))
@@ -369,7 +372,7 @@ class WorkerProcess(SingleProcess):
 
     def _send_state(self) -> None:
         if self._kept.asked is not None:
-            self._kept.send(self._channels.get(SEAT.server))
+            self._kept.send(self._channels.get(self.machine.seat.server))
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         computing = self.machine.state is Phase.COMPUTING

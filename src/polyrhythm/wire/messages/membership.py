@@ -22,10 +22,11 @@ from polyrhythm.wire.messages.specs import (
 class Admitted(Message, frozen=True, kw_only=True):
     """The lead has admitted a worker or a server: the settings and the servers of the job. A worker
     connects to every server. For a new server, `server` is the number that the lead has given
-    it."""
+    it. `seat`: the server in which the lead runs."""
 
     job: JobSpec
     servers: tuple[ServerSpec, ...]
+    seat: Amount = 0
 
 
 class Attach(Message, frozen=True, kw_only=True):
@@ -38,11 +39,12 @@ class Attach(Message, frozen=True, kw_only=True):
 class Routing(Message, frozen=True, kw_only=True):
     """The route of every slice. `seed`: this worker must send the initial parameters. A later
     `Routing` moves slices to other servers: the worker then sends its unacknowledged contributions
-    again, to the new primaries."""
+    again, to the new primaries. `seat`: the server in which the lead runs."""
 
     routes: tuple[Route, ...]
     seed: bool = False
     servers: tuple[ServerSpec, ...] = ()
+    seat: Amount = 0
 
 
 class Enrol(Message, frozen=True, kw_only=True):

@@ -4,20 +4,21 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from polyrhythm.wire.messages.fields import Count, Message
+from polyrhythm.wire.messages.fields import Amount, Count, Message
 from polyrhythm.wire.messages.specs import MemberSpec, ModelSpec, Route, Row, ServerSpec
 
 
 class Place(Message, frozen=True, kw_only=True):
     """The lead orders a server to hold the slices that are routed to it. `fresh`: the slices get
     the initial parameters from a worker. Otherwise the slices that the server holds already keep
-    their values."""
+    their values. `seat`: the server in which the lead runs."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
     servers: tuple[ServerSpec, ...] = ()
     members: tuple[MemberSpec, ...] = ()
     fresh: bool = True
+    seat: Amount = 0
 
 
 class Placed(Message, frozen=True, kw_only=True):

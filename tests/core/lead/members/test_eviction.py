@@ -250,14 +250,15 @@ WHO = {"worker": 3, "incarnation": 4}
 SERVERS = (m.ServerSpec(0, m.Address("h", 1, "", ""), 1),)
 
 
-def worker(sync: str = "asp") -> WorkerMachine:
+def worker(sync: str = "asp", lead: int = 0) -> WorkerMachine:
+    """`lead`: the server in which the lead runs."""
     made = WorkerMachine("anna")
     job = m.JobSpec(job="j", sync=sync)
     for event in (
-        m.Admitted(**WHO, job=job, servers=SERVERS),
+        m.Admitted(**WHO, job=job, servers=SERVERS, seat=lead),
         ev.Attaching(m.ModelSpec((), m.OptimizerSpec("SGD", ()))),
         ev.Linked(0, 1),
-        m.Routing(**WHO, routing=1, routes=(m.Route(0),)),
+        m.Routing(**WHO, routing=1, routes=(m.Route(0),), seat=lead),
         m.Release(**WHO, round=0, pushed=False),
         ev.Landed(0, m.EVERY_SLICE, 0 if sync == "bsp" else 1, 0),
     ):
@@ -343,7 +344,7 @@ def test_a_worker_beats_as_often_as_the_job_says() -> None:
 
 
 def test_a_worker_that_loses_a_server_waits_for_the_lead_first() -> None:
-    made = worker()
+    made = worker(lead=1)
     assert of(list(made.handle(ev.LinkClosed("s0", "reset"), 2)), fx.Fail) == []
     (fail,) = of(list(made.handle(m.Stop(reason=refused("server s0 died")), 3)), fx.Fail)
     assert in_words(fail.reason) == "server s0 died" and fail.stopped
@@ -351,7 +352,7 @@ def test_a_worker_that_loses_a_server_waits_for_the_lead_first() -> None:
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
 def test_a_worker_that_loses_a_server_rejoins_when_the_lead_is_silent() -> None:
-    made = worker("bsp")
+    made = worker("bsp", lead=1)
     made.handle(COMPUTED, 2)
     made.handle(ev.LinkClosed("s0", "reset"), 2)
     until_ns = 2 + 5 * SECOND_NS
@@ -369,5 +370,5 @@ def test_a_worker_that_loses_a_server_rejoins_when_the_lead_is_silent() -> None:
 def test_a_worker_that_loses_the_lead_rejoins_at_once() -> None:
     made = worker("bsp")
     made.handle(COMPUTED, 2)
-    (rejoin,) = of(list(made.handle(ev.LinkClosed("lead", "reset"), 2)), fx.Rejoin)
+    (rejoin,) = of(list(made.handle(ev.LinkClosed("s0", "reset"), 2)), fx.Rejoin)
     assert in_words(rejoin.reason) == "anna lost its link to lead: reset"

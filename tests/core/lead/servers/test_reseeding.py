@@ -28,7 +28,7 @@ def test_round_1_opens_on_the_parameters_of_one_worker(
         if not victims:
             seed(self, effect)
             victims.append(self.name)
-            self._driver.post("worker", ev.LinkClosed("lead", "it was killed"))
+            self._driver.post("worker", ev.LinkClosed("s0", "it was killed"))
         elif self.name not in victims:
             seed(self, effect)
 

@@ -88,7 +88,8 @@ class Lifecycle:
         # Tell the servers about the worker before the worker learns their addresses and dials them.
         self._outbox.introduce(member)
         identity, servers = self._outbox.identity(member), self._routing.specs
-        self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
+        seat = self._outbox.seat.server
+        self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers, seat=seat))
         what = "rejoined" if again else "joined"
         process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
         process |= {"device": plain(hello.device)} if hello.device else {}
@@ -134,7 +135,7 @@ class Lifecycle:
         if isinstance(lease, Reason):
             self.refuse(member, lease, now_ns)
         else:
-            self._outbox.tell(member, lease)
+            self._outbox.lease(member, lease)
         for other, changed in self._sharing.take_changed(self._view):
             self._outbox.tell(other, changed)
             if changed.chunks or changed.sends:

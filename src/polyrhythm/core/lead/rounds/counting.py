@@ -189,7 +189,7 @@ class Counting:
 
     def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
         for member, lease in leases:
-            self._outbox.tell(member, lease)
+            self._outbox.lease(member, lease)
             if lease.chunks or lease.sends:
                 self._mode.call_back(member, now_ns)
         self._progress.note_moves()

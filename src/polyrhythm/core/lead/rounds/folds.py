@@ -12,7 +12,7 @@ Without rounds a fold changes no parameters: it tells the servers which workers 
 
 from polyrhythm.core.lead.members.leaving import Removals
 from polyrhythm.core.lead.members.view import Member, View
-from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress.progress import JobProgress
 from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.lead.servers.routing import RoutingTable
@@ -254,7 +254,7 @@ class Folds:
         """Order the fold that was begun. `readers`: workers to which the new version is pushed.
         `last`: servers fold nothing after this fold."""
         self._fold = m.Fold(
-            term=TERM,
+            term=self._outbox.seat.term,
             view=self._view.epoch,
             routing=self._routing.epoch,
             round=self._rounds.round,
@@ -310,7 +310,7 @@ class Folds:
     def release_one(self, member: Member, readers: frozenset[int], *, stop: bool = False) -> None:
         terms = self._policy.terms(member.worker)
         release = m.Release(
-            term=TERM,
+            term=self._outbox.seat.term,
             view=self._view.epoch,
             routing=self._routing.epoch,
             worker=member.worker,

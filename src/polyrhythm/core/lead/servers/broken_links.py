@@ -21,7 +21,8 @@ from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.liveness import judged_link_s
 from polyrhythm.core.machine import Reason, Waiting
-from polyrhythm.core.names import SEAT, server_name, server_number, worker_name, worker_number
+from polyrhythm.core.names import server_name, server_number, worker_name, worker_number
+from polyrhythm.core.seat import Seat
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
@@ -95,7 +96,8 @@ class BrokenLinks:
     """A report is forgotten with the heartbeat or the tick that follows its end, so the lead is not
     woken for it."""
 
-    def __init__(self, job: m.JobSpec, view: View, routing: RoutingTable) -> None:
+    def __init__(self, job: m.JobSpec, view: View, routing: RoutingTable, seat: Seat) -> None:
+        self._seat = seat
         self._view = view
         self._routing = routing
         self._replicas = job.replicas
@@ -139,7 +141,7 @@ class BrokenLinks:
     def _may_lose(self, server: int) -> bool:
         return (
             self._replicas > 0
-            and server != SEAT.server
+            and server != self._seat.server
             and server in self._routing.addresses
             and self._routing.would_lose(server) is None
         )

@@ -9,12 +9,12 @@ journal.
 from collections.abc import Mapping
 
 from polyrhythm.core.effects import Bind, Drop, Send
-from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import Change, RoutingTable
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.names import SEAT, server_name
+from polyrhythm.core.names import server_name
 from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
@@ -50,7 +50,10 @@ class Servers:
         routing.join(server, hello.address)
         self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))
         if hello.server < 0:
-            admitted = m.Admitted(term=TERM, server=server, job=self._job, servers=())
+            seat = self._outbox.seat
+            admitted = m.Admitted(
+                term=seat.term, server=server, job=self._job, servers=(), seat=seat.server
+            )
             self._outbox.do(Send(server_name(server), admitted))
         self._outbox.introduce_all(server)
         process = {"pid": hello.pid, "host": plain(hello.host)} if hello.pid else {}
@@ -87,7 +90,9 @@ class Servers:
     def placed(self, message: m.Placed, now_ns: int) -> bool:
         """A server has allocated its slices, or applies new routes. Returns True if all servers
         have done so now."""
-        known = message.server in self._routing.addresses and message.server != SEAT.server
+        known = (
+            message.server in self._routing.addresses and message.server != self._outbox.seat.server
+        )
         if self._job.replicas and known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
         return self._routing.placed(message)
@@ -188,7 +193,7 @@ class Servers:
             return None
         if incarnation != self._routing.incarnations.get(peer):
             return None  # the report is about an earlier server with this number
-        lost = server if peer == SEAT.server else peer
+        lost = server if peer == self._outbox.seat.server else peer
         told = server if lost == peer else peer
         fields: dict[str, Field] = {"by": told, "detail": plain(detail)}
         return self.lose(lost, Reason("unreachable", fields), now_ns)
