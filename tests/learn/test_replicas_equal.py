@@ -100,12 +100,12 @@ class Witness:
         forward, fold_too = ReplicaSender.forward, ReplicaSender.fold_too
 
         def note(replicas: ReplicaSender, slice_: int) -> None:
-            with replicas._ledger_lock:
-                self._made.__dict__[str(slice_)] = replicas._ledger.stamp(slice_)
+            with replicas._rules_lock:
+                self._made.__dict__[str(slice_)] = replicas._rules.stamp(slice_)
 
-        def forward_noted(replicas: ReplicaSender, message: Any, *rest: Any) -> Any:
-            result = forward(replicas, message, *rest)
-            note(replicas, message.slice)
+        def forward_noted(replicas: ReplicaSender, copy: Copy, *rest: Any) -> Any:
+            result = forward(replicas, copy, *rest)
+            note(replicas, copy.slice)
             return result
 
         def fold_too_noted(replicas: ReplicaSender, slice_: int, *rest: Any) -> None:

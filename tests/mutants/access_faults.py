@@ -221,7 +221,7 @@ ACCESS: tuple[Mutant, ...] = (
         "state-of-a-stranger-is-kept",
         "A server keeps parts of a state before it checks their sender.",
         "runtime:ReplicaApply.adopt",
-        "not wanted",
+        "verdict is not Verdict.NEW",
         "False",
         f"{_LEARNING}::test_a_state_of_a_sender_that_was_not_asked_is_neither_looked_at_nor_kept",
     ),

@@ -9,10 +9,10 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "no-dedupe",
         "A contribution that is sent again is added again.",
-        "core:Ledger.judge",
-        "row is not None and row[0] == incarnation and sequence <= row[1]",
+        "core:HeldSlices.judge",
+        "row is not None and row[0] == incarnation and message.sequence <= row[1]",
         "False",
-        "tests/properties/test_ledger.py::test_every_slice_is_added_exactly_once",
+        "tests/core/server/test_slices.py::test_every_slice_is_added_exactly_once",
         STORM,
     ),
     mutant(
@@ -80,10 +80,46 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "replicas-accept-any-sender",
         "A replica makes the steps of a server that is not its primary any more.",
-        "core:Ledger.accepts",
-        "self._primaries.get(slice_) == server and slice_ in self._fresh",
+        "core:HeldSlices.judge_step",
+        "held is None or not held.is_copied_from(copy.server)",
+        "held is None",
+        "tests/core/server/test_slices.py::test_a_replica_ignores_steps_of_a_former_primary",
+    ),
+    mutant(
+        "state-of-a-former-primary-is-current",
+        "A copy counts as current though its primary changed while the state was written.",
+        "core:HeldSlices.adopted",
+        "self.judge_state(state) is Verdict.NEW",
         "True",
-        "tests/properties/test_ledger.py::test_a_replica_ignores_steps_of_a_former_primary",
+        "tests/core/server/test_slices.py"
+        "::test_a_state_is_not_current_if_the_slice_gets_another_primary_while_it_is_written",
+    ),
+    mutant(
+        "state-of-an-earlier-request-is-taken",
+        "A state counts that was asked for before the slice had another primary, and then the same"
+        " one again.",
+        "core:HeldSlices.judge_state",
+        "state.routing >= held.copied_since",
+        "True",
+        "tests/core/server/test_slices.py"
+        "::test_a_state_is_not_current_if_the_slice_gets_another_primary_while_it_is_written",
+    ),
+    mutant(
+        "step-of-a-former-primary-is-not-recorded",
+        "A step that is made while the slice gets another primary is missing from its stamp.",
+        "core:HeldSlices.copied",
+        "verdict is Verdict.NEW",
+        "self.judge_step(copy) is Verdict.NEW",
+        "tests/core/server/test_slices.py"
+        "::test_a_step_is_recorded_though_the_slice_gets_another_primary_while_it_is_made",
+    ),
+    mutant(
+        "copies-move-without-a-lock",
+        "A slice that a server begins or ceases to copy is not locked while its memory changes.",
+        "core:HeldSlices.role_changes",
+        "sorted({*coming, *going, *set(copies).symmetric_difference(self.copies)})",
+        "sorted({*coming, *going})",
+        "tests/core/server/test_slices.py::test_only_slices_whose_role_changes_are_locked",
     ),
     mutant(
         "simulated-replica-folds-twice",
@@ -130,9 +166,9 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "rows-stay-behind",
         "A server that adopts a slice's state does not learn which contributions are in it.",
-        "core:Ledger.adopt",
-        "self.copied(stamp, rows)",
-        "self.copied(stamp, ())",
+        "core:HeldSlices.adopted",
+        "held.follow(state.stamp, state.rows)",
+        "held.follow(state.stamp, ())",
         STORM,
         slow=True,
     ),
@@ -214,11 +250,11 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "contribution-frees-a-version-that-is-still-read",
         "A contribution is said to be computed from the version that the worker reads next.",
-        "core:contributed",
+        "core:HeldSlices.add",
         "message.round - 1",
         "message.round",
-        "tests/core/server/test_ledger_events.py"
-        "::test_the_last_slice_reports_the_version_from_which_the_contribution_was_computed",
+        "tests/core/server/test_slices.py"
+        "::test_a_contribution_counts_in_the_round_of_its_last_slice_and_names_the_version_it_read",
     ),
     mutant(
         "job-waits-for-a-worker-that-hangs",

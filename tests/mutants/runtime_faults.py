@@ -40,7 +40,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "a-move-locks-every-slice",
         "A change of routes locks the slices that do not move, too.",
         "runtime:SliceStore.reroute",
-        "sorted(moving)",
+        "changes.moving",
         "range(len(self._layout.slices))",
         "tests/runtime/server/test_moving_slices.py::test_a_slice_can_be_added_to_while_another_one_is_promoted",
     ),
@@ -93,7 +93,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "replica-makes-a-step-twice",
         "A replica makes a step again that is sent to it again.",
         "runtime:ReplicaApply.step",
-        "if new:\n    if data is not None:\n"
+        "if verdict is Verdict.NEW:\n    if data is not None:\n"
         "        check_size(data, message.slice, self.replicas.step_nbytes(message))\n"
         "    self.replicas.step(message, data)",
         "self.replicas.step(message, data)",
@@ -102,24 +102,24 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "replica-confirms-what-it-lacks",
         "A replica records and confirms a step that it could not make.",
-        "runtime:ReplicaApply.step",
-        "if new:\n    self._ledger.copied(message.stamp, message.rows)",
-        "self._ledger.copied(message.stamp, message.rows)",
+        "core:HeldSlices.copied",
+        "verdict is Verdict.NEW and (held := self._held.get(copy.slice)) is not None",
+        "(held := self._held.get(copy.slice)) is not None",
         "tests/runtime/server/test_moving_slices.py::test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed",
     ),
     mutant(
         "state-of-old-routes-is-adopted",
         "A replica adopts a state that it asked another primary for, in an earlier routing epoch.",
         "runtime:ReplicaApply.adopt",
-        "self._ledger.awaits(primary, slice_, message.routing)",
-        "True",
+        "self._rules.judge_state(message)",
+        "Verdict.NEW",
         "tests/runtime/server/test_moving_slices.py::test_a_state_that_was_asked_of_another_primary_is_not_adopted",
     ),
     mutant(
         "row-is-one-behind",
         "A replica remembers the contribution before the one it made: once it is promoted, that"
         " one counts twice.",
-        "runtime:ReplicaSender.forward",
+        "core:OnArrivalSlices.copy_of_contribution",
         "Row(message.worker, message.incarnation, message.sequence)",
         "Row(message.worker, message.incarnation, message.sequence - 1)",
         "tests/runtime/server/test_moving_slices.py::test_a_promoted_replica_knows_what_is_in_its_slices",
@@ -129,7 +129,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "A learner, which is not waited for, is sent a reference to an aggregate that the next"
         " round overwrites.",
         "runtime:ReplicaSender.fold_too",
-        "peer in route.learners",
+        "peer in learners",
         "False",
         "tests/runtime/server/test_moving_slices.py::test_steps_sent_to_a_learner_do_not_change_afterwards",
     ),
@@ -137,7 +137,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "demoted-primary-begins-at-zero",
         "A primary that becomes a replica forgets the slice, and believes that it has it.",
         "runtime:SliceStore.reroute",
-        "{id_: primary.export(id_) for id_ in going if id_ in kept}",
+        "{id_: primary.export(id_) for id_ in changes.demoted}",
         "{}",
         "tests/runtime/server/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
     ),
@@ -154,17 +154,17 @@ RUNTIME: tuple[Mutant, ...] = (
         "row-under-the-wrong-slice",
         "The dedupe row is entered under the slice's place in this server, not under its number.",
         "runtime:SliceStore._enter",
-        "event = ledger_events.contributed(self.ledger, message)",
+        "event = self.rules.add(message)",
         "import msgspec\n"
         "place = msgspec.structs.replace(message, slice=self.primary.index[message.slice])\n"
-        "event = ledger_events.contributed(self.ledger, place)",
+        "event = self.rules.add(place)",
         "tests/runtime/server/test_slice_store.py::test_repetitions_are_recognised_by_the_number_of_the_slice",
     ),
     mutant(
         "folds-after-the-freeze",
         "Without rounds a server goes on to fold after it was told to freeze.",
         "runtime:SliceStore.freeze",
-        "self._frozen = True",
+        "self.rules.freeze()",
         "pass",
         "tests/runtime/server/test_slice_store.py::test_nothing_is_folded_after_the_freeze",
     ),

@@ -49,10 +49,10 @@ def functions(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "old", "why"),
     [
-        ("core:Ledger.judge", "row is nothing", "holds 'row is nothing' 0 times"),
-        ("core:Ledger.judge", "row", "holds 'row' .* times, not once"),
-        ("core:Ledger.condemn", "row", "core:Ledger.condemn is defined 0 times"),
-        ("runtime:Ledger.judge", "row", "runtime:Ledger.judge is defined 0 times"),
+        ("core:HeldSlices.judge", "row is nothing", "holds 'row is nothing' 0 times"),
+        ("core:HeldSlices.judge", "row", "holds 'row' .* times, not once"),
+        ("core:HeldSlices.condemn", "row", "core:HeldSlices.condemn is defined 0 times"),
+        ("runtime:HeldSlices.judge", "row", "runtime:HeldSlices.judge is defined 0 times"),
     ],
 )
 def test_a_mutant_of_code_that_has_changed_is_an_error(code: str, old: str, why: str) -> None:

@@ -12,7 +12,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -21,10 +21,9 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.names import LEAD, worker_name
-from polyrhythm.core.server import ledger as ledger_events
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.server.slices import HeldSlices, OnArrivalSlices, RoundsSlices, Verdict
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -56,11 +55,11 @@ class Cell:
 class Store:
     """A server's memory, and the history of all versions."""
 
+    rules_type: ClassVar[type[HeldSlices[Any]]] = RoundsSlices
     server: int
-    slices: tuple[int, ...]
+    routes: tuple[m.Route, ...]
     routing: int
     grows: bool
-    ledger: Ledger = field(default_factory=RoundsLedger)
     slot: int = 0
     fill: int = 1
     slots: dict[int, dict[int, Cell]] = field(default_factory=dict)
@@ -70,6 +69,8 @@ class Store:
     """Per slice, the worker and incarnation that seeded it."""
 
     def __post_init__(self) -> None:
+        self.rules: Any = self.rules_type(self.server, self.routes, self.routing)
+        self.slices = self.rules.mine
         self.slots[0] = {slice_: Cell("unseeded") for slice_ in self.slices}
         self.aggregate = {slice_: [] for slice_ in self.slices}
 
@@ -104,14 +105,14 @@ class Store:
         self.slot, self.fill = slot, fill
         if self.grows:
             self.slots[fill] = {slice_: Cell("growing") for slice_ in self.slices}
-        self.ledger.close(round_)
+        self.rules.fold(round_)
 
 
 @dataclass
 class Flow(Store):
     """A server's memory under a policy without rounds: a slice is folded when it arrives."""
 
-    ledger: Ledger = field(default_factory=OnArrivalLedger)
+    rules_type = OnArrivalSlices
     frozen: bool = False
 
     def __post_init__(self) -> None:
@@ -514,7 +515,7 @@ class Ensemble:
         given = (part.worker, part.incarnation, part.sequence)
         if isinstance(store, Flow) and store.frozen:
             return
-        verdict = store.ledger.judge(*given, part.slice)
+        verdict = store.rules.judge(part)
         if verdict is Verdict.STRANGER:
             alive = any(
                 not life.gone and (life.machine.worker, life.machine.incarnation) == given[:2]
@@ -526,7 +527,7 @@ class Ensemble:
             queue.appendleft(("server", server, ev.Repeated(*given)))
         else:
             store.add(part.slice, given)
-            if (event := ledger_events.contributed(store.ledger, part)) is not None:
+            if (event := store.rules.add(part)) is not None:
                 queue.appendleft(("server", server, event))
 
     def _take_fold(self, queue: deque[Any], server: int, effect: fx.StartFold) -> None:
@@ -655,12 +656,11 @@ class Ensemble:
                     if life is not None:
                         self.put((server, life.link), "worker", life, message)
                 case fx.Build(_, routes, routing):
-                    mine = tuple(i for i, route in enumerate(routes) if route.primary == server)
                     grows = self.rounds and self.job.updater == "addition"
                     kind = Store if self.rounds else Flow
-                    self.stores[server] = kind(server, mine, routing, grows)
+                    self.stores[server] = kind(server, routes, routing, grows)
                 case fx.Enlist(members):
-                    self.stores[server].ledger.enlist({s.worker: s.incarnation for s in members})
+                    self.stores[server].rules.enlist(members)
                 case fx.StartFold():
                     self.put(("fold", server), "fold", server, effect)
                 case fx.Publish(worker):

@@ -13,8 +13,8 @@ from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.rounds.contributions import Contributions
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.modes import OnArrivalMode
+from polyrhythm.core.server.slices import HeldSlices, Verdict
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from tests.properties.ensemble import Ensemble, Flow
@@ -119,7 +119,7 @@ def search(**options: float) -> None:
 
 
 def test_contributions_are_folded_twice_if_duplicates_are_not_detected(monkeypatch) -> None:
-    monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
+    monkeypatch.setattr(HeldSlices, "judge", lambda self, *arguments: Verdict.NEW)
     with pytest.raises(AssertionError, match="twice"):
         search(repeats=0.3)
 

@@ -14,8 +14,8 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.server.failover import Failover
 from polyrhythm.core.server.leases import Versions
-from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.server.slices import HeldSlices, Verdict
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.observe.reasons import in_words
@@ -174,7 +174,7 @@ def test_folds_are_torn_if_servers_fold_without_the_leads_order(monkeypatch) -> 
 
 
 def test_contributions_are_added_twice_if_duplicates_are_not_detected(monkeypatch) -> None:
-    monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
+    monkeypatch.setattr(HeldSlices, "judge", lambda self, *arguments: Verdict.NEW)
     with pytest.raises(AssertionError, match="twice"):
         search(repeats=0.3)
 

@@ -26,6 +26,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.rounds.contributions import Complete, Contributions
 from polyrhythm.core.lead.rounds.counting import Counting
+from polyrhythm.core.server.slices import Verdict
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.core.worker.training import Training
@@ -139,7 +140,7 @@ class Blocks(SimSliceStore):
         return weight
 
     def adopt(self, message: Any) -> Any:
-        expected = self._ledger.awaits(message.server, message.slice, message.routing)
+        expected = self.rules.judge_state(message) is Verdict.NEW
         event = super().adopt(message)
         if message.parts and expected:
             elements = Counter(self.books.sent[given] for given in message.cargo)

@@ -11,7 +11,7 @@ import pytest
 
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.core.server.leases import Versions
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.slices import HeldSlices, Verdict
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.observe.journal import read_journal
 
@@ -115,7 +115,7 @@ def test_a_broken_invariant_names_the_command_that_shows_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Versions, "leased", lambda *_: False)
-    monkeypatch.setattr(Ledger, "judge", lambda *_: Verdict.NEW)
+    monkeypatch.setattr(HeldSlices, "judge", lambda *_: Verdict.NEW)
     path = tmp_path / "mine.toml"
     path.write_text(SCENARIO.replace("epochs = 1", "epochs = 20"))
     with pytest.raises(InvariantBroken) as caught:

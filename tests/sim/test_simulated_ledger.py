@@ -5,13 +5,15 @@ The tests try 8 seeds for each policy, and with POLYRHYTHM_TORTURE=N they try 30
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polyrhythm.core.lead.rounds.contributions import Complete, Contributions
 from polyrhythm.core.server.leases import SliceVersions, Versions
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.slices import HeldSlices, Verdict
 from polyrhythm.errors import InvariantBroken, JobFailed
+from polyrhythm.wire.messages import Contribution
 from tests.sim.ledger import keep_books
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
@@ -51,11 +53,13 @@ def failure(sync: str, *, check: bool = False) -> str:
 def test_without_the_dedupe_rows_something_is_folded_twice(
     sync: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(ledger: Ledger, worker: int, incarnation: int, *_: int) -> Verdict:
-        known = ledger._members.get(worker) == incarnation
-        return Verdict.NEW if known else Verdict.STRANGER
+    judge = HeldSlices.judge
 
-    monkeypatch.setattr(Ledger, "judge", judge)
+    def judge_without_rows(rules: HeldSlices[Any], message: Contribution) -> Verdict:
+        verdict = judge(rules, message)
+        return Verdict.NEW if verdict is Verdict.REPEATED else verdict
+
+    monkeypatch.setattr(HeldSlices, "judge", judge_without_rows)
     assert "has more than was sent" in failure(sync)
 
 

@@ -264,7 +264,7 @@ def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
 def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ledger a repeated contribution is folded twice, and the simulated memory notices
     it."""
-    from polyrhythm.core.server.ledger import Ledger, Verdict
+    from polyrhythm.core.server.slices import HeldSlices, Verdict
     from polyrhythm.sim.model.link import Channel
     from polyrhythm.wire.messages import Contribution
 
@@ -277,7 +277,7 @@ def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Channel, "send", send_twice)
     assert Run(PLAIN).result["points"] == 2000, "the ledger knows what it has"
-    monkeypatch.setattr(Ledger, "judge", lambda *_: Verdict.NEW)
+    monkeypatch.setattr(HeldSlices, "judge", lambda *_: Verdict.NEW)
     with pytest.raises(InvariantBroken, match="twice"):
         Run(PLAIN)
 

@@ -206,6 +206,10 @@ class Primary:
         """The slice with this number; None if this server is not its primary."""
         return self._parts.get(slice_)
 
+    def part(self, slice_: int) -> PrimarySlice:
+        """The slice with this number, of which this server is the primary."""
+        return self._parts[slice_]
+
     def contributed(self, part: PrimarySlice, data: memoryview, message: Contribution) -> Incoming:
         """The received bytes of a slice of a contribution. Raises LinkError if the bytes do not fit
         the slice, or do not fit the parts or rows of it that the message names."""

@@ -1,19 +1,17 @@
-"""The slice store of a server: the slices whose primary it is, its replicas of other slices, and
-the ledger.
+"""The slice store of a server: the memory of the slices whose primary it is, and of its replicas of
+other slices. `core/server/slices.py` has the rules: this module asks them, and moves the bytes.
 
 Several threads may call all methods at once. Every slice has a lock. A thread holds it while it
 adds to the slice, copies or sends it, or changes its role between primary and replica. *A change of
 routes locks the slices that move and no others.* With rounds, a fold holds the locks of all slices,
 so that all slices of a late contribution are added to the next round. Without rounds, the fold lock
 puts the folds of single slices and the leases of their readers in one order. Locks are taken in
-this order: slices by number, the fold lock, the ledger's lock.
-
-The two slice stores of a server: with rounds, and with folds on arrival.
+this order: slices by number, the fold lock, the lock of the rules.
 """
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -23,8 +21,7 @@ from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import BUFFERS, Slice, lay_out
-from polyrhythm.core.server import ledger as ledger_events
-from polyrhythm.core.server.ledger import REPEATED, STRANGER, Ledger, OnArrivalLedger, RoundsLedger
+from polyrhythm.core.server.slices import OnArrivalSlices, RoundsSlices, Verdict, refusal_of
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.values import name_order
@@ -38,7 +35,7 @@ from polyrhythm.runtime.server.primary import (
     RowsPrimary,
 )
 from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
-from polyrhythm.runtime.server.replication import Put, ReplicaApply, ReplicaSender, Tell
+from polyrhythm.runtime.server.replication import Put, ReplicaApply, ReplicaSender, Rules, Tell
 from polyrhythm.runtime.server.slots import Allocate, SliceLocks
 from polyrhythm.tensors.buffers import pieces_of
 from polyrhythm.tensors.dtypes import DTYPES
@@ -62,10 +59,9 @@ _Told = TypeVar("_Told", bound=Event)
 
 
 class SliceStore:
-    """The common part of the two slice stores; `store_modes.choose_slice_store` chooses one for a
-    job."""
+    """The common part of the two slice stores; `choose_slice_store` chooses one for a job."""
 
-    _ledger_type: type[Ledger]
+    _rules_type: type[RoundsSlices] | type[OnArrivalSlices]
     _primary_type: type[Primary]
 
     def __init__(
@@ -82,45 +78,36 @@ class SliceStore:
         fresh: bool = True,
     ) -> None:
         """`tell` sends a step or a state to another server. `put` is called with every event, under
-        the ledger's lock. `fresh`: the slices have no values yet; this server and the replicas will
+        the lock of the rules. `fresh`: the slices have no values yet; this server and the replicas will
         get the initial parameters."""
-        self._server = server
         self._job = job
         self._layout = lay_out(spec, job.servers, job.slice_nbytes)
-        self._routing = routing
-        self.routes = routes
         self._put = put
         self._replicated = job.replicas > 0
         self._locks = SliceLocks(len(self._layout.slices))
         self._fold_lock = threading.Lock()
-        self._ledger_lock = threading.Lock()
-        self._frozen = False
+        self._rules_lock = threading.Lock()
         self._stepping = Stepping(job, spec)
         self._order: dict[int, int] = {}
         """The position of each worker in the order of their names."""
         self._sharers: frozenset[int] = frozenset()
         """Without rounds: the workers among which a full step is divided."""
-        kept = ledger_events.kept_by(server, routes)
-        mine = self._mine(routes)
-        self.ledger = self._ledger_type((s.id for s in mine), replicated=self._replicated)
-        if self._replicated:
-            (self.ledger.begin if fresh else self.ledger.reroute)(server, kept, routing)
+        self.rules: Rules = self._rules_type(
+            server, routes, routing, replicated=self._replicated, fresh=fresh
+        )
+        mine = self._slices(self.rules.mine)
         self.primary = self._primary_type(mine, self._layout, job, spec, allocate)
         memory = ReplicaMemory(self._layout, job, spec, grows=self.primary.grows)
-        memory.hold(kept.keys() - {s.id for s in mine}, {})
-        self.follower = ReplicaApply(
-            server, memory, self.ledger, self._ledger_lock, self._locks, put
-        )
-        if fresh:
-            self.ledger.await_seeds(kept)
-        self._replica_sender = ReplicaSender(server, self.ledger, self._ledger_lock, tell)
+        memory.hold(self.rules.copies, {})
+        self.follower = ReplicaApply(memory, self.rules, self._rules_lock, self._locks, put)
+        self._replica_sender = ReplicaSender(self.rules, self._rules_lock, tell)
 
-    def _mine(self, routes: Sequence[Route]) -> tuple[Slice, ...]:
-        return tuple(s for s in self._layout.slices if routes[s.id].primary == self._server)
+    def _slices(self, ids: Iterable[int]) -> tuple[Slice, ...]:
+        return tuple(self._layout.slices[id_] for id_ in ids)
 
     def enlist(self, members: Sequence[MemberSpec]) -> None:
-        with self._ledger_lock:
-            self.ledger.enlist({member.worker: member.incarnation for member in members})
+        with self._rules_lock:
+            self.rules.enlist(members)
             self._stepping.enlist(len(members))
             by_name = sorted(members, key=lambda member: name_order(member.name))
             self._order = {member.worker: at for at, member in enumerate(by_name)}
@@ -128,35 +115,21 @@ class SliceStore:
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
-        """Take the initial parameters of one slice, once. Returns None, and ignores them, if they
-        come from a worker that was to send them under earlier routes. *Once training has begun, no
-        worker can overwrite parameters: its seed is refused.*"""
-        if message.routing < self._routing:
-            return None
-        with self._ledger_lock:
-            unseeded, opened = self.ledger.may_seed(message.slice), self.ledger.opened
-        if opened and not unseeded:
-            raise LinkError(f"w{message.worker} sent initial parameters after training had begun")
-        if message.routing != self._routing:
-            return None
-        here = message.slice in self.follower.replicas or self.primary.find(message.slice)
-        if here and not unseeded:
-            return None  # ignore a seed for a slice that has its initial parameters
-        event = self._seed(message, data)
-        with self._ledger_lock:
-            self.ledger.seeded(message.slice)
-        return event
-
-    def _seed(self, message: Seed, data: memoryview) -> SliceSeeded:
-        if message.slice in self.follower.replicas:
-            return self.follower.seed(message, data)
-        part = self.primary.find(message.slice)
-        if part is None:
-            raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
-        incoming = self.primary.incoming(part, data)
-        with self._locks.of(message.slice):
-            self.primary.seed(part, incoming)
-        return SliceSeeded(message.slice, message.routing)
+        """Take the initial parameters of one slice. Returns None if they are ignored."""
+        slice_ = message.slice
+        with self._locks.of(slice_):
+            with self._rules_lock:
+                verdict = self.rules.judge_seed(message)
+            _refuse(verdict, message)
+            if verdict is not Verdict.NEW:
+                return None
+            part = self.primary.find(slice_)
+            if part is not None:
+                self.primary.seed(part, self.primary.incoming(part, data))
+            else:
+                self.follower.seed(slice_, data)
+            with self._rules_lock:
+                return self.rules.seeded(slice_, message.routing)
 
     # -- checkpoints ---------------------------------------------------------------------------
 
@@ -169,14 +142,13 @@ class SliceStore:
             with self._lock(id_):
                 state = self.primary.export(id_)
                 copies[id_] = {**state, PARAMETERS: state[PARAMETERS].clone()}
-        with self._ledger_lock:
-            return copies, self.ledger.torn
+        with self._rules_lock:
+            return copies, self.rules.torn
 
     @property
     def kept(self) -> list[Slice]:
         """The slices of which this server is the primary or a replica."""
-        kept = {*self.primary.ids, *self.follower.replicas.ids}
-        return [slice_ for slice_ in self._layout.slices if slice_.id in kept]
+        return [slice_ for slice_ in self._layout.slices if slice_.id in self.rules]
 
     def restore(self, slice_: int, state: Mapping[str, torch.Tensor]) -> None:
         """Begin a slice with this state, which was read from a checkpoint."""
@@ -188,8 +160,8 @@ class SliceStore:
                 self.primary.restore(part, mine)
             else:
                 self.follower.replicas.adopt(slice_, mine)
-        with self._ledger_lock:
-            self.ledger.seeded(slice_)
+            with self._rules_lock:
+                self.rules.seeded(slice_, self.rules.routing)
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -204,25 +176,26 @@ class SliceStore:
                 f"a contribution weighs {message.weight}: it must be a positive number, and at"
                 f" least {LEAST_WEIGHT}"
             )
-        worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         with self._lock(message.slice):
+            with self._rules_lock:
+                verdict = self.rules.judge(message)
+            _refuse(verdict, message)
             primary = self.primary
             part = primary.find(message.slice)
-            if part is None and message.routing >= self._routing:
-                raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
-            if part is None or self._frozen:
-                return None  # the sender does not know the new routes yet, or the job is over
+            if part is None or verdict is Verdict.FROZEN:
+                return None
             if message.indices is not None and not verify:
                 # check a copy: the sender could change `data` after the check
                 data = memoryview(bytearray(data))
             incoming = primary.contributed(part, data, message)
             primary.check_weight(part, message.weight)
-            with self._ledger_lock:
-                verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
-                if verdict is REPEATED:
-                    return self._said(Repeated(worker, incarnation, sequence))
-            if verdict is STRANGER:
-                return None  # the worker was evicted, or is not admitted yet; the lead tells it so
+            if verdict is Verdict.REPEATED:
+                with self._rules_lock:
+                    return self._said(
+                        Repeated(message.worker, message.incarnation, message.sequence)
+                    )
+            if verdict is not Verdict.NEW:
+                return None
             if verify and not _finite(part.held.slice, incoming, message):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
             try:
@@ -237,8 +210,8 @@ class SliceStore:
         """Add a slice that was checked. Returns an event if this server now has all its slices of
         the contribution."""
         self._add_slice(part, incoming, message, data)
-        with self._ledger_lock:
-            event = ledger_events.contributed(self.ledger, message)
+        with self._rules_lock:
+            event = self.rules.add(message)
             return None if event is None else self._said(event)
 
     def _lock(self, slice_: int) -> AbstractContextManager[object]:
@@ -267,11 +240,11 @@ class SliceStore:
         contributed to a slice has read it."""
         if not self.primary.changed:
             return {}
-        with self._ledger_lock:
+        with self._rules_lock:
             return {
                 slice_: tuple(sorted(parts - self._layout.slices[slice_].local))
                 for slice_, parts in self.primary.changed.items()
-                if self.ledger.has_contributed(worker, incarnation, slice_)
+                if self.rules.has_contributed(worker, incarnation, slice_)
             }
 
     def lease(self, worker: int, ticket: int) -> list[int]:
@@ -281,8 +254,8 @@ class SliceStore:
         raise AssertionError("slices are leased one by one only in jobs without rounds")
 
     def freeze(self) -> None:
-        with self._fold_lock:
-            self._frozen = True
+        with self._fold_lock, self._rules_lock:
+            self.rules.freeze()
 
     def parameters_of(self, slice_: int) -> memoryview:
         """A copy of the parameters of a slice, in the dtype of the model. Must not be called while
@@ -299,7 +272,7 @@ class SliceStore:
     def send_state(self, to: int, asked: Sequence[Stamp], routing: int) -> None:
         """Send the state of the slices that the server `to` will copy, one slice at a time. Must
         not be called while a round is folded."""
-        held = [stamp for stamp in asked if self.primary.find(stamp.slice)]
+        held = self.rules.taught(asked)
         for stamp in held:
             with self._locks.of(stamp.slice):
                 self._replica_sender.teach(to, stamp, len(held), self.primary, routing)
@@ -309,28 +282,26 @@ class SliceStore:
         slices whose role changes are locked and copied. Also returns the memory that readers no
         longer need.
 
-        The event is queued under the ledger's lock, as the events of contributions and steps are.
-        So no event that belongs to the old routes is queued after it."""
-        kept = ledger_events.kept_by(self._server, routes)
-        mine = self._mine(routes)
+        The event is queued under the lock of the rules, as the events of contributions and steps
+        are. So no event that belongs to the old routes is queued after it."""
+        changes = self.rules.role_changes(routes)
         primary, memory = self.primary, self.follower.replicas
-        now = {slice_.id for slice_ in mine}
-        coming = [slice_ for slice_ in mine if slice_.id not in primary.index]
-        going = [id_ for id_ in primary.ids if id_ not in now]
-        replicas = kept.keys() - now
-        moving = {*going, *(slice_.id for slice_ in coming), *(replicas ^ memory.ids)}
-        with self._locks.all_of(sorted(moving)):
-            promoted = {s.id: memory.export(s.id) for s in coming if s.id in memory}
-            prepared = primary.prepare(coming, promoted)
-            memory.hold(replicas, {id_: primary.export(id_) for id_ in going if id_ in kept})
-            with self._fold_lock, self._ledger_lock:
-                self.ledger.reroute(self._server, kept, routing)
-                self._routing, self.routes = routing, routes
-                old = primary.change(going, prepared)
-                return self._said(ledger_events.rerouted(self.ledger, routing)), old
+        with self._locks.all_of(changes.moving):
+            promoted = {slice_: memory.export(slice_) for slice_ in changes.promoted}
+            prepared = primary.prepare(self._slices(changes.coming), promoted)
+            memory.hold(changes.copies, {id_: primary.export(id_) for id_ in changes.demoted})
+            with self._fold_lock, self._rules_lock:
+                event = self.rules.reroute(routes, routing)
+                old = primary.change(changes.going, prepared)
+                return self._said(event), old
 
     def close(self) -> None:
         self.primary.close()
+
+
+def _refuse(verdict: Verdict, message: Contribution | Seed) -> None:
+    if (fault := refusal_of(verdict, message)) is not None:
+        raise LinkError(fault)
 
 
 def _finite(slice_: Slice, incoming: Incoming, message: Contribution) -> bool:
@@ -346,9 +317,9 @@ def _finite(slice_: Slice, incoming: Incoming, message: Contribution) -> bool:
 class RoundsSliceStore(SliceStore):
     """Contributions are added to aggregates; a fold makes the next version of all slices."""
 
-    ledger: RoundsLedger
+    rules: RoundsSlices
     primary: RoundsPrimary
-    _ledger_type = RoundsLedger
+    _rules_type = RoundsSlices
     _primary_type = RoundsPrimary
 
     def _lock(self, slice_: int) -> AbstractContextManager[object]:
@@ -373,36 +344,26 @@ class RoundsSliceStore(SliceStore):
             if self._job.deterministic:
                 primary.add_kept(self._order)
             weight = max((held.weight for held in primary.held), default=0.0)
-            behind = self._behind(primary, round_)
-            with self._ledger_lock:
-                self.ledger.close(round_)
-            steps = {held.slice.id: self._step_of(primary, held, share) for held in behind}
-            for held in behind if self._replicated else ():
-                id_ = held.slice.id
-                piece = primary.aggregate_piece(held, slot)
-                self._replica_sender.fold_too(
-                    id_, steps[id_], piece, self.routes[id_], self._routing
-                )
+            with self._rules_lock:
+                due = self.rules.fold(round_)
+            steps = {id_: self._step_of(primary.part(id_).held, share) for id_ in due}
+            for id_, step in steps.items() if self._replicated else ():
+                piece = primary.aggregate_piece(primary.part(id_).held, slot)
+                self._replica_sender.fold_too(id_, step, piece)
             primary.fold(slot, fill, steps)
         return weight
 
-    def _step_of(self, primary: RoundsPrimary, held: Held, share: float) -> SliceStep:
-        primary.settle(held, forwarded=self._replicated)
+    def _step_of(self, held: Held, share: float) -> SliceStep:
+        self.primary.settle(held, forwarded=self._replicated)
         return self._stepping.step(held.weight, held.rate, held.clock, share)
-
-    def _behind(self, primary: RoundsPrimary, round_: int) -> Sequence[Held]:
-        if not self._replicated:
-            return primary.held
-        with self._ledger_lock:
-            return [held for held in primary.held if self.ledger.number(held.slice.id) < round_]
 
 
 class OnArrivalSliceStore(SliceStore):
     """Every contribution to a slice is folded when it arrives, as a separate step."""
 
-    ledger: OnArrivalLedger
+    rules: OnArrivalSlices
     primary: OnArrivalPrimary
-    _ledger_type = OnArrivalLedger
+    _rules_type = OnArrivalSlices
     _primary_type = OnArrivalPrimary
 
     @contextmanager
@@ -431,9 +392,9 @@ class OnArrivalSliceStore(SliceStore):
         if buffers is not None:
             data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
         if self._replicated:
-            with self._ledger_lock:
-                stamp = self.ledger.next_step(message.slice)
-            payload = self._replica_sender.forward(message, data, step, stamp, self._routing)
+            with self._rules_lock:
+                copy, copy_targets = self.rules.copy_of_contribution(message, step)
+            payload = self._replica_sender.forward(copy, copy_targets, data)
             # make the step from the same bytes that the replicas get
             if buffers is None and payload is not data:
                 incoming = primary.contributed(part, payload, message)
@@ -492,13 +453,12 @@ class RowsSliceStore(WithoutRows, RoundsSliceStore):
         to `slot`. Returns the number of contributions in a slice."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
-            behind = self._behind(primary, round_)
-            named = {held.slice.id: primary.enter(held, rows) for held in behind}
-            with self._ledger_lock:
-                self.ledger.close(round_, rows)
+            with self._rules_lock:
+                due = self.rules.fold(round_, rows)
+            named = {id_: primary.enter(primary.part(id_).held, rows) for id_ in due}
             steps = {id_: SliceStep(float(len(taken))) for id_, taken in named.items()}
             for id_, taken in named.items() if self._replicated else ():
-                self._replica_sender.fold_rows(id_, steps[id_], rows, taken, self._routing)
+                self._replica_sender.fold_rows(id_, steps[id_], rows, taken)
             primary.fold(slot, fill, steps)
         return max((step.weight for step in steps.values()), default=0.0)
 
@@ -517,8 +477,8 @@ class RowsOnArrivalSliceStore(WithoutRows, OnArrivalSliceStore):
             primary.latest.release(message.worker, message.pulled)
         if not len(incoming):
             return
-        with self._ledger_lock:
-            live = self.ledger.members
+        with self._rules_lock:
+            live = self.rules.members
         whose = Row(message.worker, message.incarnation, message.sequence)
         part.updater.enter(part.held, live, [(whose, incoming.clone())])
         if part.held.slice.group == BUFFERS:

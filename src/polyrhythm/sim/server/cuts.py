@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.events import SliceSeeded
 from polyrhythm.core.names import LEAD
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.checker import Checker
@@ -110,7 +109,7 @@ class SimCuts:
 
         def restored() -> None:
             for slice_ in kept:
-                self._process.put(self._name, SliceSeeded(slice_, routing))
+                self._process.put(self._name, memory.rules.seeded(slice_, routing))
             self._process.run()
 
         self._after(nbytes * self._store_ns_per_byte, restored)

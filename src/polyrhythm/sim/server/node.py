@@ -263,7 +263,7 @@ class ServerProcess(Process):
         nbytes = None if store is None else store.slices.get(message.slice)
         if nbytes is None:
             try:
-                nbytes = self._placed().nbytes_of(message.slice, message.routing)
+                nbytes = self._placed().nbytes_of(message)
             except LinkError as error:
                 self._links.end_link(channel, str(error))
                 return

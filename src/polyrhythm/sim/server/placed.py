@@ -69,6 +69,7 @@ class SimPlacedSlices:
             effect.routes,
             effect.routing,
             Stepping(self._job),
+            replicated=self._job.replicas > 0,
             keep=self._checker is not None,
             fresh=effect.fresh,
         )

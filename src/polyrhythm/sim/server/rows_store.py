@@ -4,9 +4,11 @@ A row also has the memory of the worker's points, as this memory was when the wo
 difference. So a checker can compute every row anew, and see whether a point is in two rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from polyrhythm.core.server.worker_rows import Key, WaitingContributions, WorkerRows, key_of
 from polyrhythm.sim.model.statistics import (
@@ -17,7 +19,7 @@ from polyrhythm.sim.model.statistics import (
     plus,
 )
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Given, SimRoundsSliceStore
-from polyrhythm.wire.messages import Contribution, Route, Row, SliceStep
+from polyrhythm.wire.messages import Contribution, Row, SliceStep, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +51,16 @@ class SimRowsSliceStore(SimRoundsSliceStore):
         self._waiting: dict[int, WaitingContributions[SimRow]] = {}
         super().__init__(*args, **options)
 
-    def _keep_books(self, kept: Mapping[int, Route]) -> None:
-        super()._keep_books(kept)
-        for slice_ in kept:
+    def _hold(self) -> None:
+        super()._hold()
+        for slice_ in self.contents:
             self.rows.setdefault(slice_, WorkerRows(_row))
-        for slice_ in [slice_ for slice_ in self.rows if slice_ not in kept]:
+        for slice_ in [slice_ for slice_ in self.rows if slice_ not in self.contents]:
             del self.rows[slice_]
             self.live.pop(slice_, None)
         self._waiting = {
             slice_: self._waiting.get(slice_) or WaitingContributions() for slice_ in self.slices
         }
-
-    def reroute(self, routes: Sequence[Route], routing: int) -> Any:
-        before = set(self.slices)
-        event = super().reroute(routes, routing)
-        for slice_ in self.slices.keys() - before:
-            self._waiting[slice_] = WaitingContributions()
-        return event
 
     def _added_slice(self, message: Contribution) -> None:
         assert isinstance(message, CarriedContribution)
@@ -76,16 +71,15 @@ class SimRowsSliceStore(SimRoundsSliceStore):
 
     def fold(self, round_: int, slot: int, share: float = 1.0, rows: tuple[Row, ...] = ()) -> float:
         self._slot = slot
-        behind = [s for s in self.slices if not self._replicated or self._ledger.number(s) < round_]
-        named = {slice_: self._waiting[slice_].take(rows) for slice_ in behind}
+        due = self.rules.fold(round_, rows)
+        named = {slice_: self._waiting[slice_].take(rows) for slice_ in due}
+        for slice_, taken in named.items() if self._replicated else ():
+            self._send_rows(slice_, rows, taken)
         for slice_ in self.slices:
             if slice_ in named:
                 self._fold_rows(slice_, slot, rows, named[slice_])
             else:
                 self._write(slice_, slot)
-        self._ledger.close(round_, rows)
-        for slice_, taken in named.items() if self._replicated else ():
-            self._copy_rows(slice_, rows, taken)
         return float(max((len(taken) for taken in named.values()), default=0))
 
     def _fold_rows(
@@ -101,23 +95,17 @@ class SimRowsSliceStore(SimRoundsSliceStore):
             given for given in waiting if given not in folded and given[:2] in members
         ]
 
-    def _copy_rows(
+    def _send_rows(
         self, slice_: int, live: tuple[Row, ...], named: Sequence[tuple[Row, SimRow]]
     ) -> None:
-        for peer in sorted(self._ledger.copy_targets(slice_)):
-            copy = RowsCopy(
-                routing=self._routing,
-                server=self._server,
-                slice=slice_,
-                stamp=self._ledger.stamp(slice_),
-                step=SliceStep(float(len(named))),
-                rows=self._ledger.folded_rows(slice_),
-                cargo=tuple(_given(row) for row, _ in named) if self._keep else (),
-                live=live,
-                differences=tuple(row for row, _ in named),
-                values=tuple(value for _, value in named),
-            )
-            self.outgoing_steps.append((peer, copy))
+        step, differences = SliceStep(float(len(named))), tuple(row for row, _ in named)
+        copy, peers = self.rules.copy_of_fold(slice_, step, live, differences)
+        carried = RowsCopy(
+            **msgspec.structs.asdict(copy),
+            cargo=tuple(_given(row) for row, _ in named) if self._keep else (),
+            values=tuple(value for _, value in named),
+        )
+        self.outgoing_steps += [(peer, carried) for peer in peers]
 
     def _copy_slice(self, message: CarriedCopy) -> None:
         assert isinstance(message, RowsCopy)
@@ -125,9 +113,9 @@ class SimRowsSliceStore(SimRoundsSliceStore):
         named = list(zip(message.differences, message.values, strict=True))
         self._fold_rows(message.slice, 0, message.live, named)
 
-    def _state(self, state: CarriedState) -> CarriedState:
-        fields = {name: getattr(state, name) for name in state.__struct_fields__}
-        return RowsState(**fields, workers=tuple(self.rows[state.slice].rows.items()))
+    def _state(self, head: State) -> CarriedState:
+        fields = msgspec.structs.asdict(super()._state(head))
+        return RowsState(**fields, workers=tuple(self.rows[head.slice].rows.items()))
 
     def _adopt_slice(self, message: CarriedState) -> None:
         super()._adopt_slice(message)

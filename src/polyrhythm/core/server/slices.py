@@ -1,0 +1,654 @@
+"""The rules of the slices that a server holds, as their primary or as a copy.
+
+*Per slice and worker a server keeps one row, the ledger: the last sequence that was added. One row is
+enough, because a worker sends its contributions in order. Contributions of incarnations that are
+not in the view are refused.* The rows are copied together with the slice, so a replica that is
+promoted knows which contributions its slices contain. *A replica makes a step only if the step comes
+from the slice's primary and directly follows the last step that the replica made.*
+
+A node asks twice: before it touches the memory of a slice (`judge...`), and when it has changed that
+memory (`add`, `seeded`, `copied`, `adopted`). The second call records what the slice contains now,
+and returns the event for the server's machine, if there is one. All state of a slice is in its
+`HeldSlice`, so one slice can change while others are in use.
+
+Nothing here has a lock. The runtime calls every method under one lock, and holds the lock of a slice
+from the judgement until the change is recorded. *The members and the routes may change in between,
+as long as this server stays the primary, or a copy, of the slice: a change of this role takes the
+slice's lock.*
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from polyrhythm.core.events import Contributed, Rerouted, SliceSeeded, StateAdopted, StepCopied
+from polyrhythm.core.server.replication import fold_step
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    Fetch,
+    MemberSpec,
+    Route,
+    Row,
+    Seed,
+    SliceStep,
+    Stamp,
+    State,
+)
+
+_NO_WORKER = -1
+"""The worker number in the row for the fold of a round. Such a fold belongs to no single worker."""
+_NO_ROW = (0, 0)
+MOST_PARTIAL = 64
+"""The most incomplete contributions that are kept per member. A correct member completes one
+contribution before it sends the next. The limit keeps a faulty member from making a server keep ever
+more of them."""
+Rows = dict[int, tuple[int, int]]
+"""Per worker, its incarnation, and the sequence number of its last contribution in the slice."""
+
+
+Held = TypeVar("Held", bound="HeldSlice")
+
+
+class Verdict(Enum):
+    """What becomes of something that a peer has sent for a slice, and why."""
+
+    NEW = "new"
+    """Take it."""
+    REPEATED = "repeated"
+    """The slice contains it already."""
+    STRANGER = "stranger"
+    """The sender is not a member in this incarnation, or not the primary of the slice."""
+    MOVED = "moved"
+    """It belongs to other routes than this server's."""
+    FROZEN = "frozen"
+    """The parameters are final."""
+    GAP = "gap"
+    """A step before it is missing."""
+    NOT_HELD = "not-held"
+    """The sender knows the routes, and this server does not hold the slice: refuse it."""
+    OPENED = "opened"
+    """Training has begun, so the initial parameters must not be overwritten: refuse it."""
+
+
+def refusal_of(verdict: Verdict, message: Contribution | Seed) -> str | None:
+    """Why the link of the sender must end; None if the message is only ignored, or is taken."""
+    if verdict is Verdict.NOT_HELD:
+        return f"the peer sent slice {message.slice}, which is not held here"
+    if verdict is Verdict.OPENED:
+        return f"w{message.worker} sent initial parameters after training had begun"
+    return None
+
+
+class HeldSlice:
+    """One slice that this server holds."""
+
+    __slots__ = (
+        "copied_since",
+        "copy_targets",
+        "is_current",
+        "is_primary",
+        "is_seeded",
+        "route",
+        "rows",
+        "slice",
+        "stamp",
+    )
+
+    def __init__(
+        self, slice_: int, route: Route, server: int, routing: int, *, fresh: bool
+    ) -> None:
+        """`fresh`: all holders of the slice begin with the same initial parameters, which a worker
+        sends."""
+        self.slice = slice_
+        self.route = route
+        self.is_primary = route.primary == server
+        self.is_seeded = not fresh
+        """Whether the slice needs no initial parameters, or has them."""
+        self.is_current = fresh
+        """For a copy: whether it has everything that the present primary has sent."""
+        self.copied_since = routing
+        """For a copy: the epoch in which this server began to copy from the present primary."""
+        self.copy_targets = set(route.replicas) if fresh and self.is_primary else set[int]()
+        """For a primary: the servers that are sent every step of the slice."""
+        self.rows: Rows = {}
+        self.stamp = Stamp(slice_, 0, 0)
+        """The last step that the slice has made."""
+
+    # -- what the slice contains ---------------------------------------------------------------
+
+    def last(self, worker: int, incarnation: int) -> int:
+        """The last contribution of this incarnation of a worker; 0 if there is none."""
+        row = self.rows.get(worker)
+        return row[1] if row is not None and row[0] == incarnation else 0
+
+    def has(self, step: Row) -> bool:
+        """Whether a step is in the slice: the slice has this or a later step of the worker, or a step
+        of a later incarnation. Once a slice has a step of a later incarnation, contributions of
+        earlier incarnations are refused."""
+        if step.worker == _NO_WORKER:
+            return self.stamp.number >= step.sequence
+        return self.rows.get(step.worker, _NO_ROW) >= (step.incarnation, step.sequence)
+
+    @property
+    def steps(self) -> dict[tuple[int, int], int]:
+        """The last step per worker and incarnation, and the last fold."""
+        rows = {(worker, row[0]): row[1] for worker, row in self.rows.items()}
+        return rows | {(_NO_WORKER, 0): self.stamp.number}
+
+    @property
+    def folded_rows(self) -> tuple[Row, ...]:
+        """The rows of the contributions that are folded into the slice."""
+        return _as_tuple(self.rows)
+
+    # -- its steps -----------------------------------------------------------------------------
+
+    def make_step(self, number: int) -> Stamp:
+        """This server, as the primary, makes this step."""
+        self.stamp = Stamp(self.slice, self.route.since, number)
+        return self.stamp
+
+    def follow(self, stamp: Stamp, rows: Iterable[Row]) -> None:
+        """This server's copy has made a step of the primary."""
+        self.stamp = stamp
+        self.rows.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
+
+    def is_copied_from(self, server: int) -> bool:
+        return not self.is_primary and self.route.primary == server
+
+    # -- its route -----------------------------------------------------------------------------
+
+    def reroute(self, route: Route, server: int, routing: int) -> None:
+        if route.primary != self.route.primary:
+            self.is_current = False
+            self.copied_since = routing
+        self.copy_targets.intersection_update(route.holders)
+        self.route = route
+        if self.is_primary != (route.primary == server):
+            self.is_primary = not self.is_primary
+            self._change_role()
+
+    def _change_role(self) -> None:
+        """This server has become the primary of the slice, or is not its primary any more."""
+        self.copy_targets.clear()
+
+
+class RoundsSlice(HeldSlice):
+    """With rounds, a primary also keeps the rows as of the last fold, beside the present ones."""
+
+    __slots__ = ("_folded",)
+
+    def __init__(
+        self, slice_: int, route: Route, server: int, routing: int, *, fresh: bool
+    ) -> None:
+        super().__init__(slice_, route, server, routing, fresh=fresh)
+        self._folded: Rows | None = {} if self.is_primary else None
+
+    def fold(self, round_: int, last: Mapping[tuple[int, int], int] | None) -> None:
+        """`last`: per member, its last contribution in the fold; None if the fold contains all
+        contributions that have come."""
+        self._folded = _limited(self.rows, last)
+        self.make_step(round_)
+
+    @property
+    def folded_rows(self) -> tuple[Row, ...]:
+        return _as_tuple(self.rows if self._folded is None else self._folded)
+
+    def _change_role(self) -> None:
+        """Contributions that were not folded are discarded if the slice gets another primary."""
+        super()._change_role()
+        if self._folded is None:
+            self._folded = dict(self.rows)
+        else:
+            self.rows, self._folded = self._folded, None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanges:
+    """How the roles of a server change with new routes. All numbers of slices are in ascending
+    order."""
+
+    mine: tuple[int, ...]
+    """The slices that the server is the primary of."""
+    copies: tuple[int, ...]
+    coming: tuple[int, ...]
+    """The slices whose primary the server becomes."""
+    promoted: tuple[int, ...]
+    """Those of `coming` of which the server has a copy."""
+    going: tuple[int, ...]
+    """The slices whose primary the server is not any more."""
+    demoted: tuple[int, ...]
+    """Those of `going` of which the server keeps a copy."""
+    moving: tuple[int, ...]
+    """Every slice that comes, goes, or changes its role. All other slices stay in use meanwhile."""
+
+
+class HeldSlices(Generic[Held]):
+    """All slices that one server holds. A server has `RoundsSlices` or `OnArrivalSlices`."""
+
+    _slice_type: type[Held]
+
+    def __init__(
+        self,
+        server: int,
+        routes: Sequence[Route],
+        routing: int,
+        *,
+        replicated: bool = False,
+        fresh: bool = True,
+    ) -> None:
+        """`replicated`: the job has replicas, so slices have steps that other servers make too.
+        `fresh`: the slices have no values yet, and their holders will get the initial parameters.
+        Otherwise this server must fetch its slices."""
+        self.routing = routing
+        self.round = 1
+        """The round in which a contribution counts that is complete now."""
+        self.opened = False
+        """Whether the lead has named the members. The lead names them only when every server has
+        all initial parameters."""
+        self._server = server
+        self._replicated = replicated
+        self._frozen = False
+        self._members: dict[int, int] = {}
+        self._partial: dict[tuple[int, int, int], int] = {}
+        """Per incomplete contribution, how many of its slices have come."""
+        self._rerouted = not fresh
+        """Whether slices may have come from other servers, with contributions that are not counted in
+        `_partial`."""
+        self._held = {
+            slice_: self._slice_type(slice_, route, server, routing, fresh=fresh)
+            for slice_, route in _kept_by(server, routes).items()
+        }
+        self._list()
+
+    def _list(self) -> None:
+        self._primaries = [held for held in self._held.values() if held.is_primary]
+        self.mine = tuple(held.slice for held in self._primaries)
+        """The slices that this server is the primary of, in ascending order."""
+        self.copies = tuple(slice_ for slice_, held in self._held.items() if not held.is_primary)
+
+    def __contains__(self, slice_: int) -> bool:
+        """Whether this server holds the slice, as its primary or as a copy."""
+        return slice_ in self._held
+
+    def held(self, slice_: int) -> Held:
+        """A slice that this server holds."""
+        return self._held[slice_]
+
+    # -- the initial parameters ----------------------------------------------------------------
+
+    def judge_seed(self, message: Seed) -> Verdict:
+        """Whether to take the initial parameters of a slice. *They are taken once, and never after
+        training has begun.* They are ignored if a worker sends them that was to send them under
+        earlier routes."""
+        if message.routing < self.routing:
+            return Verdict.MOVED
+        held = self._held.get(message.slice)
+        missing = held is not None and not held.is_seeded
+        if self.opened and not missing:
+            return Verdict.OPENED
+        if message.routing != self.routing:
+            return Verdict.MOVED
+        if held is None:
+            return Verdict.NOT_HELD
+        return Verdict.NEW if missing else Verdict.REPEATED
+
+    def seeded(self, slice_: int, routing: int) -> SliceSeeded:
+        """The slice has the initial parameters of this epoch, or those of a checkpoint."""
+        if (held := self._held.get(slice_)) is not None:
+            held.is_seeded = True
+        return SliceSeeded(slice_, routing)
+
+    # -- members -------------------------------------------------------------------------------
+
+    def enlist(self, members: Iterable[MemberSpec]) -> None:
+        """Set the members of the lead's view. Rows of workers that left stay: a primary may still
+        have to find out whether a replica has their contributions."""
+        now = self._members = {member.worker: member.incarnation for member in members}
+        self.opened = self.opened or bool(now)
+        self._partial = {key: of for key, of in self._partial.items() if now.get(key[0]) == key[1]}
+
+    @property
+    def members(self) -> tuple[Row, ...]:
+        """The members in the form of rows, each with the sequence 0."""
+        return tuple(Row(worker, incarnation, 0) for worker, incarnation in self._members.items())
+
+    def freeze(self) -> None:
+        """The parameters are final: from now on, contributions are ignored."""
+        self._frozen = True
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def judge(self, message: Contribution) -> Verdict:
+        """Whether to add a slice of a contribution. A stranger was evicted, or is not admitted yet,
+        and the lead tells it so; a worker that sends a slice that has moved does not know the new
+        routes yet."""
+        held = self._held.get(message.slice)
+        if held is None or not held.is_primary:
+            return Verdict.NOT_HELD if message.routing >= self.routing else Verdict.MOVED
+        if self._frozen:
+            return Verdict.FROZEN
+        worker, incarnation = message.worker, message.incarnation
+        if self._members.get(worker) != incarnation:
+            return Verdict.STRANGER
+        row = held.rows.get(worker)
+        if row is not None and row[0] == incarnation and message.sequence <= row[1]:
+            return Verdict.REPEATED
+        return Verdict.NEW
+
+    def add(self, message: Contribution) -> Contributed | None:
+        """Record that a slice with the verdict NEW was added. Returns the event that reports the
+        contribution, if it is in every slice of which this server is the primary. *A contribution
+        counts in the round in which its last slice was added.*"""
+        whose = message.worker, message.incarnation, message.sequence
+        self._held[message.slice].rows[message.worker] = whose[1:]
+        if len(self.mine) > 1:
+            slices = self._partial[whose] = (self._partial.get(whose) or self._begin(whose)) + 1
+            if slices < len(self.mine):
+                return None
+            del self._partial[whose]
+        # a worker computes the contribution to a round from the version of the round before it
+        version = message.round - 1
+        return Contributed(*whose, self.round, message.pull, message.pulled, version)
+
+    def _begin(self, whose: tuple[int, int, int]) -> int:
+        """A slice of a contribution has been added, and `_partial` has no other slice of it. Returns
+        how many other slices have the contribution, because they had it when the routes changed."""
+        if len(self._partial) >= MOST_PARTIAL:
+            self._make_room(whose[0])
+        if not self._rerouted:
+            return 0
+        return sum(held.last(*whose[:2]) >= whose[2] for held in self._primaries) - 1
+
+    def _make_room(self, worker: int) -> None:
+        """Forget the oldest incomplete contribution of a worker that has `MOST_PARTIAL` of them."""
+        partial = [key for key in self._partial if key[0] == worker]
+        if len(partial) >= MOST_PARTIAL:
+            del self._partial[partial[0]]
+
+    @property
+    def partial(self) -> int:
+        """The number of incomplete contributions."""
+        return len(self._partial)
+
+    @property
+    def torn(self) -> int:
+        """How many contributions are folded into some slices of this server but not into all of
+        them."""
+        return len(self._partial)
+
+    def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
+        """Whether the slice contains a contribution of this incarnation of the worker. If so, the
+        worker has also read a version."""
+        row = self._held[slice_].rows.get(worker)
+        return row is not None and row[0] == incarnation
+
+    # -- routes --------------------------------------------------------------------------------
+
+    def role_changes(self, routes: Sequence[Route]) -> RoleChanges:
+        """How the roles of this server change if these routes are set."""
+        kept = _kept_by(self._server, routes)
+        mine = tuple(slice_ for slice_, route in kept.items() if route.primary == self._server)
+        copies = tuple(slice_ for slice_ in kept if slice_ not in set(mine))
+        coming = tuple(slice_ for slice_ in mine if slice_ not in set(self.mine))
+        going = tuple(slice_ for slice_ in self.mine if slice_ not in set(mine))
+        return RoleChanges(
+            mine,
+            copies,
+            coming,
+            tuple(slice_ for slice_ in coming if slice_ in self._held),
+            going,
+            tuple(slice_ for slice_ in going if slice_ in kept),
+            tuple(sorted({*coming, *going, *set(copies).symmetric_difference(self.copies)})),
+        )
+
+    def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
+        """Set the routes. Returns the event that says what the slices contain."""
+        before, self._held = self._held, {}
+        for slice_, route in _kept_by(self._server, routes).items():
+            held = before.get(slice_)
+            if held is None:
+                held = self._slice_type(slice_, route, self._server, routing, fresh=False)
+            else:
+                held.reroute(route, self._server, routing)
+            self._held[slice_] = held
+        self.routing = routing
+        self._rerouted = True
+        self._partial.clear()
+        self._list()
+        self._set_round()
+        version, rows = self._least()
+        return Rerouted(routing, version, rows, self._made_of_all(), self.round)
+
+    def _set_round(self) -> None:
+        """The slices have changed: set the round in which later contributions count."""
+
+    def _least(self) -> tuple[int, tuple[Row, ...]]:
+        """What is in every slice of which this server is the primary: the version, and per member
+        the last contribution."""
+        version = min((held.stamp.number for held in self._primaries), default=0)
+        rows = []
+        for member in self._members.items():
+            least = min((held.last(*member) for held in self._primaries), default=0)
+            rows.append(Row(*member, least))
+        return version, tuple(rows)
+
+    # -- as a primary: its copies on other servers ---------------------------------------------
+
+    def copy_of_fold(
+        self,
+        slice_: int,
+        step: SliceStep,
+        live: tuple[Row, ...] = (),
+        differences: tuple[Row, ...] = (),
+    ) -> tuple[Copy, list[int]]:
+        """The message about the step that a fold has made in a slice, and the servers that must make
+        it too. `live`, `differences`: see `Copy`."""
+        held = self._held[slice_]
+        copy = Copy(
+            routing=self.routing,
+            server=self._server,
+            slice=slice_,
+            stamp=held.stamp,
+            step=step,
+            rows=held.folded_rows,
+            live=live,
+            differences=differences,
+        )
+        return copy, sorted(held.copy_targets)
+
+    def teach(self, peer: int, theirs: Stamp, slices: int, routing: int) -> State:
+        """The head of the state of a slice for `peer`, which from now on also gets every step of the
+        slice. It has 0 `parts` if the stamp `theirs` shows that the copy of `peer` equals the slice.
+        A copy without any step never counts as equal: it may lack the initial parameters. `slices`:
+        how many slices `peer` asked for."""
+        held = self._held[theirs.slice]
+        held.copy_targets.add(peer)
+        same = held.stamp.number > 0 and held.stamp == theirs
+        return State(
+            routing=routing,
+            server=self._server,
+            slice=held.slice,
+            slices=slices,
+            stamp=held.stamp,
+            rows=held.folded_rows,
+            parts=0 if same else 1,
+        )
+
+    def taught(self, asked: Iterable[Stamp]) -> list[Stamp]:
+        """Those of the stamps that a peer asks with whose slices this server can send."""
+        mine = set(self.mine)
+        return [stamp for stamp in asked if stamp.slice in mine]
+
+    # -- as a copy -----------------------------------------------------------------------------
+
+    def fetch(self, slices: Iterable[int], routing: int) -> Fetch:
+        """The request for the states of these slices, with the stamps of the copies that are here."""
+        stamps = (self.stamp(slice_) for slice_ in slices)
+        return Fetch(routing=routing, server=self._server, held=tuple(stamps))
+
+    def stamp(self, slice_: int) -> Stamp:
+        """The last step of this server in a slice."""
+        held = self._held.get(slice_)
+        return Stamp(slice_, 0, 0) if held is None else held.stamp
+
+    def judge_step(self, copy: Copy) -> Verdict:
+        """Whether to make a step that a server has sent. So no step is made twice, no step is left
+        out, and only the primary's steps are made."""
+        held = self._held.get(copy.slice)
+        if held is None or not held.is_copied_from(copy.server):
+            return Verdict.STRANGER
+        if not held.is_current:
+            return Verdict.MOVED  # its state has not come since the slice got this primary
+        if copy.stamp.number == held.stamp.number + 1:
+            return Verdict.NEW
+        return Verdict.REPEATED if copy.stamp.number <= held.stamp.number else Verdict.GAP
+
+    def copied(self, copy: Copy, verdict: Verdict) -> StepCopied | None:
+        """A step was judged so, and made if it is new: record it. Returns the event that reports the
+        step, if it is in all slices that are copied from its primary. *A step that was made is
+        recorded even if the slice has got another primary meanwhile: the stamp then shows the new
+        primary that the two slices differ.*"""
+        if verdict not in (Verdict.NEW, Verdict.REPEATED, Verdict.GAP):
+            return None
+        if verdict is Verdict.NEW and (held := self._held.get(copy.slice)) is not None:
+            held.follow(copy.stamp, copy.rows)
+        step = _step_of(copy)
+        copies = self._reliable(copy.server)
+        made = bool(copies) and all(held.has(step) for held in copies)
+        return StepCopied(copy.server, (step,)) if made else None
+
+    def judge_state(self, state: State) -> Verdict:
+        """Whether the state of a slice is still wanted that this server has asked for. It is not if
+        this server has begun to copy the slice from another primary since then."""
+        held = self._held.get(state.slice)
+        if held is None or held.route.primary != state.server:
+            return Verdict.STRANGER
+        return Verdict.NEW if state.routing >= held.copied_since else Verdict.MOVED
+
+    def adopted(self, state: State, verdict: Verdict) -> StateAdopted | None:
+        """A state was judged so, and is in the slice now if it was wanted: record what the slice
+        contains. Returns the event that reports it, if all copies of this primary's slices are
+        current. *The copy is current only if its primary has not changed while it was written.*"""
+        if verdict is Verdict.NEW and (held := self._held.get(state.slice)) is not None:
+            held.rows = {}
+            held.follow(state.stamp, state.rows)
+            held.is_current = self.judge_state(state) is Verdict.NEW
+        copies = self._copies_from(state.server)
+        if not all(held.is_current for held in copies):
+            return None
+        return StateAdopted(state.server, state.routing, self._made_all(state.server))
+
+    def _copies_from(self, primary: int) -> list[Held]:
+        return [held for held in self._held.values() if held.is_copied_from(primary)]
+
+    def _reliable(self, primary: int) -> list[Held]:
+        """The slices that are copied from `primary`, except those whose state is still being
+        fetched; empty if this server's copy of one of them is not current."""
+        copies = [
+            held
+            for held in self._copies_from(primary)
+            if held.is_current or self._server not in held.route.learners
+        ]
+        return copies if all(held.is_current for held in copies) else []
+
+    def _made_all(self, primary: int) -> tuple[Row, ...]:
+        """Per worker, the last step that is in every slice copied from `primary`. Slices whose
+        state is still being fetched are left out."""
+        steps = [held.steps for held in self._reliable(primary)]
+        common = set(steps[0]).intersection(*steps[1:]) if steps else set()
+        return tuple(Row(*key, min(each[key] for each in steps)) for key in sorted(common))
+
+    def _made_of_all(self) -> tuple[tuple[int, tuple[Row, ...]], ...]:
+        """Per primary, the last steps that are in every slice copied from it."""
+        primaries = sorted({held.route.primary for held in self._held.values()})
+        made = [(primary, self._made_all(primary)) for primary in primaries]
+        return tuple((primary, rows) for primary, rows in made if rows)
+
+
+class RoundsSlices(HeldSlices[RoundsSlice]):
+    """The slices of a policy with rounds. A step of a slice has the number of the round that it
+    folds."""
+
+    _slice_type = RoundsSlice
+    _torn = 0
+
+    def fold(self, round_: int, named: Iterable[Row] | None = None) -> tuple[int, ...]:
+        """Round `round_` is folded; contributions that come later count in the next round. Returns
+        the slices that make the step. *A slice is not folded again if its former primary has folded
+        this round already: it is only carried over to the new version.* `named`: the last
+        contribution of each member that the fold contains; None if the fold contains all
+        contributions that have come."""
+        self.round = round_ + 1
+        self._torn = len(self._partial) if named is None else 0
+        if not self._replicated:
+            return self.mine
+        last = None if named is None else {(r.worker, r.incarnation): r.sequence for r in named}
+        behind = tuple(s for s in self.mine if self._held[s].stamp.number < round_)
+        for slice_ in behind:
+            self._held[slice_].fold(round_, last)
+        return behind
+
+    @property
+    def torn(self) -> int:
+        return self._torn
+
+    def _set_round(self) -> None:
+        """If some slices are rounds behind, contributions count in the round of the slice that is
+        furthest ahead."""
+        self.round = 1 + max((held.stamp.number for held in self._primaries), default=0)
+
+
+class OnArrivalSlices(HeldSlices[HeldSlice]):
+    """The slices of a policy that folds every contribution on arrival, as a step of its own."""
+
+    _slice_type = HeldSlice
+
+    def copy_of_contribution(
+        self, message: Contribution, step: SliceStep
+    ) -> tuple[Copy, list[int]]:
+        """The next step of a slice folds this contribution. Returns the message about the step, and
+        the servers that must make it too."""
+        held = self._held[message.slice]
+        copy = Copy(
+            routing=self.routing,
+            server=self._server,
+            worker=message.worker,
+            incarnation=message.incarnation,
+            sequence=message.sequence,
+            slice=message.slice,
+            stamp=held.make_step(held.stamp.number + 1),
+            step=step,
+            rows=(Row(message.worker, message.incarnation, message.sequence),),
+            indices=message.indices,
+            quantised=message.quantised,
+        )
+        return copy, sorted(held.copy_targets)
+
+
+def _as_tuple(rows: Rows) -> tuple[Row, ...]:
+    return tuple(Row(worker, *row) for worker, row in rows.items())
+
+
+def _limited(rows: Rows, last: Mapping[tuple[int, int], int] | None) -> Rows:
+    """A copy of the rows that leaves out contributions after the last one that is folded. The rows
+    of workers that left are kept."""
+    if last is None:
+        return dict(rows)
+    return {
+        worker: (incarnation, min(sequence, last.get((worker, incarnation), sequence)))
+        for worker, (incarnation, sequence) in rows.items()
+    }
+
+
+def _kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
+    """The routes of the slices that `server` holds, as the primary or as a copy."""
+    return {slice_: route for slice_, route in enumerate(routes) if server in route.holders}
+
+
+def _step_of(copy: Copy) -> Row:
+    """The step of a `Copy`: a contribution that was folded by itself, or the fold of a round."""
+    if copy.worker < 0:
+        return Row(*fold_step(copy.stamp.number))
+    return Row(copy.worker, copy.incarnation, copy.sequence)
