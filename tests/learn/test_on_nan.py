@@ -47,9 +47,11 @@ def spoiled(name: str, step: int) -> bool:
     return name == "worker-1" and step % 3 == 1
 
 
-def train(worker: Worker, ends: dict[str, Norm], spoil: Any = spoiled) -> None:
+def train(
+    worker: Worker, ends: dict[str, Norm], spoil: Any = spoiled, kind: type[Norm] = Norm
+) -> None:
     torch.manual_seed(worker.seed)
-    model = Norm()
+    model = kind()
     momentum = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = worker.attach(model, momentum)
     for step, (points,) in enumerate(worker.batches(DATA, batch_size=4), start=1):
@@ -64,8 +66,8 @@ def train(worker: Worker, ends: dict[str, Norm], spoil: Any = spoiled) -> None:
 
 def job_of(sync: str, kind: str, more: dict[str, Any], on_nan: str = "skip") -> JobSpec:
     fields: dict[str, Any] = {"epochs": PASSES, "timer": "off", "heartbeat_s": 20.0, **more}
-    counts = {"workers": 2, "servers": 2}
-    return JobSpec(job="nan", sync=sync, kind=kind, on_nan=on_nan, **counts, **fields)
+    fields = {"workers": 2, "servers": 2, **fields}
+    return JobSpec(job="nan", sync=sync, kind=kind, on_nan=on_nan, **fields)
 
 
 @pytest.mark.parametrize(("sync", "kind", "more"), POLICIES)
@@ -165,3 +167,42 @@ def test_messages_about_a_buffer_name_the_buffer_the_worker_and_the_step() -> No
 
     with pytest.raises(NotFinite, match="worker-1, step 3: the buffer 'norm.running_mean' became"):
         run_inline(job, main, timeout_s=60)
+
+
+class Sum(Norm):
+    """The sum of all points that this model has seen. Each worker keeps its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        self.total += points.sum(0)
+        return super().forward(points)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_local_buffer_loses_what_a_contribution_that_is_left_out_has_added(sync: str) -> None:
+    ends: dict[str, Norm] = {}
+    job = job_of(sync, "gradient", {})
+    run_inline(job, lambda worker: train(worker, ends, kind=Sum), timeout_s=60)
+    assert bool(ends["worker-1"].total.isfinite().all())
+
+
+def test_a_local_optimizer_forgets_steps_that_have_overflowed() -> None:
+    """Gradients and momentum are finite, and the parameter is not."""
+    found: list[float] = []
+
+    def main(worker: Worker) -> None:
+        weight = nn.Parameter(torch.zeros(2))
+        momentum = torch.optim.SGD([weight], lr=10.0, momentum=0.9)
+        optimizer = worker.attach(nn.ParameterList([weight]), momentum)
+        for step, (points,) in enumerate(worker.batches(DATA, batch_size=4), start=1):
+            weight.grad = torch.full((2,), 1e38 if step == 3 else 1e-3)
+            optimizer.step(points=len(points))
+        found.append(float(weight.detach().abs().max()))
+
+    job = job_of("bsp", "local", {"workers": 1})
+    run = run_inline(job, main, timeout_s=60)
+    assert run.outcome is not None and not run.outcome.failed
+    assert found[0] < 100.0

@@ -299,4 +299,20 @@ CORE: tuple[Mutant, ...] = (
         "server_name(0) if name == LEAD else name",
         "tests/runtime/test_moving_seat.py::test_reports_of_a_running_server_follow_the_seat",
     ),
+    mutant(
+        "second-view-hides-the-first-removal",
+        "Points of a member stay lost because another member left before all servers knew.",
+        "core:Removals.told",
+        "self._telling |= self._leaving",
+        "self._telling = self._leaving",
+        "tests/core/lead/members/test_removals.py::test_removals_of_several_views_are_confirmed_together",
+    ),
+    mutant(
+        "a-pause-ends-a-silence",
+        "A silent link is forgotten when the lead was paused.",
+        "core:BrokenLinks.exclude_time",
+        "link.reported_ns += paused_ns",
+        "pass",
+        "tests/core/lead/servers/test_broken_links.py::test_a_pause_of_the_lead_is_not_the_end_of_a_silence",
+    ),
 )

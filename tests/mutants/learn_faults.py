@@ -407,4 +407,12 @@ LEARN: tuple[Mutant, ...] = (
         "there.fill_(0.0)",
         "tests/tensors/test_rows.py::test_rows_without_a_gradient_are_not_sent_with_a_slice_that_is_shorter_as_a_whole",
     ),
+    mutant(
+        "overflowed-state-stays",
+        "A worker's optimizer repeats the step that has overflowed.",
+        "learn:Exchange._contribute",
+        "self._models.forget_state()",
+        "None",
+        "tests/learn/test_on_nan.py::test_a_local_optimizer_forgets_steps_that_have_overflowed",
+    ),
 )

@@ -53,3 +53,15 @@ def test_a_pause_of_the_lead_extends_the_time_that_links_are_kept() -> None:
     removals.exclude_time(30 * SECOND_NS, 30 * SECOND_NS)
     assert removals.links_due(60 * SECOND_NS, alone=False) == []
     assert removals.links_due(90 * SECOND_NS, alone=False) == [(3, 7)]
+
+
+def test_removals_of_several_views_are_confirmed_together() -> None:
+    """A second view was sent before every server knew the first one."""
+    removals = Removals(0.0)
+    removals.leave((1, 5))
+    removals.told()
+    removals.leave((2, 6))
+    removals.told()
+    assert removals.pending(1, 5) and removals.pending(2, 6)
+    assert removals.confirmed() == [(1, 5), (2, 6)]
+    assert not removals.any

@@ -161,3 +161,14 @@ def test_a_worker_that_is_cut_off_from_its_final_version_is_excluded_too() -> No
     assert scene.lead.why().reason.code == "ending"
     effects = scene.pass_time(JUDGED_S, (1, "w0"))
     assert [fields["name"] for fields in noted(effects, "cut-off")] == ["worker-0"]
+
+
+def test_a_pause_of_the_lead_is_not_the_end_of_a_silence() -> None:
+    """No report could come while the lead was paused."""
+    scene = Scene()
+    scene.report(1, "w0", silent_link_s(0.5))
+    assert "s1" in scene.why
+    waits = scene.why
+    scene.sleep(30.0)
+    scene.tell(m.Alive(server=1))
+    assert scene.why == waits
