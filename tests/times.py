@@ -19,7 +19,7 @@ import pytest
 from tests.commands import start
 from tests.commands.collected_tests import COLLECTED
 
-TIMES = Path(os.environ.get("POLYRHYTHM_TIMES", "runs/test-times.jsonl"))
+TIMES = Path(os.environ.get("POLYRHYTHM_TEST_TIMES", "runs/test-times.jsonl"))
 COLLECTION = "collection"
 _MOST_LINES = 40
 

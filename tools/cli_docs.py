@@ -11,6 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
+from polyrhythm.cli.help import show_all
 from polyrhythm.cli.main import make_app
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -38,7 +39,7 @@ def _commands(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
 def _help(words: str, command: Any) -> str:
     command.rich_markup_mode = None
     context = command.make_context(words, [], resilient_parsing=True, terminal_width=_WIDTH)
-    lines = command.get_help(context).splitlines()
+    lines = command.get_help(show_all(context)).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip()
 
 

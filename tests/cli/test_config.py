@@ -116,6 +116,36 @@ def test_the_error_names_a_faulty_environment_variable(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "near"),
+    [("WORKER", "WORKERS"), ("LOCAL_STEP", "LOCAL_STEPS"), ("CHEKPOINT_EVERY", "CHECKPOINT_EVERY")],
+)
+def test_a_variable_with_a_spelling_mistake_is_refused_with_the_right_name(
+    call: Call, variable: str, near: str
+) -> None:
+    error = call("train", "--show-config", env={f"POLYRHYTHM_{variable}": "2"}).exception
+    assert isinstance(error, UsageError)
+    said = f"there is no setting POLYRHYTHM_{variable}; the nearest is POLYRHYTHM_{near}"
+    assert str(error) == said
+
+
+def test_variables_of_other_programs_are_ignored(call: Call) -> None:
+    names = ("SECRET", "DATA", "SERVICE_HOST", "PORT_7000_TCP", "CRASH_AT", "TORTURE")
+    env = {f"POLYRHYTHM_{name}": "x" for name in names}
+    assert call("train", "--show-config", env=env).exit_code == 0
+    of_train = {"POLYRHYTHM_TENANT": "1", "POLYRHYTHM_ENGINE": "inline"}
+    assert call("serve", "--show-config", env=of_train).exit_code == 0
+
+
+def test_serve_leaves_out_what_only_train_can_use(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "polyrhythm.toml"
+    path.write_text('workers = 4\njob = "mine.py"\ndevices = "cpu"\nthreads = 2\nslow = ["1=2x"]\n')
+    found = settings(call("serve", "--show-config", "--json"))
+    assert found["workers"] == (4, "polyrhythm.toml") and "devices" not in found
+    path.write_text("thread = 2\n")
+    assert "there is no setting 'thread'" in str(call("serve", "--show-config").exception)
+
+
+@pytest.mark.parametrize(
     ("flag", "value"),
     [
         ("--target-accuracy", "95"),

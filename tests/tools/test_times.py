@@ -51,7 +51,7 @@ def test_the_processor_time_of_a_child_counts_and_waiting_does_not(tmp_path: Pat
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *map(str, options), str(tmp_path)],
         cwd=ROOT,
-        env={**os.environ, "POLYRHYTHM_TIMES": str(times)},
+        env={**os.environ, "POLYRHYTHM_TEST_TIMES": str(times)},
         capture_output=True,
         text=True,
         timeout=100,

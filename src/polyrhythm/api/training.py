@@ -315,7 +315,7 @@ def train(
     local_workers: Annotated[
         int | None,
         Option(
-            "Workers to start on this machine; the rest join with 'polyrhythm worker'. Default: all.",
+            "Workers to start here (default: all); others join with 'polyrhythm worker'.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -325,7 +325,7 @@ def train(
     local_servers: Annotated[
         int | None,
         Option(
-            "Servers to start on this machine; the rest join with 'polyrhythm server'. Default: all.",
+            "Servers to start here (default: all); others join with 'polyrhythm server'.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
@@ -381,8 +381,7 @@ def train(
     sync: Annotated[
         str,
         Option(
-            f"When workers wait for each other: {', '.join(each.syntax for each in POLICIES.values())}."
-            f" {sync_help()}.",
+            f"Sync policy: {', '.join(each.syntax for each in POLICIES.values())}. {sync_help()}.",
             metavar="POLICY",
             group=Group.SYNCHRONISATION,
             common=True,
@@ -426,8 +425,8 @@ def train(
     outer: Annotated[
         str,
         Option(
-            "Kind local: the optimizer that servers apply to the average change of a round, such as"
-            f" nesterov (DiLoCo). With options: {EXAMPLE} or adam:lr=0.01. Its lr is the"
+            "Kind local: the servers' optimizer for the average change, such as nesterov (DiLoCo). It"
+            f" makes one step in each round. With options: {EXAMPLE} or adam:lr=0.01. Its lr is the"
             " learning rate of that step. Both sgd:lr=1 and off are plain averaging.",
             metavar="OPTIMIZER",
             group=Group.SYNCHRONISATION,

@@ -7,35 +7,41 @@ This applies to all flags of a command of the class `ConfiguredCommand`. The fla
 """
 
 import json
+import os
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from polyrhythm.api.options import nearest, options_of
 from polyrhythm.api.training import train
+from polyrhythm.cli.help import GroupedCommand
 from polyrhythm.errors import UsageError
 
 DEFAULT_FILE = Path("polyrhythm.toml")
 _PREFIX = "POLYRHYTHM_"
-_UNSET = ("config", "show-config", "help")
+_ALIKE = 0.8
+"""How like the name of a setting the name of a variable must be to count as a spelling mistake."""
+_UNSET = ("config", "show-config", "help", "help-all")
 """Flags that cannot be set in the file."""
 _FILE = "polyrhythm.config"
 """The key under which a context keeps the path of its configuration file."""
 
 
-class ConfiguredCommand(TyperCommand):
+class ConfiguredCommand(GroupedCommand):
     """A command whose parameters can be set by environment variables named after its flags."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for param in self.params:
-            param.envvar = _PREFIX + _key(param).replace("-", "_").upper()
+            param.envvar = _PREFIX + _in_capitals(_key(param))
             param.show_envvar = False  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _check_environment(os.environ, {*map(_key, self.params), *_of_train()})
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -94,6 +100,23 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
 def _of_train() -> frozenset[str]:
     """The settings of `train`: its options, and its argument."""
     return frozenset({"job", *(name.replace("_", "-") for name in options_of(train))})
+
+
+def _check_environment(variables: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError if a variable has almost the name of a setting. Variables with other names
+    may belong to other programs."""
+    names = {_in_capitals(key) for key in known}
+    for variable in variables:
+        name = variable.removeprefix(_PREFIX)
+        if name == variable or name in names:
+            continue
+        near = nearest(name, names, _ALIKE)
+        if near is not None:
+            raise UsageError(f"there is no setting {variable}; the nearest is {_PREFIX}{near}")
+
+
+def _in_capitals(key: str) -> str:
+    return key.replace("-", "_").upper()
 
 
 def _as_given(value: Any) -> Any:

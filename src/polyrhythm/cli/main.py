@@ -63,11 +63,16 @@ def make_app(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def _class_of(name: str) -> type | None:
-    if name not in ("train", "serve"):
-        return None
-    from polyrhythm.cli.config import ConfiguredCommand
+    """The class of a subcommand whose help has groups, or which reads a file of settings."""
+    if name in ("train", "serve"):
+        from polyrhythm.cli.config import ConfiguredCommand
 
-    return ConfiguredCommand
+        return ConfiguredCommand
+    if name == "resume":
+        from polyrhythm.cli.help import GroupedCommand
+
+        return GroupedCommand
+    return None
 
 
 def _version(asked: bool) -> None:

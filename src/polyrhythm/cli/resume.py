@@ -22,6 +22,7 @@ from polyrhythm.api.options import Group, Option, check_values, fields_of
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
 from polyrhythm.api.training import train
+from polyrhythm.cli.help import HelpAll
 from polyrhythm.cli.keywords import flags_again
 from polyrhythm.cli.launch import launch
 from polyrhythm.core.record import Record
@@ -46,7 +47,7 @@ def resume(
     checkpoint: Annotated[
         int | None,
         Option(
-            "The number of the checkpoint; default: the newest that is whole.",
+            "The number of the checkpoint (default: the newest that is whole).",
             metavar="N",
             group=Group.JOB,
             common=True,
@@ -62,6 +63,7 @@ def resume(
     ] = False,
     json_: flags.JsonAtEnd = False,
     verbose: flags.Verbose = False,
+    help_all: HelpAll = False,
     **options: Any,
 ) -> None:
     """Continue a job from its newest checkpoint that is whole, as a new run.

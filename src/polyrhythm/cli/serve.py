@@ -10,6 +10,7 @@ from polyrhythm.api.serving import NAME
 from polyrhythm.api.serving import serve as run_serve
 from polyrhythm.api.training import train as run_train
 from polyrhythm.cli.config import print_config
+from polyrhythm.cli.help import HelpAll
 from polyrhythm.cli.keywords import flags_from
 from polyrhythm.cli.launch import launch
 from polyrhythm.cli.train import Config, ShowConfig
@@ -23,6 +24,7 @@ def serve(
     verbose: flags.Verbose = False,
     config: Config = None,
     show_config: ShowConfig = False,
+    help_all: HelpAll = False,
     **options: Any,
 ) -> None:
     """Start the lead and the servers of a job without any code. Its workers join by themselves.
