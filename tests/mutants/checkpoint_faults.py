@@ -112,7 +112,7 @@ CHECKPOINTS: tuple[Mutant, ...] = (
         "checkpoint-without-the-lost-state",
         "A checkpoint is made without the state because the worker that was asked for it died.",
         "core:StateKeeping.pending",
-        "self._wanted is not None and not self._wanted.whole",
+        "self._state.wanted is not None and not self._state.wanted.whole",
         "False",
         "tests/core/lead/test_keeping.py"
         "::test_if_the_keeper_is_lost_the_next_cut_asks_its_successor",

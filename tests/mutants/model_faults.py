@@ -12,8 +12,8 @@ MODEL: tuple[Mutant, ...] = (
         "replica-not-asked-for-slices",
         "The job ends without its model if a server dies while it sends its slices.",
         "core:Saving.ask",
-        "self._asked.get(slice_) == (server, incarnations[server])",
-        "slice_ in self._asked",
+        "self._state.asked.get(slice_) == (server, incarnations[server])",
+        "slice_ in self._state.asked",
         f"{_LEAD}::test_the_replica_of_a_lost_server_is_asked_for_what_is_missing",
     ),
     mutant(
@@ -28,8 +28,8 @@ MODEL: tuple[Mutant, ...] = (
         "model-of-lost-slices",
         "A job that has lost slices waits for a minute to save them.",
         "core:Ending.finish",
-        "self._saves and self._rounds.open and not lost",
-        "self._saves and self._rounds.open",
+        "self._state.saves and self._rounds.open and not lost",
+        "self._state.saves and self._rounds.open",
         f"{_LEAD}::test_a_job_that_loses_slices_saves_nothing",
     ),
     mutant(

@@ -261,7 +261,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "ended-while-points-move",
         "The job ends although points that move are missing from the sum.",
         "core:ByRounds._close",
-        "stopping.asked and (self._based_on_whole or stopping.at_once)",
+        "stopping.asked and (self._state.based_on_whole or stopping.at_once)",
         "stopping.asked",
         "tests/sim/test_simulated_statistics.py"
         "::test_a_job_ends_with_the_points_that_move_at_its_end",
@@ -376,8 +376,8 @@ STATISTICS: tuple[Mutant, ...] = (
         "points-are-lost-after-the-goal",
         "A worker dies after the goal while chunks move, and the final sum lacks its points.",
         "core:ByRounds.closed",
-        "self._whole and self._progress.goals.holds(self._stopping.goal)",
-        "self._whole",
+        "self._state.whole and self._progress.goals.holds(self._stopping.goal)",
+        "self._state.whole",
         "tests/sim/test_simulated_statistics.py"
         "::test_points_of_a_worker_that_dies_while_moves_end_are_visited_again[732]",
     ),

@@ -18,7 +18,7 @@ beats_ms = st.integers(10, 5_000)
 
 
 def pulse_of(*gaps_ms: int, agreed_ms: int = 10) -> Pulse:
-    pulse = Pulse(agreed_ms * MS, 0)
+    pulse = Pulse.begin(agreed_ms * MS, 0)
     now_ns = 0
     pulse.beat(now_ns)
     for gap_ms in gaps_ms:

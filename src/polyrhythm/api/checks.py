@@ -96,7 +96,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
 
 def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
     """Refuse flags about checkpoints that are wrong or contradict each other."""
-    Schedule(spec.checkpoint_every)
+    Schedule.parse(spec.checkpoint_every)
     kind = "folder" if store is None else _kind_of(store)
     if kind == "memory" and store is not None:
         raise UsageError(f"--store {store} is the memory of one process: give a folder or a bucket")

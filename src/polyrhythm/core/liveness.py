@@ -31,8 +31,11 @@ detected.
 from collections import deque
 from math import sqrt
 
+import msgspec
+
 from polyrhythm.core.effects import Note
 from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.values import keep_last
 
 _GAPS = 20
 _DEVIATIONS = 4
@@ -60,26 +63,24 @@ def judged_link_s(heartbeat_s: float) -> float:
     return silent_link_s(heartbeat_s) + max(_JUDGED_AFTER_S, _JUDGED_AFTER_BEATS * heartbeat_s)
 
 
-class Pulse:
+class Pulse(msgspec.Struct, gc=False):
     """The heartbeats of one peer. The limit of silence is calculated when a heartbeat comes, and
     not when the limit is read, because it is read far more often."""
 
-    __slots__ = ("_gaps", "_squares", "_sum", "beat_ns", "heard_ns", "last_beat_ns", "limit_ns")
+    beat_ns: int
+    heard_ns: int
+    """When the last message came. A message other than a heartbeat shows that the peer is alive,
+    but does not change its mean gap."""
+    limit_ns: int
+    """How long the peer may be silent before it becomes suspect."""
+    last_beat_ns: int | None = None
+    _gaps: list[int] = []
 
-    def __init__(self, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
+    @classmethod
+    def begin(cls, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR) -> "Pulse":
         """`unknown_factor`: the limit of silence, in heartbeat intervals, until enough gaps are
         known."""
-        self.beat_ns = beat_ns
-        self.heard_ns = heard_ns
-        """When the last message came. A message other than a heartbeat shows that the peer is alive,
-        but does not change its mean gap."""
-        self.last_beat_ns: int | None = None
-        self.limit_ns = unknown_factor * beat_ns
-        """How long the peer may be silent before it becomes suspect."""
-        self._gaps: deque[int] = deque(maxlen=_GAPS)
-        self._sum = self._squares = 0
-        """The sums of the gaps and of their squares. They are integers, so adding and subtracting
-        is exact."""
+        return cls(beat_ns, heard_ns, unknown_factor * beat_ns)
 
     def beat(self, now_ns: int) -> None:
         if self.last_beat_ns is not None:
@@ -90,14 +91,9 @@ class Pulse:
 
     def _add_gap(self, gap_ns: int) -> None:
         gaps = self._gaps
-        oldest_ns = gaps[0] if len(gaps) == _GAPS else 0
-        if gap_ns == oldest_ns:
-            gaps.append(gap_ns)
-            return  # the mean and the deviation are the same as before
-        gaps.append(gap_ns)
-        self._sum += gap_ns - oldest_ns
-        self._squares += gap_ns * gap_ns - oldest_ns * oldest_ns
-        if len(gaps) >= _FEW:
+        same = len(gaps) == _GAPS and gap_ns == gaps[0]
+        keep_last(gaps, gap_ns, _GAPS)
+        if len(gaps) >= _FEW and not same:  # else the mean and the deviation are as before
             mean = self.mean_gap_ns()
             usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())
             self.limit_ns = round(usual_ns) + _NETWORK_NS
@@ -109,11 +105,12 @@ class Pulse:
             self.last_beat_ns = min(now_ns, self.last_beat_ns + paused_ns)
 
     def mean_gap_ns(self) -> float:
-        return self._sum / len(self._gaps) if self._gaps else float(self.beat_ns)
+        return sum(self._gaps) / len(self._gaps) if self._gaps else float(self.beat_ns)
 
     def deviation_ns(self) -> float:
         count = len(self._gaps)
-        return sqrt(count * self._squares - self._sum**2) / count if count else 0.0
+        squares = sum(gap_ns * gap_ns for gap_ns in self._gaps)
+        return sqrt(count * squares - sum(self._gaps) ** 2) / count if count else 0.0
 
     def deadline_ns(self) -> int:
         """When the peer becomes suspect if it stays silent."""
@@ -135,24 +132,23 @@ class Pulse:
         return {**fields, "mean_s": mean_s, "deviation_s": deviation_s, "network_s": network_s}
 
 
-class Suspicion:
+class Suspicion(msgspec.Struct):
     """The heartbeats of all peers that should send some, and which peers have been silent for too
     long."""
 
-    def __init__(self, heartbeat_s: float, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
-        self._unknown_factor = unknown_factor
-        self._beat_ns = round(heartbeat_s * 1e9)
-        self._pulses: dict[int, Pulse] = {}
-        self.wake_ns: int | None = None
-        """A time before which no peer can become suspect. Messages move the deadlines later without
-        changing this value; it is calculated again when it has passed."""
+    _heartbeat_s: float
+    _unknown_factor: int = _UNKNOWN_FACTOR
+    _pulses: dict[int, Pulse] = {}
+    wake_ns: int | None = None
+    """A time before which no peer can become suspect. Messages move the deadlines later without
+    changing this value; it is calculated again when it has passed."""
 
     def __contains__(self, peer: int) -> bool:
         return peer in self._pulses
 
     def expect(self, peer: int, now_ns: int) -> None:
         """Listen for this peer from now on."""
-        pulse = Pulse(self._beat_ns, now_ns, unknown_factor=self._unknown_factor)
+        pulse = Pulse.begin(round(self._heartbeat_s * 1e9), now_ns, self._unknown_factor)
         self._pulses[peer] = pulse
         self._wake_by(pulse.deadline_ns())
 
@@ -194,17 +190,18 @@ class Suspicion:
         return found
 
 
-class PauseDetector:
+class PauseDetector(msgspec.Struct):
     """Detects that this process was paused (SIGSTOP, a frozen container): it then wakes much later
     than it asked for. Messages that came during a pause may still be unread, so a pause must not
     count as silence of any peer."""
 
-    __slots__ = ("_beat_ns", "wake_ns")
+    _heartbeat_s: float
+    wake_ns: int | None = None
+    """When to look at the clock next; None until `begin`."""
 
-    def __init__(self, heartbeat_s: float) -> None:
-        self._beat_ns = round(heartbeat_s * 1e9)
-        self.wake_ns: int | None = None
-        """When to look at the clock next; None until `begin`."""
+    @property
+    def _beat_ns(self) -> int:
+        return round(self._heartbeat_s * 1e9)
 
     def begin(self, now_ns: int) -> None:
         if self.wake_ns is None:
@@ -312,7 +309,7 @@ class LeadWatch:
         """The link to the lead is up, for the first time or again. Returns a line for the journal
         if the lead was suspect."""
         note = self.hear(now_ns)
-        self._pulse = Pulse(round(heartbeat_s * 1e9), now_ns)
+        self._pulse = Pulse.begin(round(heartbeat_s * 1e9), now_ns)
         self._pauses = PauseDetector(heartbeat_s)
         self._pauses.begin(now_ns)
         self._timeout_ns = round(timeout_s * 1e9)
@@ -341,7 +338,7 @@ class LeadWatch:
             silent_s = (now_ns - pulse.heard_ns) / 1e9
             # Begin a new `Pulse`: the silence that is over must not count as a gap between two
             # heartbeats.
-            self._pulse = Pulse(pulse.beat_ns, now_ns)
+            self._pulse = Pulse.begin(pulse.beat_ns, now_ns)
             self._schedule(self._pulse)
             return Note(HEARD, {"silent_s": silent_s})
         if beat:

@@ -13,6 +13,8 @@ model. With kind local a contribution is the change of all models, and any order
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 MOST_STEPS = 1_000
 """The most steps in an order. Without a limit, the lead would remember ever more steps if one model
 made none."""
@@ -29,22 +31,21 @@ class OrderBroken:
     refused."""
 
 
-class StepOrder:
+class StepOrder(msgspec.Struct):
     """The order of the steps of a job with `models` models, and the position of each worker in this
     order.
 
     A worker that was removed and comes back goes on in the middle of the order, or begins again if
     its process was restarted. Its next steps show its position."""
 
-    def __init__(self, models: int) -> None:
-        self._models = models
-        self.order: tuple[int, ...] = ()
-        self.complete = False
-        self._at: dict[tuple[int, int], frozenset[int]] = {}
-        """Per member (worker and incarnation), its possible positions: the number of steps since
-        the beginning of the order."""
-        self._removed: set[int] = set()
-        """Workers that were removed."""
+    _models: int
+    order: tuple[int, ...] = ()
+    complete: bool = False
+    _at: dict[tuple[int, int], frozenset[int]] = {}
+    """Per member (worker and incarnation), its possible positions: the number of steps since
+    the beginning of the order."""
+    _removed: set[int] = set()
+    """Workers that were removed."""
 
     def step(self, worker: int, incarnation: int, model: int) -> OrderBroken | None:
         """A member makes a step of this model. Returns what is wrong; None if the step follows the

@@ -16,6 +16,8 @@ Lists of the last values of something.
 import re
 from typing import TypeVar
 
+import msgspec
+
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages.reasons import Reason
 
@@ -138,25 +140,29 @@ def name_order(name: str) -> tuple[int, str]:
 _ROUNDS = "rounds"
 
 
-class Schedule:
+class Schedule(msgspec.Struct):
     """When the next cut is due, as `--checkpoint-every` says: every `60s`, or every `100rounds`."""
 
-    def __init__(self, every: str) -> None:
-        self.every_ns: int | None = None
-        self.every_rounds: int | None = None
+    every_ns: int | None = None
+    every_rounds: int | None = None
+    _ns: int = 0
+    _rounds: int = 0
+    """The time and the round in which the last cut began, or round 1 opened."""
+
+    @classmethod
+    def parse(cls, every: str) -> "Schedule":
         number = every.removesuffix(_ROUNDS)
         if every.endswith(_ROUNDS):
             if not (number.isascii() and number.isdigit() and int(number) > 0):
                 raise UsageError(f"--checkpoint-every {every!r}: give 60s, or 100rounds")
-            self.every_rounds = int(number)
-        elif every:
-            try:
-                self.every_ns = parse_duration(every)
-            except ValueError:
-                wrong = f"--checkpoint-every {every!r} is not understood"
-                raise UsageError(f"{wrong}: give a time such as 60s, or 100rounds") from None
-        self._ns = 0
-        self._rounds = 0
+            return cls(every_rounds=int(number))
+        if not every:
+            return cls()
+        try:
+            return cls(every_ns=parse_duration(every))
+        except ValueError:
+            wrong = f"--checkpoint-every {every!r} is not understood"
+            raise UsageError(f"{wrong}: give a time such as 60s, or 100rounds") from None
 
     def begin(self, rounds: int, now_ns: int) -> None:
         """Round 1 opens, or a cut begins: the next cut is due one interval later."""

@@ -364,7 +364,7 @@ def parse_scenario(text: bytes | str, source: str) -> Scenario:
     try:
         scenario = msgspec.toml.decode(text, type=Scenario, dec_hook=_parse_quantity)
         choose_policy(scenario.job_spec("simulated"))
-        Schedule(scenario.job.checkpoint_every)
+        Schedule.parse(scenario.job.checkpoint_every)
     except (msgspec.DecodeError, UnicodeDecodeError, UsageError) as error:
         raise UsageError(f"{source}: {error}") from None
     return scenario

@@ -52,7 +52,7 @@ def write(lead: Stage, number: int) -> list[Effect]:
 def test_a_cut_is_due_after_a_time_or_a_number_of_rounds(
     every: str, now_s: float, rounds: int, due: bool
 ) -> None:
-    schedule = Schedule(every)
+    schedule = Schedule.parse(every)
     schedule.begin(0, 0)
     assert schedule.due(rounds, round(now_s * SECOND_NS)) == due
 
@@ -60,7 +60,7 @@ def test_a_cut_is_due_after_a_time_or_a_number_of_rounds(
 @pytest.mark.parametrize("every", ["5", "rounds", "0rounds", "-1rounds", "5 rounds", "often"])
 def test_a_schedule_that_is_not_understood_is_refused(every: str) -> None:
     with pytest.raises(UsageError, match="--checkpoint-every"):
-        Schedule(every)
+        Schedule.parse(every)
 
 
 def test_with_rounds_the_cut_is_ordered_after_a_fold_and_before_any_release() -> None:

@@ -50,24 +50,28 @@ class _Wanted(msgspec.Struct):
     whole: bool = False
 
 
+class KeepingState(msgspec.Struct):
+    keepers: set[tuple[int, int]] = set()
+    """The members that have a state to keep."""
+    served: set[tuple[int, int]] = set()
+    """The members that the state of the checkpoint was sent to."""
+    nbytes: int = 0
+    ever: bool = False
+    """Whether a worker of this job has ever had a state to keep."""
+    wanted: _Wanted | None = None
+
+
 class StateKeeping:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, state: KeepingState, parts: Parts) -> None:
+        self._state = state
         self._view = parts.view
         self._routing = parts.routing
         self._outbox = parts.outbox
-        self._keepers: set[tuple[int, int]] = set()
-        """The members that have a state to keep."""
-        self._served: set[tuple[int, int]] = set()
-        """The members that the state of the checkpoint was sent to."""
-        self._nbytes = 0
-        self._ever = False
-        """Whether a worker of this job has ever had a state to keep."""
-        self._wanted: _Wanted | None = None
 
     def resume(self, nbytes: int) -> None:
         """The checkpoint from which the job resumes has a state of this size."""
-        self._nbytes = nbytes
-        self._ever = nbytes > 0
+        self._state.nbytes = nbytes
+        self._state.ever = nbytes > 0
 
     def announced(self, message: m.Keeping) -> None:
         """A member has a state to keep. If the member waits for the state in the checkpoint, send
@@ -75,11 +79,11 @@ class StateKeeping:
         member = self._view.get(message.worker, message.incarnation)
         if member is None:
             return
-        self._ever = True
-        self._keepers.add(member.key)
-        if message.restore and member.key not in self._served:
-            self._served.add(member.key)
-            if self._nbytes:
+        self._state.ever = True
+        self._state.keepers.add(member.key)
+        if message.restore and member.key not in self._state.served:
+            self._state.served.add(member.key)
+            if self._state.nbytes:
                 self._outbox.do(SendKept(*member.key))
             else:
                 self._outbox.tell(member, m.Restored(**self._outbox.identity(member)))
@@ -89,16 +93,16 @@ class StateKeeping:
     def ask(self, number: int, now_ns: int, patience_ns: int) -> None:
         """Ask a member for the state that belongs to this cut."""
         members = self._view.members()
-        self._keepers &= {member.key for member in members}
-        self._served &= {member.key for member in members}
-        keepers = [each for each in members if each.entered and each.key in self._keepers]
+        self._state.keepers &= {member.key for member in members}
+        self._state.served &= {member.key for member in members}
+        keepers = [each for each in members if each.entered and each.key in self._state.keepers]
         if not keepers:
-            if self._ever:
+            if self._state.ever:
                 self._note_missing(number, Reason("no-keeper"))
             return
         keeper = min(keepers, key=_seniority)
         until_ns = now_ns + patience_ns
-        self._wanted = _Wanted(number, keeper.key, keeper.name, patience_ns, until_ns)
+        self._state.wanted = _Wanted(number, keeper.key, keeper.name, patience_ns, until_ns)
         assert self._routing.spec is not None
         most = most_nbytes(self._routing.spec)
         self._outbox.do(ExpectKept(number, keeper.worker, keeper.incarnation, most))
@@ -106,7 +110,7 @@ class StateKeeping:
 
     def received(self, message: m.Kept, now_ns: int) -> None:
         """A part of the state has arrived, or the worker says why there is none."""
-        wanted = self._wanted
+        wanted = self._state.wanted
         if wanted is None or wanted.key != (message.worker, message.incarnation):
             return
         if wanted.number != message.number:
@@ -120,44 +124,48 @@ class StateKeeping:
     @property
     def whole(self) -> bool:
         """Whether the whole state for this cut has arrived."""
-        return self._wanted is not None and self._wanted.whole
+        return self._state.wanted is not None and self._state.wanted.whole
 
     @property
     def pending(self) -> bool:
         """Whether the checkpoint must wait for the state."""
-        return self._wanted is not None and not self._wanted.whole
+        return self._state.wanted is not None and not self._state.wanted.whole
 
     @property
     def lost(self) -> str | None:
         """The name of the worker that was asked, if it is lost and has not sent the state."""
-        if self._wanted is None or self._wanted.whole:
+        if self._state.wanted is None or self._state.wanted.whole:
             return None
-        return None if self._view.get(*self._wanted.key) is not None else self._wanted.name
+        return (
+            None if self._view.get(*self._state.wanted.key) is not None else self._state.wanted.name
+        )
 
     @property
     def wake_ns(self) -> int | None:
-        return self._wanted.until_ns if self._wanted is not None and self.pending else None
+        return (
+            self._state.wanted.until_ns if self._state.wanted is not None and self.pending else None
+        )
 
     def give_up_late(self, now_ns: int) -> None:
         """Wait no longer for a worker that has sent nothing for too long."""
-        wanted = self._wanted
+        wanted = self._state.wanted
         if wanted is not None and not wanted.whole and now_ns >= wanted.until_ns:
             self._miss(Reason("keeper-late", {"name": wanted.name}))
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadline by the time in which the lead was paused."""
-        if self._wanted is not None:
-            self._wanted.until_ns += paused_ns
+        if self._state.wanted is not None:
+            self._state.wanted.until_ns += paused_ns
 
     def over(self) -> None:
         """The cut is made or given up: forget the state."""
-        if self._wanted is not None:
-            self._wanted = None
+        if self._state.wanted is not None:
+            self._state.wanted = None
             self._outbox.do(ExpectKept())
 
     def _miss(self, reason: Reason) -> None:
-        assert self._wanted is not None
-        number = self._wanted.number
+        assert self._state.wanted is not None
+        number = self._state.wanted.number
         self.over()
         self._note_missing(number, reason)
 
@@ -203,8 +211,32 @@ class _Cut(msgspec.Struct):
     """Whether a worker was asked for the state of the user's code."""
 
 
+class CutsState(msgspec.Struct):
+    schedule: Schedule
+    number: int
+    """The number of the last checkpoint."""
+    keeping: KeepingState = msgspec.field(default_factory=KeepingState)
+    cut: _Cut | None = None
+    asked: bool = False
+    """Whether a cut was requested but has not begun yet."""
+    taken: bool = False
+    """Whether another job writes to the same store. If so, this job makes no more
+    checkpoints."""
+    clocks: dict[str, RecordedWorker] = {}
+    """The workers in the record of the checkpoint from which the job resumed, by their
+    names."""
+    longest_ns: int = 0
+
+    @classmethod
+    def begin(cls, job: m.JobSpec) -> "CutsState":
+        return cls(Schedule.parse(job.checkpoint_every), job.checkpoints)
+
+
 class Cuts:
-    def __init__(self, parts: Parts, mode: Mode) -> None:
+    def __init__(self, state: CutsState, parts: Parts, mode: Mode) -> None:
+        self._state = state
+        self.keeping = StateKeeping(state.keeping, parts)
+        self._schedule = state.schedule
         self._mode = mode
         self._job = parts.job
         self._view = parts.view
@@ -218,24 +250,11 @@ class Cuts:
         self._best = parts.best
         self._outbox = parts.outbox
         self._operators = parts.operators
-        self.keeping = StateKeeping(parts)
-        self._schedule = Schedule(parts.job.checkpoint_every)
-        self._number = parts.job.checkpoints
-        self._cut: _Cut | None = None
-        self._asked = False
-        """Whether a cut was requested but has not begun yet."""
-        self._taken = False
-        """Whether another job writes to the same store. If so, this job makes no more
-        checkpoints."""
-        self._clocks: dict[str, RecordedWorker] = {}
-        """The workers in the record of the checkpoint from which the job resumed, by their
-        names."""
-        self._longest_ns = 0
 
     def resume(self, record: Record, kept_nbytes: int) -> None:
         self.keeping.resume(kept_nbytes)
-        self._best.best = record.best
-        self._clocks = {worker.name: worker for worker in record.workers}
+        self._best.resume(record.best)
+        self._state.clocks = {worker.name: worker for worker in record.workers}
         number, round_ = record.number, record.round
         self._outbox.note("resumed", number=number, round=round_, store=self._job.resume)
 
@@ -245,20 +264,20 @@ class Cuts:
     def active(self) -> bool:
         """Whether a cut is under way or may become due. If so, `advance` must be called after every
         event."""
-        if self._cut is not None:
+        if self._state.cut is not None:
             return True
         if not self._job.store:
             return False
-        return (self._asked or bool(self._job.checkpoint_every)) and self._mode.withholds
+        return (self._state.asked or bool(self._job.checkpoint_every)) and self._mode.withholds
 
     @property
     def wake_ns(self) -> int | None:
         if not self._job.store or self._ending.begun or not self._opened:
             return None
-        if self._cut is not None:
-            withholding = self._cut.phase is _Phase.WITHHOLDING
-            return self._cut.until_ns if withholding else self.keeping.wake_ns
-        if self._taken or not self._mode.withholds:
+        if self._state.cut is not None:
+            withholding = self._state.cut.phase is _Phase.WITHHOLDING
+            return self._state.cut.until_ns if withholding else self.keeping.wake_ns
+        if self._state.taken or not self._mode.withholds:
             return None
         return self._schedule.wake_ns
 
@@ -269,8 +288,8 @@ class Cuts:
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadlines of a cut by the time in which the lead was paused."""
-        if self._cut is not None:
-            self._cut.until_ns += paused_ns
+        if self._state.cut is not None:
+            self._state.cut.until_ns += paused_ns
         self.keeping.exclude_time(paused_ns, now_ns)
 
     def opened(self, now_ns: int) -> None:
@@ -282,20 +301,20 @@ class Cuts:
             return Reason("no-store")
         if self._ending.begun:
             return Reason("ending-already")
-        if self._taken:
+        if self._state.taken:
             return Reason("store-taken")
-        self._asked = True
+        self._state.asked = True
         return None
 
     def computed(self, compute_ns: int) -> None:
         """A worker has contributed. `compute_ns`: how long it took to compute the contribution."""
-        self._longest_ns = max(self._longest_ns, compute_ns)
+        self._state.longest_ns = max(self._state.longest_ns, compute_ns)
 
     def _due(self, now_ns: int) -> bool:
-        never = self._taken or not self._job.store or self._ending.begun
-        if self._cut is not None or never:
+        never = self._state.taken or not self._job.store or self._ending.begun
+        if self._state.cut is not None or never:
             return False
-        return self._asked or self._schedule.due(self._mode.done, now_ns)
+        return self._state.asked or self._schedule.due(self._mode.done, now_ns)
 
     # -- with rounds ---------------------------------------------------------------------------
 
@@ -322,21 +341,23 @@ class Cuts:
     def advance(self, now_ns: int) -> None:
         """Give up a cut if a server that has not written its part is lost. Without rounds: begin a cut
         that is due, and take it when nothing is in flight any more."""
-        if self._cut is not None and (lost := self._cut.unwritten - self._routing.addresses.keys()):
+        if self._state.cut is not None and (
+            lost := self._state.cut.unwritten - self._routing.addresses.keys()
+        ):
             self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
-        if self._cut is not None:
+        if self._state.cut is not None:
             self._await_state(now_ns)
         if not self._mode.withholds:
             return
-        if self._cut is None and self._opened and self._due(now_ns):
+        if self._state.cut is None and self._opened and self._due(now_ns):
             begun = self._begin(_Phase.WITHHOLDING, now_ns)
-            begun.until_ns = now_ns + _PATIENCE_NS + 2 * self._longest_ns
-        cut = self._cut
+            begun.until_ns = now_ns + _PATIENCE_NS + 2 * self._state.longest_ns
+        cut = self._state.cut
         if cut is None or cut.phase is not _Phase.WITHHOLDING:
             return
         if self._ending.begun:
             # after the last fold, members need not withhold contributions any more
-            self._cut = None
+            self._state.cut = None
             self.keeping.over()
             return
         for member in self._view.members():
@@ -357,7 +378,7 @@ class Cuts:
         successor. Wait no longer for a worker that is silent for too long."""
         self.keeping.give_up_late(now_ns)
         if (name := self.keeping.lost) is not None:
-            self._asked = not self._ending.begun
+            self._state.asked = not self._ending.begun
             self._give_up("keeper-lost", {"name": name}, now_ns)
         else:
             self._commit_if_written()
@@ -367,10 +388,10 @@ class Cuts:
         the next round. Without rounds, it follows `Withhold`."""
         if not cut.kept_asked:
             cut.kept_asked = True
-            self.keeping.ask(cut.number, now_ns, _PATIENCE_NS + 2 * self._longest_ns)
+            self.keeping.ask(cut.number, now_ns, _PATIENCE_NS + 2 * self._state.longest_ns)
 
     def _answered(self, key: tuple[int, int]) -> bool:
-        return self._cut is not None and self._cut.told.get(key, False)
+        return self._state.cut is not None and self._state.cut.told.get(key, False)
 
     def _quiet(self, cut: _Cut) -> bool:
         changing = self._rounds.folding or self._removals.any or self._routing.change is not None
@@ -379,7 +400,7 @@ class Cuts:
         return all(self._answered(member.key) for member in self._view.members() if member.entered)
 
     def withheld(self, message: m.Withheld) -> None:
-        cut = self._cut
+        cut = self._state.cut
         key = (message.worker, message.incarnation)
         if cut is not None and cut.number == message.number and key in cut.told:
             cut.told[key] = True
@@ -395,14 +416,14 @@ class Cuts:
     # -- taking and writing --------------------------------------------------------------------
 
     def _begin(self, phase: _Phase, now_ns: int) -> _Cut:
-        self._number += 1
-        asked, self._asked = self._asked, False
+        self._state.number += 1
+        asked, self._state.asked = self._state.asked, False
         self._schedule.begin(self._mode.done, now_ns)
-        self._cut = _Cut(self._number, now_ns, phase, asked)
-        return self._cut
+        self._state.cut = _Cut(self._state.number, now_ns, phase, asked)
+        return self._state.cut
 
     def _take(self, now_ns: int) -> None:
-        cut = self._cut
+        cut = self._state.cut
         assert cut is not None
         cut.phase = _Phase.WRITING
         cut.round = self._mode.done
@@ -424,7 +445,7 @@ class Cuts:
         totals = self._progress.accounting.workers
         workers = []
         for name, worker in self._view.numbers.items():
-            before, now = self._clocks.get(name), totals.get(worker)
+            before, now = self._state.clocks.get(name), totals.get(worker)
             clock, points = (0, 0) if before is None else (before.clock, before.points)
             if now is not None:
                 clock, points = clock + now.contributions, points + now.points
@@ -446,19 +467,19 @@ class Cuts:
         )
 
     def taken(self, message: m.CutTaken, now_ns: int) -> None:
-        cut = self._cut
+        cut = self._state.cut
         if cut is None or message.number != cut.number:
             return
         cut.untaken.discard(message.server)
         if message.torn:
             # give this cut up, and make another one at the next fold
-            self._asked = True
+            self._state.asked = True
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:
             self._proceed(cut)
 
     def written(self, message: m.CutWritten, now_ns: int) -> None:
-        cut = self._cut
+        cut = self._state.cut
         if cut is None or message.number != cut.number or message.server not in cut.unwritten:
             return
         if message.file is None:
@@ -470,7 +491,7 @@ class Cuts:
         self._commit_if_written()
 
     def _commit_if_written(self) -> None:
-        cut = self._cut
+        cut = self._state.cut
         if cut is None or cut.phase is not _Phase.WRITING:
             return
         if not cut.unwritten and not self.keeping.pending:
@@ -481,10 +502,10 @@ class Cuts:
             self._outbox.do(commit)
 
     def committed(self, event: CutCommitted, now_ns: int) -> None:
-        cut = self._cut
+        cut = self._state.cut
         if cut is None or event.number != cut.number:
             return
-        self._taken = self._taken or event.taken
+        self._state.taken = self._state.taken or event.taken
         if event.fault:
             code = "cut-taken" if event.taken else "cut-unwritten"
             self._give_up(code, {"detail": event.fault}, now_ns)
@@ -498,17 +519,17 @@ class Cuts:
         if event.unpruned:
             unpruned = Reason("cut-unwritten", {"detail": event.unpruned})
             self._outbox.note("checkpoints-kept", **unpruned.noted())
-        self._cut = None
+        self._state.cut = None
         self.keeping.over()
-        if cut.asked and not self._asked:
+        if cut.asked and not self._state.asked:
             self._operators.done(CHECKPOINT, Reason("checkpoint-made", made))
 
     def _give_up(self, code: str, fields: dict[str, Field], now_ns: int) -> None:
-        cut, self._cut = self._cut, None
+        cut, self._state.cut = self._state.cut, None
         assert cut is not None
         self._proceed(cut)
         self.keeping.over()
         reason = Reason(code, fields)
         self._outbox.note("checkpoint-failed", number=cut.number, **reason.noted())
-        if cut.asked and not self._asked:
+        if cut.asked and not self._state.asked:
             self._operators.done(CHECKPOINT, reason, failed=True)

@@ -26,8 +26,8 @@ class Timed(Protocol):
 
 
 class Deadlines:
-    def __init__(self, heartbeat_s: float, outbox: LeadOutbox) -> None:
-        self._detector = PauseDetector(heartbeat_s)
+    def __init__(self, detector: PauseDetector, outbox: LeadOutbox) -> None:
+        self._detector = detector
         self._outbox = outbox
         self._parts: list[Timed] = []
         self._on_time: list[Callable[[int], None]] = []

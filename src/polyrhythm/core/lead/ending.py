@@ -5,7 +5,7 @@ other reason, every worker is stopped at once. In both cases the model is saved 
 stop, if round 1 has opened and every slice has a copy.*
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import End
@@ -20,8 +20,7 @@ from polyrhythm.core.model import MODEL
 from polyrhythm.wire.messages.operator import STOP
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """How the job ended. `rounds`: how many rounds were folded."""
 
     reason: Reason
@@ -29,9 +28,26 @@ class Outcome:
     failed: bool
 
 
+class EndingState(msgspec.Struct):
+    saves: bool
+    """Whether the job saves its model."""
+    goal: Reason | None = None
+    begun: bool = False
+    """Whether the job has begun to end: a goal was reached, or the outcome is known."""
+    decided: bool = False
+    """Whether the outcome is known: workers were told to stop, but the model may not be saved
+    yet."""
+    outcome: Outcome | None = None
+    """How the job ended; None while this is open. Once it is known, the servers stop as soon as
+    the model is saved."""
+    over: bool = False
+    """Whether every process was told to stop."""
+
+
 class Ending:
     def __init__(
         self,
+        state: EndingState,
         admission: Admission,
         rounds: Rounds,
         progress: JobProgress,
@@ -39,10 +55,8 @@ class Ending:
         outbox: LeadOutbox,
         saving: Saving,
         best: KeepBest,
-        *,
-        saves: bool,
     ) -> None:
-        """`saves`: whether the job saves its model."""
+        self._state = state
         self._admission = admission
         self._rounds = rounds
         self._progress = progress
@@ -50,28 +64,32 @@ class Ending:
         self._outbox = outbox
         self._saving = saving
         self._best = best
-        self._saves = saves
-        self._goal: Reason | None = None
-        self.begun = False
+
+    @property
+    def begun(self) -> bool:
         """Whether the job has begun to end: a goal was reached, or the outcome is known."""
-        self.decided = False
+        return self._state.begun
+
+    @property
+    def decided(self) -> bool:
         """Whether the outcome is known: workers were told to stop, but the model may not be saved
         yet."""
-        self._outcome: Outcome | None = None
-        """How the job ended; None while this is open. Once it is known, the servers stop as soon as
-        the model is saved."""
-        self.over = False
+        return self._state.decided
+
+    @property
+    def over(self) -> bool:
         """Whether every process was told to stop."""
+        return self._state.over
 
     @property
     def goal(self) -> Reason | None:
         """The goal that was reached; None before that. Once a goal is reached, members leave."""
-        return self._goal
+        return self._state.goal
 
     @goal.setter
     def goal(self, goal: Reason) -> None:
-        self._goal = goal
-        self.begun = True
+        self._state.goal = goal
+        self._state.begun = True
 
     def finish(
         self, reason: Reason, rounds: int, now_ns: int, *, failed: bool, lost: bool = False
@@ -80,7 +98,7 @@ class Ending:
         rounds were folded. `lost`: a slice has no copy any more, so no model can be saved. The
         first call decides the outcome. A later call with `lost` only ends the attempt to save the
         model."""
-        if self._outcome is not None:
+        if self._state.outcome is not None:
             if lost and not self._saving.active:
                 self._best.lose(reason)
                 self._end_if_written()
@@ -91,12 +109,12 @@ class Ending:
         if self.goal is None and self._rounds.open:
             self._progress.break_off(rounds, reason.code, now_ns)
         self._progress.note_moves(last=True)
-        self._outcome = Outcome(reason, rounds, failed)
-        self.begun = self.decided = True
+        self._state.outcome = Outcome(reason, rounds, failed)
+        self._state.begun = self._state.decided = True
         self._outbox.stop_members(reason, failed=failed)
         for link, _ in self._admission.open():
             self._outbox.refuse(link, reason)
-        if self._saves and self._rounds.open and not lost:
+        if self._state.saves and self._rounds.open and not lost:
             self._outbox.note("saving")
             self._operators.tell(STOP, Reason("saving"))
             self._saving.begin(MODEL, rounds, now_ns)
@@ -162,14 +180,14 @@ class Ending:
     def _not_saved(self, reason: Reason) -> None:
         """The model cannot be saved. *A job whose model is lost has failed, even if it reached its
         goal.*"""
-        outcome = self._outcome
+        outcome = self._state.outcome
         assert outcome is not None
         if not outcome.failed:
-            self._outcome = Outcome(reason, outcome.rounds, True)
+            self._state.outcome = Outcome(reason, outcome.rounds, True)
         self._end()
 
     def _end(self) -> None:
-        outcome = self._outcome
+        outcome = self._state.outcome
         assert outcome is not None
         self._outbox.stop_servers(outcome.reason, failed=outcome.failed)
         self._outbox.note(
@@ -182,14 +200,14 @@ class Ending:
         )
         self._operators.close(outcome.reason, failed=outcome.failed)
         self._outbox.do(End(outcome.reason, outcome.failed))
-        self.over = True
+        self._state.over = True
 
 
 PATIENCE_NS = 10 * 10**9
 """How long a requested stop waits for the contributions to the open round."""
 
 
-class Stopping:
+class Stopping(msgspec.Struct):
     """A stop that was requested in a job with rounds.
 
     *The job stops at the next fold. Workers are told to contribute what they have computed, so
@@ -197,19 +215,18 @@ class Stopping:
     that have not contributed; these get the final version at their next step.*
     """
 
-    def __init__(self) -> None:
-        self.asked = False
-        self.reason = STOPPED
-        """The reason for the end. If an operator requested the stop, the reason names the
-        operator."""
-        self.goal: Reason | None = None
-        """Kind statistics: the goal that was reached, or the stop that was requested. The job ends
-        when the parameters were computed from a sum in which no point is missing."""
-        self.at_once = False
-        """Kind statistics: whether the next fold ends the job even if points are missing from the
-        sum."""
-        self.wake_ns: int | None = None
-        """When the open round is folded at the latest."""
+    asked: bool = False
+    reason: Reason = STOPPED
+    """The reason for the end. If an operator requested the stop, the reason names the
+    operator."""
+    goal: Reason | None = None
+    """Kind statistics: the goal that was reached, or the stop that was requested. The job ends
+    when the parameters were computed from a sum in which no point is missing."""
+    at_once: bool = False
+    """Kind statistics: whether the next fold ends the job even if points are missing from the
+    sum."""
+    wake_ns: int | None = None
+    """When the open round is folded at the latest."""
 
     def begin(self, now_ns: int) -> None:
         """A stop was requested while a round is open."""

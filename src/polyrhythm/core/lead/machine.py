@@ -14,11 +14,12 @@ from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
 from polyrhythm.core.lead.overtime import Overtime
-from polyrhythm.core.lead.parts import Parts, connect
+from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.requests import Requests
 from polyrhythm.core.lead.rounds.counting import Counting
-from polyrhythm.core.lead.rounds.modes import choose_mode
+from polyrhythm.core.lead.rounds.modes import connect_mode
 from polyrhythm.core.lead.servers.broken_links import Separation
+from polyrhythm.core.lead.state import LeadState, begin_state, connect
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.names import server_number, worker_number
@@ -29,10 +30,17 @@ from polyrhythm.wire import messages as m
 
 
 class LeadMachine:
-    def __init__(self, job: m.JobSpec, seat: Seat = FIRST_SEAT) -> None:
-        """`seat`: where this lead runs, and in which term."""
+    def __init__(
+        self,
+        job: m.JobSpec,
+        seat: Seat = FIRST_SEAT,
+        state: LeadState[sync.SyncPolicy] | None = None,
+    ) -> None:
+        """`seat`: where this lead runs, and in which term. `state`: the state of a lead of this job,
+        to go on from there; None for a new job."""
         self.job = job
-        parts = connect(job, seat)
+        state = self._state = begin_state(job) if state is None else state
+        parts = connect(job, state, seat)
         self.view = parts.view
         self._admission = parts.admission
         self._opening = parts.opening
@@ -51,16 +59,14 @@ class LeadMachine:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
-        self._mode = choose_mode(parts)
-        self._counting = Counting(parts, self._mode)
-        self._lifecycle = Lifecycle(parts, self._mode)
-        self._waiting = WaitReport(parts, self._mode)
-        self._cuts = Cuts(parts, self._mode)
+        self._mode = connect_mode(state.mode, parts)
+        self._counting = Counting(state.counting, parts, self._mode)
+        self._lifecycle = Lifecycle(state.lifecycle, parts, self._mode)
+        self._waiting = WaitReport(state.waiting, parts, self._mode)
+        self._cuts = Cuts(state.cuts, parts, self._mode)
         self._requests = Requests(parts, self._mode, self._lifecycle, self._cuts)
-        self._resumes: m.ModelSpec | None = None
-        """The model of the checkpoint that the job resumes from."""
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
-        self._deadlines = Deadlines(job.heartbeat_s, parts.outbox)
+        self._deadlines = Deadlines(state.pauses, parts.outbox)
         self._register_deadlines(parts)
 
     def _register_deadlines(self, parts: Parts) -> None:
@@ -95,7 +101,7 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ending.over:
             return None
-        policy_ns = self._folds.wake_ns if self._rounds.open and not self._ending.decided else None
+        policy_ns = self._rounds.wake_ns if self._rounds.open and not self._ending.decided else None
         return min(
             (ns for ns in (policy_ns, self._deadlines.wake_ns) if ns is not None), default=None
         )
@@ -117,8 +123,9 @@ class LeadMachine:
         if fault is not None:
             self._outbox.refuse(event.link, fault)
         elif self._servers.join(event.link, event.hello, now_ns) and self._routing.gathered:
-            if self._resumes is not None and self._routing.spec is None:
-                self._servers.place(self._resumes)
+            resumes = self._routing.resumes
+            if resumes is not None and self._routing.spec is None:
+                self._servers.place(resumes)
             for link, hello in self._admission.open():
                 self._admit(link, hello, now_ns)
 
@@ -366,12 +373,11 @@ class LeadMachine:
         from the checkpoint's record."""
         record = event.record
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
-        self._routing.resume(record.routing)
+        self._routing.resume(record.routing, event.spec)
         self._sharing.resume(record)
         self._progress.resume(record)
         self._mode.part = record.part
         self._cuts.resume(record, event.kept_nbytes)
-        self._resumes = event.spec
 
     def _on_kept(self, message: m.Kept, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:

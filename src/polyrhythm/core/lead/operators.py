@@ -5,7 +5,7 @@ answers until its request is done or the job is over; then the lead closes its l
 not a member: the job does not wait for it. A request stays in force if the operator's link ends.*
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from polyrhythm.core.effects import Drop, Send, SendCode
 from polyrhythm.core.lead.outbox import LeadOutbox
@@ -14,21 +14,20 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import CODE
 
 
-@dataclass(slots=True)
-class _Operator:
+class Operator(msgspec.Struct):
     name: str
     asked: str = ""
     """The request that the operator waits for; empty before it has sent one."""
 
 
 class Operators:
-    def __init__(self, outbox: LeadOutbox) -> None:
+    def __init__(self, operators: dict[str, Operator], outbox: LeadOutbox) -> None:
+        """`operators`: the operators by the names of their links."""
+        self._operators = operators
         self._outbox = outbox
-        self._operators: dict[str, _Operator] = {}
-        """The operators by the names of their links."""
 
     def join(self, link: str, hello: m.OperatorHello) -> None:
-        self._operators[link] = _Operator(hello.name)
+        self._operators[link] = Operator(hello.name)
 
     def leave(self, link: str) -> None:
         """A link has ended. If it was an operator's, forget the operator."""

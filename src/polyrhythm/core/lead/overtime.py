@@ -33,8 +33,6 @@ class Overtime:
         self._stopping = parts.stopping
         self._progress = parts.progress
         self._limit = parts.progress.goals.limit
-        self._leaving = False
-        """Whether the patience with workers that have not left their loops has begun."""
 
     def on_time(self, now_ns: int) -> None:
         if not self._limit.overdue(now_ns):
@@ -43,7 +41,7 @@ class Overtime:
             self._limit.settled()
         elif not self._rounds.open:
             self._end_unopened(now_ns)
-        elif self._leaving:
+        elif self._limit.leaving:
             self._limit.settled()
             self._remove_hanging(now_ns)
         elif self._ending.begun or self._stopping.asked:
@@ -94,7 +92,7 @@ class Overtime:
     def _await_leaving(self, now_ns: int) -> None:
         """Give workers the patience to leave their loops. It begins when they are told to leave: with
         rounds, a stop waits for contributions first."""
-        self._leaving = True
+        self._limit.leaving = True
         self._limit.wait_from(self._stopping.wake_ns or now_ns)
 
     def _remove_hanging(self, now_ns: int) -> None:

@@ -1,9 +1,7 @@
-"""The parts of the lead, each with a rule of its own, and how they are connected."""
+"""The parts of the lead, each with a rule of its own (`state.py` connects them)."""
 
 from dataclasses import dataclass
 
-from polyrhythm.core.kinds import keeps_rows
-from polyrhythm.core.lead.data.moves import Migration
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.members.evaluator import Evaluator
@@ -19,11 +17,7 @@ from polyrhythm.core.lead.saving import KeepBest, Saving
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import Servers
-from polyrhythm.core.liveness import link_timeout_s
-from polyrhythm.core.migration import BLOCKING, DELIVERING, OFF, choose_migration
-from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
-from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -55,60 +49,3 @@ class Parts:
     stopping: Stopping
     folds: Folds
     evaluator: Evaluator
-
-
-def connect(job: JobSpec, seat: Seat) -> Parts:
-    policy, view, rounds = choose_policy(job), View(), Rounds()
-    admission = Admission(job.job)
-    routing = RoutingTable(job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume))
-    grace_s = job.start_timeout_s if job.respawn else 0.0
-    removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
-    rows = keeps_rows(job.kind)
-    chosen = choose_migration(job, policy.traits)
-    mode, migration = chosen.mode, None
-    if mode in DELIVERING:
-        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
-    sharing = Sharing(
-        job.seed,
-        job.epochs,
-        job.min_batch,
-        whole_chunks=rows,
-        balances=mode != OFF,
-        migration=migration,
-        private=job.data_private,
-        timed=policy.traits.timed,
-        chosen=chosen,
-    )
-    outbox = LeadOutbox(view, routing, seat)
-    operators = Operators(outbox)
-    progress = JobProgress(job, sharing, outbox)
-    contributions = Contributions()
-    named = contributions if rows and policy.traits.rounds else None
-    saving = Saving(routing, outbox, has_store=bool(job.store))
-    best = KeepBest(job, routing, rounds, outbox)
-    return Parts(
-        job=job,
-        policy=policy,
-        view=view,
-        admission=admission,
-        opening=Opening(job.workers, job.start_timeout_s),
-        routing=routing,
-        contributions=contributions,
-        steps=Steps(routing),
-        rounds=rounds,
-        removals=removals,
-        sharing=sharing,
-        outbox=outbox,
-        operators=operators,
-        servers=Servers(job, routing, rounds, outbox),
-        broken=BrokenLinks(job, view, routing, seat),
-        progress=progress,
-        saving=saving,
-        best=best,
-        ending=Ending(
-            admission, rounds, progress, operators, outbox, saving, best, saves=job.save_model
-        ),
-        stopping=Stopping(),
-        folds=Folds(policy, view, routing, removals, rounds, outbox, progress, named),
-        evaluator=Evaluator(view, outbox),
-    )

@@ -48,63 +48,96 @@ _AGAIN_NS = 5 * 10**9
 """How long the lead waits before it tries again to write a model that could not be written."""
 
 
+class SavingState(msgspec.Struct):
+    next: int = 1
+    """The number of the next file. Numbers rise in steps of two, so that the two parts with such a
+    state never use the same number."""
+    number: int = 0
+    copied: bool = False
+    file: str = ""
+    round: int = 0
+    to_store: bool = False
+    """Whether the file is written to the job's store."""
+    fault: str = ""
+    """Why the last file could not be written to the folder of the run."""
+    held: Reason | None = None
+    """Why the servers hold the final model until it can be written; None if nothing has
+    prevented that."""
+    rests: bool = False
+    """Whether no file is being written, because the last attempt has failed a moment ago."""
+    missing: set[int] = set()
+    asked: dict[int, tuple[int, int]] = {}
+    """Per missing slice, the server that was asked for it, with its incarnation."""
+    began_ns: int = 0
+    active: bool = False
+    wake_ns: int | None = None
+    """When the lead gives the file up, unless a further slice is written before that. While
+    the model is held: when the lead tries again."""
+
+
 class Saving:
     def __init__(
         self,
+        state: SavingState,
         routing: RoutingTable,
         outbox: LeadOutbox,
-        first: int = 1,
         *,
         has_store: bool = False,
     ) -> None:
-        """`first`: the number of the first file. Numbers rise in steps of two, so that two objects
-        of this class never use the same number. `has_store`: the job has a store."""
+        """`has_store`: the job has a store."""
+        self._state = state
         self._routing = routing
         self._outbox = outbox
-        self.next = first
-        """The number of the next file."""
-        self._number = 0
-        self._copied = False
         self._has_store = has_store
-        self._file = ""
-        self._round = 0
-        self.to_store = False
+
+    @property
+    def next(self) -> int:
+        """The number of the next file."""
+        return self._state.next
+
+    @property
+    def active(self) -> bool:
+        return self._state.active
+
+    @property
+    def to_store(self) -> bool:
         """Whether the file is written to the job's store."""
-        self._fault = ""
-        """Why the last file could not be written to the folder of the run."""
-        self.held: Reason | None = None
+        return self._state.to_store
+
+    @property
+    def held(self) -> Reason | None:
         """Why the servers hold the final model until it can be written; None if nothing has
         prevented that."""
-        self._rests = False
-        """Whether no file is being written, because the last attempt has failed a moment ago."""
-        self._missing: set[int] = set()
-        self._asked: dict[int, tuple[int, int]] = {}
-        """Per missing slice, the server that was asked for it, with its incarnation."""
-        self._began_ns = 0
-        self.active = False
-        self.wake_ns: int | None = None
-        """When the lead gives the file up, unless a further slice is written before that. While
-        the model is held: when the lead tries again."""
+        return self._state.held
+
+    @property
+    def wake_ns(self) -> int | None:
+        return self._state.wake_ns
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
         """Begin to write the model of this round. `copied`: training goes on, and the servers send
         copies that they have made; otherwise the job is over."""
-        self.active = True
-        self._file, self._round, self._copied = file, round_, copied
-        self._began_ns = now_ns
+        self._state.active = True
+        self._state.file, self._state.round, self._state.copied = file, round_, copied
+        self._state.began_ns = now_ns
         self._attempt(now_ns, to_store=False)
 
     def _attempt(self, now_ns: int, *, to_store: bool) -> None:
         routing = self._routing
         assert routing.spec is not None
-        self._number, self.next = self.next, self.next + 2
-        self.to_store, self._rests = to_store, False
-        self._missing = set(range(len(routing.routes)))
-        self._asked = {}
-        self.wake_ns = now_ns + _PATIENCE_NS
-        last = not self._copied
+        self._state.number, self._state.next = self._state.next, self._state.next + 2
+        self._state.to_store, self._state.rests = to_store, False
+        self._state.missing = set(range(len(routing.routes)))
+        self._state.asked = {}
+        self._state.wake_ns = now_ns + _PATIENCE_NS
+        last = not self._state.copied
         create = CreateModel(
-            self._number, self._file, routing.spec, self._round, last=last, to_store=to_store
+            self._state.number,
+            self._state.file,
+            routing.spec,
+            self._state.round,
+            last=last,
+            to_store=to_store,
         )
         self._outbox.do(create)
         self.ask()
@@ -112,59 +145,63 @@ class Saving:
     def ask(self) -> None:
         """Ask for slices that are missing. This does nothing while slices change their primary:
         call it again when every server applies the new routes."""
-        if not self.active or not self._missing or self._routing.change is not None:
+        if not self._state.active or not self._state.missing or self._routing.change is not None:
             return
         routes, incarnations = self._routing.routes, self._routing.incarnations
         wanted: dict[int, list[int]] = {}
         busy: dict[int, int] = {}
-        for slice_ in sorted(self._missing):
+        for slice_ in sorted(self._state.missing):
             server = routes[slice_].primary
-            if self._asked.get(slice_) == (server, incarnations[server]):
+            if self._state.asked.get(slice_) == (server, incarnations[server]):
                 busy[server] = busy.get(server, 0) + 1
             else:
                 wanted.setdefault(server, []).append(slice_)
         for server, slices in wanted.items():
             some = slices[: max(0, _AT_ONCE - busy.get(server, 0))]
             if some:
-                self._asked.update(dict.fromkeys(some, (server, incarnations[server])))
+                self._state.asked.update(dict.fromkeys(some, (server, incarnations[server])))
                 collect = m.Collect(
                     term=self._outbox.seat.term,
                     routing=self._routing.epoch,
-                    number=self._number,
+                    number=self._state.number,
                     slices=tuple(some),
-                    copied=self._copied,
+                    copied=self._state.copied,
                 )
                 self._outbox.tell_servers(collect, (server,))
 
     def stored(self, event: ev.SliceStored, now_ns: int) -> None:
-        if not self.active or event.number != self._number or event.slice not in self._missing:
+        if (
+            not self._state.active
+            or event.number != self._state.number
+            or event.slice not in self._state.missing
+        ):
             return
-        self._missing.remove(event.slice)
-        self._asked.pop(event.slice, None)
-        self.wake_ns = now_ns + (_PATIENCE_NS if self._missing else _COMMIT_NS)
-        if self._missing:
+        self._state.missing.remove(event.slice)
+        self._state.asked.pop(event.slice, None)
+        self._state.wake_ns = now_ns + (_PATIENCE_NS if self._state.missing else _COMMIT_NS)
+        if self._state.missing:
             self.ask()
         else:
-            self._outbox.do(CommitModel(self._number))
+            self._outbox.do(CommitModel(self._state.number))
 
     def saved(self, event: ev.ModelSaved, now_ns: int) -> float | None:
         """A model file is complete. Returns how many seconds it took; None if the file belongs to
         another object."""
-        if not self.active or event.number != self._number:
+        if not self._state.active or event.number != self._state.number:
             return None
         self._over()
-        return (now_ns - self._began_ns) / 1e9
+        return (now_ns - self._state.began_ns) / 1e9
 
     def failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
         """A model file could not be written. Returns the reason if the file is given up; None if
         the lead tries again, or if the file belongs to another object."""
-        if not self.active or event.number != self._number:
+        if not self._state.active or event.number != self._state.number:
             return None
-        if self.to_store:
-            self._hold(" and ".join(filter(None, (self._fault, event.detail))), now_ns)
+        if self._state.to_store:
+            self._hold(" and ".join(filter(None, (self._state.fault, event.detail))), now_ns)
             return None
-        self._fault = event.detail
-        if self._copied or not event.again:
+        self._state.fault = event.detail
+        if self._state.copied or not event.again:
             return self._give_up(Reason("not-written", {"detail": event.detail}))
         if self._has_store:
             self._attempt(now_ns, to_store=True)
@@ -175,51 +212,51 @@ class Saving:
     def _hold(self, detail: str, now_ns: int) -> None:
         """Neither the folder nor the store can be written: try again later. Until then, the servers
         hold the model."""
-        before, self.held = self.held, Reason("model-held", {"detail": detail})
-        if self.held != before:
-            self._outbox.note("model-held", **self.held.noted())
-        self._missing, self._asked, self._rests = set(), {}, True
-        self.wake_ns = now_ns + _AGAIN_NS
+        before, self._state.held = self._state.held, Reason("model-held", {"detail": detail})
+        if self._state.held != before:
+            self._outbox.note("model-held", **self._state.held.noted())
+        self._state.missing, self._state.asked, self._state.rests = set(), {}, True
+        self._state.wake_ns = now_ns + _AGAIN_NS
 
     def abandon(self, reason: Reason) -> Reason:
         """Give up the file because slices are lost."""
-        self._outbox.do(DiscardModel(self._number))
+        self._outbox.do(DiscardModel(self._state.number))
         return self._give_up(reason)
 
     def overdue(self, now_ns: int) -> Reason | None:
         """Why the model is not saved, if there was no progress for too long; else None. Tries again
         to write a model that is held."""
-        if self.wake_ns is None or now_ns < self.wake_ns:
+        if self._state.wake_ns is None or now_ns < self._state.wake_ns:
             return None
-        if self._rests:
+        if self._state.rests:
             self._attempt(now_ns, to_store=False)
             return None
-        self._outbox.do(DiscardModel(self._number))
+        self._outbox.do(DiscardModel(self._state.number))
         return self._give_up(Reason("no-progress", {"servers": self._late()}))
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        if self.wake_ns is not None:
-            self.wake_ns += paused_ns
+        if self._state.wake_ns is not None:
+            self._state.wake_ns += paused_ns
 
     def _give_up(self, reason: Reason) -> Reason:
         self._over()
         return reason
 
     def _over(self) -> None:
-        self.active = False
-        self.wake_ns = None
+        self._state.active = False
+        self._state.wake_ns = None
 
     def _late(self) -> list[int]:
         """The servers that were asked for slices that are not stored yet."""
-        return sorted({server for server, _ in self._asked.values()})
+        return sorted({server for server, _ in self._state.asked.values()})
 
     def waiting(self) -> Waiting:
-        if self._rests and self.held is not None:
-            return Waiting(self.held, self._began_ns)
-        if self._missing:
-            fields: dict[str, Field] = {"servers": self._late(), "left": len(self._missing)}
-            return Waiting(Reason("collecting", fields), self._began_ns)
-        return Waiting(Reason("saving"), self._began_ns)
+        if self._state.rests and self._state.held is not None:
+            return Waiting(self._state.held, self._state.began_ns)
+        if self._state.missing:
+            fields: dict[str, Field] = {"servers": self._late(), "left": len(self._state.missing)}
+            return Waiting(Reason("collecting", fields), self._state.began_ns)
+        return Waiting(Reason("saving"), self._state.began_ns)
 
 
 class _Due(msgspec.Struct):
@@ -232,10 +269,29 @@ class _Due(msgspec.Struct):
     """Whether a fold has followed the report."""
 
 
+class BestState(msgspec.Struct):
+    saving: SavingState
+    best: float | None = None
+    """The best value that was reported, also before the checkpoint from which the job
+    resumed."""
+    due: _Due | None = None
+    copied: tuple[float, int, bool] = (0.0, 0, False)
+    """The copies that are being collected: their value, their round (counted with the rounds
+    before a resume), and whether they are the version that was evaluated."""
+    evaluated: int = -1
+    """The round of the version whose evaluation led to these copies."""
+
+
 class KeepBest:
     def __init__(
-        self, job: m.JobSpec, routing: RoutingTable, rounds: Rounds, outbox: LeadOutbox
+        self,
+        state: BestState,
+        job: m.JobSpec,
+        routing: RoutingTable,
+        rounds: Rounds,
+        outbox: LeadOutbox,
     ) -> None:
+        self._state = state
         self._metric, self._lowest = "", False
         if job.keep_best:
             self._metric, self._lowest = parse_best(job.keep_best, job.targets)
@@ -243,16 +299,16 @@ class KeepBest:
         self._routing = routing
         self._rounds = rounds
         self._outbox = outbox
-        self._saving = Saving(routing, outbox, first=2)
-        self.best: float | None = None
-        """The best value that was reported, also before the checkpoint from which the job
-        resumed."""
-        self._due: _Due | None = None
-        self._copied: tuple[float, int, bool] = (0.0, 0, False)
-        """The copies that are being collected: their value, their round (counted with the rounds
-        before a resume), and whether they are the version that was evaluated."""
-        self._evaluated = -1
-        """The round of the version whose evaluation led to these copies."""
+        self._saving = Saving(state.saving, routing, outbox)
+
+    @property
+    def best(self) -> float | None:
+        """The best value that was reported; None if none was."""
+        return self._state.best
+
+    def resume(self, best: float | None) -> None:
+        """Continue from a checkpoint before which this was the best value."""
+        self._state.best = best
 
     @property
     def active(self) -> bool:
@@ -270,7 +326,7 @@ class KeepBest:
         value = message.metrics.get(self._metric) if self._metric else None
         if value is None or not self._better(value):
             return
-        self.best, self._due = value, _Due(message.round)
+        self._state.best, self._state.due = value, _Due(message.round)
         self._copy_if_due(done, now_ns, last=last)
 
     def _better(self, value: float) -> bool:
@@ -280,13 +336,13 @@ class KeepBest:
 
     def folded(self, done: int, now_ns: int) -> None:
         """Every primary has folded, and the next fold is not ordered yet."""
-        if self._due is not None:
-            self._due.followed = True
+        if self._state.due is not None:
+            self._state.due.followed = True
             self._copy_if_due(done, now_ns, last=False)
 
     def _copy_if_due(self, done: int, now_ns: int, *, last: bool) -> None:
         """Copy the present version if a better report waits for it."""
-        due = self._due
+        due = self._state.due
         if due is None:
             return
         exact = self._by_rounds and due.evaluated == self._rounds.round
@@ -299,11 +355,11 @@ class KeepBest:
         routing, rounds = self._routing, self._rounds
         if not rounds.open or rounds.folding or routing.change is not None or self.active:
             return
-        due = self._due
+        due = self._state.due
         assert self.best is not None and due is not None
-        self._due = None
-        self._copied = (self.best, done, exact)
-        self._evaluated = due.evaluated
+        self._state.due = None
+        self._state.copied = (self.best, done, exact)
+        self._state.evaluated = due.evaluated
         number = self._saving.next
         capture = m.Capture(term=self._outbox.seat.term, routing=routing.epoch, number=number)
         self._outbox.tell_servers(capture, routing.primaries)
@@ -318,7 +374,7 @@ class KeepBest:
         """A model file is complete. Returns False if it is not the file of the best model."""
         if self._saving.saved(event, now_ns) is None:
             return False
-        value, round_, exact = self._copied
+        value, round_, exact = self._state.copied
         fields = {"value": value, "metric": self._metric, "round": round_, "exact": exact}
         self._outbox.note("best", path=event.path, nbytes=event.nbytes, **fields)
         self._copy_if_due(done, now_ns, last=last)
@@ -346,8 +402,8 @@ class KeepBest:
         """Slices have new primaries, which have no copies: give up the file, and copy again."""
         if self.active:
             self._note_failure(self._saving.abandon(Reason("moved")))
-            if self._due is None:
-                self._due = _Due(self._evaluated)
+            if self._state.due is None:
+                self._state.due = _Due(self._state.evaluated)
         self._copy_if_due(done, now_ns, last=last)
 
     def lose(self, reason: Reason) -> None:

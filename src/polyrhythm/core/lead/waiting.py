@@ -7,6 +7,8 @@ folded.*
 
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.progress.progress import STOPPED
 from polyrhythm.core.lead.rounds.modes import Mode
@@ -19,8 +21,14 @@ this length."""
 _LOOK_EVERY_NS = 250 * 10**6
 
 
+class WaitingState(msgspec.Struct):
+    noted_ns: int = 0
+    look_ns: int = 0
+
+
 class WaitReport:
-    def __init__(self, parts: Parts, mode: Mode) -> None:
+    def __init__(self, state: WaitingState, parts: Parts, mode: Mode) -> None:
+        self._state = state
         self._mode = mode
         self._served = parts.job.served
         self._policy = parts.policy
@@ -33,8 +41,6 @@ class WaitReport:
         self._saving = parts.saving
         self._ending = parts.ending
         self._limit = parts.progress.goals.limit
-        self._noted_ns = 0
-        self._look_ns = 0
 
     def why(self) -> Waiting:
         routing, opening = self._routing, self._opening
@@ -62,14 +68,14 @@ class WaitReport:
 
     def line(self, now_ns: int) -> dict[str, Any] | None:
         """The fields of a journal line if one is due."""
-        if now_ns < self._look_ns:
+        if now_ns < self._state.look_ns:
             return None
-        self._look_ns = now_ns + _LOOK_EVERY_NS
+        self._state.look_ns = now_ns + _LOOK_EVERY_NS
         waiting = self.why()
-        since_ns = max(waiting.since_ns, self._noted_ns)
+        since_ns = max(waiting.since_ns, self._state.noted_ns)
         if waiting.reason.code in ("none", "going") or now_ns < since_ns + _WORTH_NOTING_NS:
             return None
-        self._noted_ns = now_ns
+        self._state.noted_ns = now_ns
         until_ns = waiting.until_ns
         return {
             **waiting.reason.noted(),

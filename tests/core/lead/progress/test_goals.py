@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from polyrhythm.core.lead.progress.progress import Goals
+from polyrhythm.core.lead.progress.progress import Goals, GoalsState
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import JobSpec, Target
 
@@ -10,7 +10,8 @@ SECOND_NS = 10**9
 
 
 def goals(**fields: Any) -> Goals:
-    return Goals(JobSpec(job="x", **fields))
+    job = JobSpec(job="x", **fields)
+    return Goals(GoalsState.begin(job), job)
 
 
 def goal(what: str, **fields: float) -> Reason:

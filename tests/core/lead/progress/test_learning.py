@@ -17,7 +17,7 @@ S = 10**9
 
 def begun(first: float, folds: int = 100, *, small_gains: bool = False) -> Learning:
     """A job whose first round had the objective `first`, after a number of folds."""
-    learning = Learning(small_gains=small_gains)
+    learning = Learning.begin(small_gains=small_gains)
     learning.count(0, first, 96.0)
     for _ in range(folds):
         learning.folded(0)
@@ -143,7 +143,7 @@ def test_an_exploded_model_that_is_back_where_it_began_has_not_converged() -> No
 
 
 def test_losses_that_are_not_finite_are_found_at_once() -> None:
-    learning = Learning()
+    learning = Learning.begin()
     learning.count(0, 1.0, 1.0)
     assert learning.news(0) is None
     learning.count(1, NAN, 1.0)
@@ -154,7 +154,7 @@ def test_losses_that_are_not_finite_are_found_at_once() -> None:
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_pass_of_finite_losses_ends_the_alarm(value: float) -> None:
-    learning = Learning()
+    learning = Learning.begin()
     learning.count(1, value, 1.0)
     learning.passed(1, RunningMean(value, NAN, 2.0))
     assert learning.finding.state is NOT_FINITE
@@ -165,14 +165,14 @@ def test_a_pass_of_finite_losses_ends_the_alarm(value: float) -> None:
 
 
 def test_a_worker_that_left_does_not_leave_the_objective_unfinished() -> None:
-    learning = Learning()
+    learning = Learning.begin()
     learning.count(1, NAN, 1.0)
     learning.left(1)
     assert not learning.unfinished
 
 
 def test_without_an_objective_there_is_nothing_to_find() -> None:
-    learning = Learning()
+    learning = Learning.begin()
     learning.folded(0)
     learning.passed(1, None)
     assert learning.news(0) is None and learning.finding.state is FALLING
@@ -210,7 +210,7 @@ def test_small_gains_of_statistics_count_as_convergence() -> None:
 def test_a_resumed_model_that_had_learned_before_has_converged() -> None:
     """The checkpoint is from the end of training. The first losses of the resumed job are already
     low, so a small gain is no fault."""
-    learning = Learning(resumed=True)
+    learning = Learning.begin(resumed=True)
     for _ in range(100):
         learning.count(0, 0.6, 96.0)
         learning.folded(0)
@@ -221,7 +221,7 @@ def test_a_resumed_model_that_had_learned_before_has_converged() -> None:
 
 def test_a_worker_stays_reported_until_its_own_objective_is_finite() -> None:
     """Worker 3 has not contributed since, while the others have made a full pass."""
-    learning = Learning()
+    learning = Learning.begin()
     learning.count(3, NAN, 1.0)
     learning.count(1, 1.0, 1.0)
     learning.passed(1, RunningMean(1.0, 0.0, 1.0))

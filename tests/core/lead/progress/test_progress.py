@@ -11,6 +11,7 @@ from polyrhythm.core.lead.progress.progress import (
     IDLE_ROUNDS,
     CountedSteps,
     JobProgress,
+    ProgressState,
     RoundEquivalents,
 )
 from polyrhythm.core.lead.servers.routing import RoutingTable
@@ -25,7 +26,9 @@ class Job:
         spec = JobSpec(job="j", **job)
         outbox = LeadOutbox(View(), RoutingTable(1, 64))
         self.effects: list[Effect] = outbox.begin()
-        self.progress = JobProgress(spec, Sharing(0, spec.epochs), outbox)
+        self.progress = JobProgress(
+            ProgressState.begin(spec), spec, Sharing(0, spec.epochs), outbox
+        )
         self.round = -1
         self.reason = Reason("none")
 
@@ -122,7 +125,7 @@ def test_points_before_a_resume_count_on(record: dict[str, Any]) -> None:
 
 def test_a_step_of_the_job_is_a_batch_of_each_worker() -> None:
     """A contribution has two steps, or three parts of batches that are worth one and a half."""
-    steps = CountedSteps(JobSpec(job="j", workers=4))
+    steps = CountedSteps(4)
     steps.count(Trailer(worker=0, steps=2))
     steps.count(Trailer(worker=1, steps=3, whole_steps=1.5))
     assert steps.now == 3.5 / 4
@@ -132,11 +135,11 @@ def test_a_step_of_the_job_is_a_batch_of_each_worker() -> None:
 
 def test_a_resumed_job_counts_steps_of_as_many_batches_as_before() -> None:
     """The schedule was written for the number of workers with which the job first began."""
-    steps = CountedSteps(JobSpec(job="j", workers=6))
+    steps = CountedSteps(6)
     steps.resume(Record(number=1, round=60, steps=64.0, step_workers=3))
     assert steps.now == 64.0
     steps.count(Trailer(worker=0, steps=3))
     assert steps.now == 65.0
-    old = CountedSteps(JobSpec(job="j", workers=2))
+    old = CountedSteps(2)
     old.resume(Record(number=1, round=60, part=0.5))
     assert old.now == 60.5, "a checkpoint of an earlier version"

@@ -15,7 +15,7 @@ SECOND_NS = 10**9
 
 
 def targets(*texts: str, **fields: Any) -> Targets:
-    return Targets(m.JobSpec(job="x", targets=tuple(map(parse_target, texts)), **fields))
+    return Targets.begin(m.JobSpec(job="x", targets=tuple(map(parse_target, texts)), **fields))
 
 
 def reached(metric: str, value: float, wanted: float, *, at_least: bool) -> dict[str, object]:

@@ -31,7 +31,7 @@ def test_the_patience_is_a_tenth_of_the_limit_within_bounds_and_the_longest_step
 
 
 def test_the_longest_step_of_any_worker_counts_but_none_that_ends_after_the_limit() -> None:
-    limit = TimeLimit(50.0)
+    limit = TimeLimit.begin(50.0)
     limit.open(0)
     for worker in range(2):
         limit.entered(worker, 0)
@@ -42,7 +42,7 @@ def test_the_longest_step_of_any_worker_counts_but_none_that_ends_after_the_limi
 
 
 def test_a_worker_that_joins_late_has_not_computed_before() -> None:
-    limit = TimeLimit(50.0)
+    limit = TimeLimit.begin(50.0)
     limit.open(0)
     limit.entered(0, 40 * SECOND_NS)
     limit.contributed(0, 42 * SECOND_NS)
@@ -50,7 +50,7 @@ def test_a_worker_that_joins_late_has_not_computed_before() -> None:
 
 
 def test_a_job_without_a_limit_is_never_overdue() -> None:
-    limit = TimeLimit(None)
+    limit = TimeLimit.begin(None)
     limit.open(0)
     limit.contributed(0, SECOND_NS)
     assert limit.wake_ns is None and not limit.passed(10**18) and not limit.overdue(10**18)

@@ -9,7 +9,7 @@ from polyrhythm.wire.messages import Address, Route
 
 
 def checked() -> RoutingTable:
-    routing = RoutingTable(servers=2, slice_nbytes=1024)
+    routing = RoutingTable(2, 1024)
     routing.addresses = {server: Address("127.0.0.1", 7000 + server, "", "") for server in range(2)}
     routing.routes = (Route(0, (1,)), Route(1, (0,)))
     routing.check()

@@ -3,7 +3,8 @@ from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
 from polyrhythm.core.lead.servers.routing import RoutingTable
-from polyrhythm.core.lead.servers.servers import Servers
+from polyrhythm.core.lead.servers.servers import Servers, ServersState
+from polyrhythm.core.liveness import Suspicion
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Reason
@@ -22,7 +23,9 @@ class SeededServers:
         job = m.JobSpec(job="j", servers=servers, replicas=replicas, heartbeat_s=BEAT_S)
         self.routing = RoutingTable(servers, 64, replicas)
         self.outbox = LeadOutbox(View(), self.routing)
-        self.servers = Servers(job, self.routing, Rounds(), self.outbox)
+        self.servers = Servers(
+            ServersState(Suspicion(job.heartbeat_s)), job, self.routing, Rounds(), self.outbox
+        )
         for server in range(servers):
             assert self.join(server)
         self.servers.place(spec((64,), (64,), (64,)))

@@ -6,6 +6,8 @@ member with the lowest number takes over. A former evaluator that comes back doe
 by itself* (decision 061).
 """
 
+import msgspec
+
 from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.machine import Reason
@@ -13,30 +15,40 @@ from polyrhythm.core.names import own_number
 from polyrhythm.wire import messages as m
 
 
+class Chosen(msgspec.Struct):
+    """The member that was chosen last."""
+
+    worker: int = -1
+    """-1 if none was chosen yet."""
+    incarnation: int = 0
+    name: str = ""
+
+
 class Evaluator:
-    def __init__(self, view: View, outbox: LeadOutbox) -> None:
+    def __init__(self, chosen: Chosen, view: View, outbox: LeadOutbox) -> None:
+        self._chosen = chosen
         self._view = view
         self._outbox = outbox
-        self._chosen: Member | None = None
 
     def is_chosen(self, member: Member) -> bool:
-        return self._chosen is not None and self._chosen.key == member.key
+        return (self._chosen.worker, self._chosen.incarnation) == member.key
 
     def choose(self) -> None:
         """Choose another evaluator if there is none, or if the present one is not a member any
         more. Call this whenever members have entered or were removed."""
-        before = self._chosen
-        if before is not None and self._view.get(*before.key) is not None:
+        chosen = self._chosen
+        if self._view.get(chosen.worker, chosen.incarnation) is not None:
             return
         entered = [member for member in self._view.members() if member.entered]
         if not entered:
             return
-        chosen = self._chosen = min(entered, key=_order)
         reason = Reason("lowest-number")
-        if before is not None:
-            reason = Reason("evaluator-gone", {"name": before.name})
-        self._outbox.tell(chosen, m.Appointed(**self._outbox.identity(chosen)))
-        self._outbox.note("evaluator", worker=chosen.worker, name=chosen.name, **reason.noted())
+        if chosen.worker >= 0:
+            reason = Reason("evaluator-gone", {"name": chosen.name})
+        member = min(entered, key=_order)
+        chosen.worker, chosen.incarnation, chosen.name = *member.key, member.name
+        self._outbox.tell(member, m.Appointed(**self._outbox.identity(member)))
+        self._outbox.note("evaluator", worker=member.worker, name=member.name, **reason.noted())
 
 
 def _order(member: Member) -> tuple[bool, int, int]:

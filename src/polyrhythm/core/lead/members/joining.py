@@ -4,13 +4,15 @@ The order of the steps in a job with several models: the lead refuses a worker w
 (`core/step_order.py`).
 """
 
-from polyrhythm.core.lead.servers.routing import RoutingTable
+import msgspec
+
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.step_order import StepOrder, described
 from polyrhythm.core.values import name_fault
 from polyrhythm.wire.messages import (
     PROTOCOL,
     Abstained,
+    ModelSpec,
     OperatorHello,
     ServerHello,
     Trailer,
@@ -18,7 +20,7 @@ from polyrhythm.wire.messages import (
 )
 
 
-class Admission:
+class Admission(msgspec.Struct):
     """Checks hellos, and keeps the workers that wait for admission.
 
     *A process must use this protocol version and belong to this job; a process that names no job
@@ -26,10 +28,9 @@ class Admission:
     of all servers when it is admitted.*
     """
 
-    def __init__(self, job: str) -> None:
-        self.job = job
-        self.waiting: list[tuple[str, WorkerHello]] = []
-        """The links of workers that wait, with their hellos."""
+    job: str
+    waiting: list[tuple[str, WorkerHello]] = []
+    """The links of workers that wait, with their hellos."""
 
     def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> Reason | None:
         """Why this process is refused, whatever the state of the job is; None if it is not
@@ -56,7 +57,7 @@ class Admission:
         return waiting
 
 
-class Opening:
+class Opening(msgspec.Struct):
     """When round 1 opens.
 
     *Round 1 opens when as many workers have attached as the job wants; workers that joined and left
@@ -64,16 +65,17 @@ class Opening:
     have attached by then, at least one. The timeout runs from the admission of the first worker.*
     """
 
-    def __init__(self, workers: int, start_timeout_s: float) -> None:
-        self.since_ns = 0
-        self.until_ns: int | None = None
-        self._workers = workers
-        self._timeout_ns = round(start_timeout_s * 1e9)
-        self._overdue = self._opened = False
+    _workers: int
+    _start_timeout_s: float
+    since_ns: int = 0
+    until_ns: int | None = None
+    _overdue: bool = False
+    _opened: bool = False
 
     def admitted(self, now_ns: int) -> None:
         if self.until_ns is None:
-            self.since_ns, self.until_ns = now_ns, now_ns + self._timeout_ns
+            self.since_ns = now_ns
+            self.until_ns = now_ns + round(self._start_timeout_s * 1e9)
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the start timeout by the time in which the lead was paused."""
@@ -103,17 +105,16 @@ class Opening:
         return attached > 0 and (attached >= self._workers or self._overdue)
 
 
-class Steps:
-    def __init__(self, routing: RoutingTable) -> None:
-        self._routing = routing
-        self._order: StepOrder | None = None
-        self._last: dict[tuple[int, int], int] = {}
-        """Per member, the sequence of the last contribution whose step was checked."""
+class Steps(msgspec.Struct):
+    _order: StepOrder | None = None
+    _last: dict[tuple[int, int], int] = {}
+    """Per member, the sequence of the last contribution whose step was checked."""
 
-    def fault(self, name: str, message: Trailer | Abstained) -> Reason | None:
+    def fault(
+        self, name: str, message: Trailer | Abstained, spec: ModelSpec | None
+    ) -> Reason | None:
         """The message reports a step of one model. Returns why the member with this name must be
-        removed; None if the step follows the order."""
-        spec = self._routing.spec
+        removed; None if the step follows the order. `spec`: the job's model."""
         if spec is None:
             return None
         names = [part.name for part in spec.parts]

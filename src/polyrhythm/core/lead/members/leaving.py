@@ -12,6 +12,8 @@ same time.*
 
 import math
 
+import msgspec
+
 from polyrhythm.core.lead.data.chunks import Holder
 
 _REJOINS_WITHIN_NS = 5 * 10**9
@@ -19,32 +21,30 @@ _REJOINS_WITHIN_NS = 5 * 10**9
 rejoins closes its old link first."""
 
 
-class Removals:
-    def __init__(self, grace_s: float, links_s: float = math.inf) -> None:
-        """`links_s`: how long the links of an evicted member are kept."""
-        self._grace_ns = round(grace_s * 1e9)
-        self._links_s = links_s
-        self._leaving: set[Holder] = set()
-        """The members that were removed since the last fold was ordered."""
-        self._telling: set[Holder] = set()
-        """The removed members whose removal the servers learn from the last view. They are kept until
-        every server knows this view."""
-        self._evicted: dict[int, int] = {}
-        """Per evicted worker that may rejoin, the incarnation that was evicted."""
-        self._links_until_ns: dict[int, int] = {}
-        """Per evicted worker, when its links are closed."""
-        self._rejoin_until_ns = 0
-        self._deserted_ns: int | None = None
-        """When a job without members counts as deserted; None while it has members."""
-        self.wake_ns: int | None = None
-        """The earliest of all deadlines that this object keeps; None if there is none."""
+class Removals(msgspec.Struct):
+    grace_s: float
+    links_s: float = math.inf
+    """How long the links of an evicted member are kept."""
+    _leaving: set[Holder] = set()
+    """The members that were removed since the last fold was ordered."""
+    _telling: set[Holder] = set()
+    """The removed members whose removal the servers learn from the last view. They are kept until
+    every server knows this view."""
+    _evicted: dict[int, int] = {}
+    """Per evicted worker that may rejoin, the incarnation that was evicted."""
+    _links_until_ns: dict[int, int] = {}
+    """Per evicted worker, when its links are closed."""
+    _rejoin_until_ns: int = 0
+    _deserted_ns: int | None = None
+    """When a job without members counts as deserted; None while it has members."""
 
-    def _look_ahead(self) -> None:
-        """Set `wake_ns` again, because a deadline has changed."""
+    @property
+    def wake_ns(self) -> int | None:
+        """The earliest of all deadlines that this object keeps; None if there is none."""
         times_ns = list(self._links_until_ns.values())
         if self._deserted_ns is not None:
             times_ns.append(self._deserted_ns)
-        self.wake_ns = min(times_ns, default=None)
+        return min(times_ns, default=None)
 
     @property
     def any(self) -> bool:
@@ -71,17 +71,15 @@ class Removals:
         """The member may rejoin: it was evicted, or removed because it opened another link, or it
         leaves in order to join again."""
         self._evicted[worker] = incarnation
-        if self._links_s < math.inf:
-            self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
-            self._look_ahead()
+        if self.links_s < math.inf:
+            self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
         """The evicted members whose links must be closed now. `alone`: the job has no member left.
         In that case the job waits for the evicted members, and their links are kept."""
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
-            self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
-        self._look_ahead()
+            self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
@@ -91,7 +89,6 @@ class Removals:
         if evicted:
             del self._evicted[worker]
             self._links_until_ns.pop(worker, None)
-            self._look_ahead()
             self._rejoin_until_ns = now_ns + _REJOINS_WITHIN_NS
         return evicted
 
@@ -99,15 +96,13 @@ class Removals:
         self._evicted.pop(worker, None)
         self._links_until_ns.pop(worker, None)
         self._deserted_ns = None
-        self._look_ahead()
 
     def deserted(self, now_ns: int) -> bool:
         """Whether a job without members has waited long enough for a member."""
         if self._evicted:
             return False
         if self._deserted_ns is None:
-            self._deserted_ns = max(now_ns + self._grace_ns, self._rejoin_until_ns)
-            self._look_ahead()
+            self._deserted_ns = max(now_ns + round(self.grace_s * 1e9), self._rejoin_until_ns)
         return now_ns >= self._deserted_ns
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
@@ -117,7 +112,6 @@ class Removals:
             self._links_until_ns[worker] += paused_ns
         if self._deserted_ns is not None:
             self._deserted_ns += paused_ns
-        self._look_ahead()
 
     def overdue(self, now_ns: int) -> bool:
         return self._deserted_ns is not None and now_ns >= self._deserted_ns

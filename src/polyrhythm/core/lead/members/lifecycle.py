@@ -5,6 +5,8 @@ removed.
 and is told to rejoin when it can be reached again.*
 """
 
+import msgspec
+
 from polyrhythm.core.effects import Bind, Drop
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.parts import Parts
@@ -23,8 +25,16 @@ from polyrhythm.wire.messages.operator import STOP
 from polyrhythm.wire.messages.reasons import STREAM_ENDED, Field
 
 
+class LifecycleState(msgspec.Struct):
+    suspicion: Suspicion
+    stream_ended: bool = False
+    """Whether the member that has left last had a stream that has ended."""
+
+
 class Lifecycle:
-    def __init__(self, parts: Parts, mode: Mode) -> None:
+    def __init__(self, state: LifecycleState, parts: Parts, mode: Mode) -> None:
+        self._state = state
+        self.suspicion = state.suspicion
         self._mode = mode
         self._job = parts.job
         self._policy = parts.policy
@@ -44,10 +54,7 @@ class Lifecycle:
         self._stopping = parts.stopping
         self._operators = parts.operators
         self._evaluator = parts.evaluator
-        self.suspicion = Suspicion(parts.job.heartbeat_s)
         self._start_ns = round(parts.job.start_timeout_s * 1e9)
-        self._stream_ended = False
-        """Whether the member that has left last had a stream that has ended."""
 
     def accepts(self, worker: int, incarnation: int) -> bool:
         """Whether contributions of this worker count: it is a member, or it was removed and some
@@ -62,7 +69,11 @@ class Lifecycle:
             fault = self._contributions.fault(member.name, message)
             if fault is not None:
                 return fault
-        return None if message.model < 0 else self._steps.fault(member.name, message)
+        return (
+            None
+            if message.model < 0
+            else self._steps.fault(member.name, message, self._routing.spec)
+        )
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -286,7 +297,7 @@ class Lifecycle:
         self._view.remove(member.worker)
         self.suspicion.forget(member.worker)
         self._broken.forget(member.worker)
-        self._stream_ended = reason.code == STREAM_ENDED.code
+        self._state.stream_ended = reason.code == STREAM_ENDED.code
         self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
         self._steps.forget(*member.key)
@@ -332,7 +343,7 @@ class Lifecycle:
             self._ending.finish(self._stopping.reason, done, now_ns, failed=False)
         elif self._job.served:
             return
-        elif self._rounds.open and self._stream_ended:
+        elif self._rounds.open and self._state.stream_ended:
             self._ending.finish(Reason("streams-ended"), done, now_ns, failed=False)
         elif self._rounds.open and self._removals.deserted(now_ns):
             self._ending.finish(Reason("deserted"), done, now_ns, failed=True)

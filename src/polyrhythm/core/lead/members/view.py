@@ -5,14 +5,14 @@ was admitted, so a worker that rejoins under its old name has a new incarnation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from polyrhythm.core.values import name_order
 from polyrhythm.wire.messages import MemberSpec
 
 
-@dataclass(slots=True)
-class Member:
+class Member(msgspec.Struct, eq=False):
     worker: int
     name: str
     incarnation: int
@@ -36,24 +36,19 @@ class Member:
     loop_over: bool = False
     """Whether the member has reported that its training loop is over."""
 
-    key: tuple[int, int] = field(init=False)
-    """Worker and incarnation: a worker that rejoins is a different member."""
+    @property
+    def key(self) -> tuple[int, int]:
+        """Worker and incarnation: a worker that rejoins is a different member."""
+        return self.worker, self.incarnation
 
-    def __post_init__(self) -> None:
-        self.key = self.worker, self.incarnation
 
-
-class View:
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.attached = 0
-        """How many members have attached the job's model."""
-        self._members: dict[int, Member] = {}
-        self._numbers: dict[str, int] = {}
-        """Per name, the number of the worker. Former members keep their numbers."""
-        self._specs: tuple[MemberSpec, ...] | None = None
-        """The members that have entered, as sent to servers; None if the tuple must be built
-        again."""
+class View(msgspec.Struct, eq=False):
+    epoch: int = 0
+    attached: int = 0
+    """How many members have attached the job's model."""
+    _members: dict[int, Member] = {}
+    _numbers: dict[str, int] = {}
+    """Per name, the number of the worker. Former members keep their numbers."""
 
     def resume(self, epoch: int, numbers: Mapping[str, int]) -> None:
         """Continue from a checkpoint: the view epoch continues from `epoch`, and known names keep
@@ -104,7 +99,6 @@ class View:
     def enter(self, member: Member) -> None:
         """From now on the policy counts this worker as a member."""
         member.entered = True
-        self._specs = None
 
     def admit(self, name: str, now_ns: int) -> Member:
         self.epoch += 1
@@ -115,7 +109,6 @@ class View:
     def remove(self, worker: int) -> Member | None:
         member = self._members.pop(worker, None)
         if member is not None:
-            self._specs = None
             self.epoch += 1
             self.attached -= member.attached
         return member
@@ -127,8 +120,6 @@ class View:
         return [each.key for each in sorted(entered, key=lambda each: name_order(each.name))]
 
     def specs(self) -> tuple[MemberSpec, ...]:
-        """All members that have entered. The same tuple object is returned until they change."""
-        if self._specs is None:
-            entered = (member for member in self._members.values() if member.entered)
-            self._specs = tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)
-        return self._specs
+        """All members that have entered, as sent to servers."""
+        entered = (member for member in self._members.values() if member.entered)
+        return tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)

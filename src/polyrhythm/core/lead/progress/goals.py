@@ -18,12 +18,13 @@ The limit counts from the opening of round 1. *If round 1 does not open within t
 limit counts from there: a job whose workers hang before they attach a model ends too.*
 """
 
-from collections import Counter
 from collections.abc import Mapping
+
+import msgspec
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.metrics import MOST_NAMES, OBJECTIVE, Reported
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import JobSpec, Target
 from polyrhythm.wire.messages.reasons import Field
 
 PATIENCE = 20
@@ -37,20 +38,24 @@ _MOST_SHOWN = 10
 """The most names of metrics that a sentence in the journal lists."""
 
 
-class Targets:
-    def __init__(self, job: JobSpec) -> None:
-        self._targets = job.targets
+class Targets(msgspec.Struct):
+    _targets: tuple[Target, ...]
+    _alone: bool
+    """Whether the targets are the only goals of the job."""
+    _missing: set[str]
+    """The metrics of targets that no worker has reported yet."""
+    _reported: Reported = msgspec.field(default_factory=Reported)
+    _objective: float | None = None
+    _counts: dict[tuple[int, str], int] = {}
+    """How often each worker has reported each metric. Counted while the metric of a target is
+    missing."""
+    _said: bool = False
+
+    @classmethod
+    def begin(cls, job: JobSpec) -> "Targets":
         others = (job.rounds, job.epochs, job.points, job.max_seconds, job.target_change)
-        self._alone = all(goal is None for goal in others)
-        """Whether the targets are the only goals of the job."""
-        self._reported = Reported()
-        self._objective: float | None = None
-        self._missing = {target.metric for target in job.targets}
-        """The metrics of targets that no worker has reported yet."""
-        self._counts: Counter[tuple[int, str]] = Counter()
-        """How often each worker has reported each metric. Counted while the metric of a target is
-        missing."""
-        self._said = False
+        alone = all(goal is None for goal in others)
+        return cls(job.targets, alone, {target.metric for target in job.targets})
 
     # -- values --------------------------------------------------------------------------------
 
@@ -67,9 +72,13 @@ class Targets:
         if not self._missing:
             return None
         self._missing -= metrics.keys()
-        self._counts.update((worker, name) for name in metrics)
+        for name in metrics:
+            self._count(worker, name)
         often = any(self._counts[worker, name] >= _SAID_AFTER for name in metrics)
         return self._say() if evaluated or often else None
+
+    def _count(self, worker: int, name: str) -> None:
+        self._counts[worker, name] = self._counts.get((worker, name), 0) + 1
 
     def left(self, worker: int) -> None:
         self._reported.left(worker)
@@ -81,7 +90,7 @@ class Targets:
             self._objective = objective
             self._missing.discard(OBJECTIVE)
         elif OBJECTIVE in self._missing:
-            self._counts[-1, OBJECTIVE] += 1
+            self._count(-1, OBJECTIVE)
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -141,19 +150,25 @@ def patience_ns(limit_ns: int, longest_ns: int) -> int:
     return min(max(limit_ns // 10, LEAST_NS), MOST_NS) + longest_ns
 
 
-class TimeLimit:
-    def __init__(self, seconds: float | None) -> None:
+class TimeLimit(msgspec.Struct):
+    _limit_ns: int | None
+    """None if the job has no limit."""
+    _until_ns: int | None = None
+    """When the job reaches its limit; None if there is no limit, or if round 1 has not opened."""
+    _since_ns: int = 0
+    """When the patience began."""
+    _began_ns: dict[int, int] = {}
+    """Per worker, when it entered or contributed last."""
+    _longest_ns: int = 0
+    wake_ns: int | None = None
+    """When to call `overdue`; None if the lead waits for nothing after the limit."""
+    leaving: bool = False
+    """Whether the patience with workers that have not left their loops has begun."""
+
+    @classmethod
+    def begin(cls, seconds: float | None) -> "TimeLimit":
         """`seconds`: the limit; None if the job has none."""
-        self._limit_ns = None if seconds is None else round(seconds * 1e9)
-        self._until_ns: int | None = None
-        """When the job reaches its limit; None if there is no limit, or if round 1 has not opened."""
-        self._since_ns = 0
-        """When the patience began."""
-        self._began_ns: dict[int, int] = {}
-        """Per worker, when it entered or contributed last."""
-        self._longest_ns = 0
-        self.wake_ns: int | None = None
-        """When to call `overdue`; None if the lead waits for nothing after the limit."""
+        return cls(None if seconds is None else round(seconds * 1e9))
 
     @property
     def patience_ns(self) -> int:

@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from polyrhythm.wire.messages import Trailer
 
 _REST = 0.5
@@ -62,7 +64,7 @@ class _Probed:
     visited: int
 
 
-class _Losses:
+class _Losses(msgspec.Struct):
     """The mean of weighted losses, and its standard error.
 
     Each loss is a mean over `weight` points. The difference of two losses at the same parameters
@@ -71,11 +73,11 @@ class _Losses:
     noise alone, without the change of the objective during the pass.
     """
 
-    def __init__(self) -> None:
-        self._weight = self._mean = 0.0
-        self._before: tuple[float, float] | None = None
-        self._pairs = 0
-        self._variances = 0.0
+    _weight: float = 0.0
+    _mean: float = 0.0
+    _before: tuple[float, float] | None = None
+    _pairs: int = 0
+    _variances: float = 0.0
 
     def add(self, loss: float, weight: float) -> None:
         self._weight += weight
@@ -97,22 +99,23 @@ class _Losses:
         return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
 
 
-class Passes:
-    def __init__(self) -> None:
-        self._losses = _Losses()
-        self._checked = 0
-        """The number of full passes at the last check."""
-        self.visited = self._since = 0
-        """The number of points visited in the whole job: now, and at the last check."""
-        self._last: RunningMean | None = None
-        self._share = (0.0, 0)
-        """The probe sample in the open round: the sum of the losses over its points, and their
-        number."""
-        self._probed: _Probed | None = None
-        """The last measurement on the probe sample, if it was made after the last check; else
-        None."""
-        self._compared: _Probed | None = None
-        """The earlier measurement on the probe sample with which the next one is compared."""
+class Passes(msgspec.Struct):
+    visited: int = 0
+    """The number of points visited in the whole job."""
+    _losses: _Losses = msgspec.field(default_factory=_Losses)
+    _checked: int = 0
+    """The number of full passes at the last check."""
+    _since: int = 0
+    """The number of points visited at the last check."""
+    _last: RunningMean | None = None
+    _share: tuple[float, int] = (0.0, 0)
+    """The probe sample in the open round: the sum of the losses over its points, and their
+    number."""
+    _probed: _Probed | None = None
+    """The last measurement on the probe sample, if it was made after the last check; else
+    None."""
+    _compared: _Probed | None = None
+    """The earlier measurement on the probe sample with which the next one is compared."""
 
     def count(self, trailer: Trailer, points: int) -> None:
         """A contribution is complete; `points` of its points were visited for the first time in
@@ -261,21 +264,21 @@ class Finding:
         return lost / gained if gained > 0 else float(lost > 0)
 
 
-class Trend:
+class Trend(msgspec.Struct):
     """The values of one objective from pass to pass. All values are finite."""
 
-    def __init__(self, small_gains: bool = False) -> None:
-        self._learned = 0.0 if small_gains else _LEARNED
-        self.state = LearningState.FALLING
-        self.first: RunningMean | None = None
-        self.last: RunningMean | None = None
-        self.best: RunningMean | None = None
-        self.best_pass = 0
-        self.rises = 0
-        self._back = 0
-        """The number of passes in a row in which the objective was back at its best."""
-        self._bests: list[float] = []
-        """For each of the last passes, the best value up to the end of that pass."""
+    _learned: float = _LEARNED
+    """A total gain of at least this share of the first objective counts as learning."""
+    state: LearningState = LearningState.FALLING
+    first: RunningMean | None = None
+    last: RunningMean | None = None
+    best: RunningMean | None = None
+    best_pass: int = 0
+    rises: int = 0
+    _back: int = 0
+    """The number of passes in a row in which the objective was back at its best."""
+    _bests: list[float] = []
+    """For each of the last passes, the best value up to the end of that pass."""
 
     def begin(self, first: RunningMean) -> None:
         """Set the objective before training: the mean loss of the first round."""
@@ -329,26 +332,30 @@ class Trend:
         return flat
 
 
-class Learning:
+class Learning(msgspec.Struct):
     """Judges whether a job learns. An objective that is not finite is reported at once; that
     finding ends after a full pass in which all objectives were finite."""
 
-    def __init__(self, *, resumed: bool = False, small_gains: bool = False) -> None:
+    _trend: Trend
+    _opening: bool
+    _passes: int = 0
+    _broken: dict[int, None] = {}
+    """The workers that reported an objective that is not finite since the last check."""
+    _unfinished: set[int] = set()
+    """The workers whose last objective was not finite."""
+    _first_sum: float = 0.0
+    _first_weight: float = 0.0
+    _folds: int = 0
+    _began_ns: int | None = None
+    _said: LearningState = LearningState.FALLING
+
+    @classmethod
+    def begin(cls, *, resumed: bool = False, small_gains: bool = False) -> "Learning":
         """`resumed`: the job continues from a checkpoint. The first round then does not show the
         objective before training, so later passes are compared with the first pass, and the model
         may have learned nearly all before. `small_gains`: the objective of a healthy job may fall
         by a small share of its first value."""
-        self._trend = Trend(small_gains or resumed)
-        self._passes = 0
-        self._broken: dict[int, None] = {}
-        """The workers that reported an objective that is not finite since the last check."""
-        self._unfinished: set[int] = set()
-        """The workers whose last objective was not finite."""
-        self._first_sum = self._first_weight = 0.0
-        self._folds = 0
-        self._began_ns: int | None = None
-        self._opening = not resumed
-        self._said = LearningState.FALLING
+        return cls(Trend(0.0 if small_gains or resumed else _LEARNED), not resumed)
 
     # -- measurements --------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.members.view import Member
@@ -34,14 +36,13 @@ def stopped(by: str) -> Reason:
     return Reason(STOPPED.code, {"by": by}) if by else STOPPED
 
 
-class CountedSteps:
+class CountedSteps(msgspec.Struct):
     """How many steps the job has made since it first began (`core/worker/job_steps.py`)."""
 
-    def __init__(self, job: JobSpec) -> None:
-        self.workers = max(1, job.workers)
-        """How many workers the job had when it first began."""
-        self._made = 0.0
-        """How many steps over whole batches all workers have made together."""
+    workers: int
+    """How many workers the job had when it first began."""
+    _made: float = 0.0
+    """How many steps over whole batches all workers have made together."""
 
     @property
     def now(self) -> float:
@@ -63,31 +64,189 @@ class CountedSteps:
         self._made += 1
 
 
-class JobProgress:
-    def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
-        self.goals = Goals(job)
+class RoundEquivalents(msgspec.Struct):
+    """Counts round equivalents where contributions are folded on arrival.
+
+    *P contributions count as one round, where P is the number of members: each is folded with 1/P
+    of the learning rate.*
+    """
+
+    done: int = 0
+    part: float = 0.0
+
+    def advance(self, members: int) -> None:
+        """A contribution is complete, in a view with this many members."""
+        self.part += 1 / max(1, members)
+        if self.part >= 1 - 1e-9:
+            self.part -= 1
+            self.done += 1
+
+
+class GoalsState(msgspec.Struct):
+    targets: Targets
+    limit: TimeLimit
+    rounds: int = 0
+    passes: int = 0
+    points: int = 0
+    seconds: float = 0.0
+    """How long round 1 had been open at the last fold."""
+    opened_ns: int | None = None
+    change: float | None = None
+    stopped: Reason | None = None
+
+    @classmethod
+    def begin(cls, job: JobSpec) -> "GoalsState":
+        return cls(Targets.begin(job), TimeLimit.begin(job.max_seconds))
+
+
+class Goals:
+    """The goals of a job; the first goal that is reached ends the job.
+
+    *Seconds count from the opening of round 1. A metric that several workers report is the mean of
+    their last reports, so that one lucky report does not end the job. The objective is a mean over
+    many points, so that one lucky batch does not end it either. The change of the objective is
+    checked once per full pass of the slowest worker (`learning.py`), because over a short time any
+    change is small (FSP §5.3).*
+    """
+
+    def __init__(self, state: GoalsState, job: JobSpec) -> None:
+        self._state = state
+        self._job = job
+        self.targets = state.targets
+        self.limit = state.limit
+
+    # -- measurements --------------------------------------------------------------------------
+
+    def opened(self, now_ns: int) -> None:
+        """Round 1 opens: seconds count from now on."""
+        self._state.opened_ns = now_ns
+        self.limit.open(now_ns)
+
+    def open_ns(self, now_ns: int) -> int:
+        """How long round 1 has been open."""
+        return 0 if self._state.opened_ns is None else now_ns - self._state.opened_ns
+
+    def folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
+        """`points`: how many points have counted."""
+        state = self._state
+        state.rounds, state.passes, state.points = rounds, passes, points
+        state.seconds = self.open_ns(now_ns) / 1e9
+
+    def checked(self, change: float | None) -> None:
+        """A full pass is over. `change`: by how much the objective changed; None if that is not
+        known."""
+        self._state.change = change
+
+    def stop(self, reason: Reason) -> None:
+        """A stop was requested. It is handled like a goal that was reached."""
+        self._state.stopped = reason
+
+    # -- goals ---------------------------------------------------------------------------------
+
+    def share(self, points: int, data_set: int) -> float:
+        """How much of the way to its goal the job has made, from 0 to 1. *The goal that is nearest
+        counts, because it will end the job. A target of a metric, or of a change, does not count:
+        the way to it is not known.* `points`: how many points have counted. `data_set`: the number
+        of points in the data set; 0 if passes are not counted."""
+        job = self._job
+        shares = [0.0]
+        if job.rounds:
+            shares.append(self._state.rounds / job.rounds)
+        if job.epochs and data_set:
+            shares.append(points / (job.epochs * data_set))
+        if job.points:
+            shares.append(points / job.points)
+        if job.max_seconds:
+            shares.append(self._state.seconds / job.max_seconds)
+        return min(1.0, max(shares))
+
+    def holds(self, goal: Reason | None) -> bool:
+        """Whether a goal that was reached before is still reached. *With kind statistics the full
+        passes fall if a member leaves in the last pass, because the statistics of its points leave
+        with it.*"""
+        by_passes = goal is not None and goal.fields.get("goal") == "passes"
+        return not by_passes or self._by_passes()
+
+    def _by_passes(self) -> bool:
+        return self._job.epochs is not None and self._state.passes >= self._job.epochs
+
+    def reached(self, now_ns: int) -> Reason | None:
+        """The goal that is reached, or the stop that was requested, or None."""
+        goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
+        if goal is not None:
+            return Reason("goal", goal)
+        return self._state.stopped
+
+    def _by_training(self) -> dict[str, Field] | None:
+        job = self._job
+        if job.rounds is not None and self._state.rounds >= job.rounds:
+            return {"goal": "rounds", "rounds": self._state.rounds}
+        if self._by_passes():
+            return {"goal": "passes", "passes": self._state.passes}
+        if job.points is not None and self._state.points >= job.points:
+            return {"goal": "points", "points": self._state.points}
+        return None
+
+    def _by_quality(self) -> dict[str, Field] | None:
+        if (target := self.targets.reached()) is not None:
+            return target
+        bound = self._job.target_change
+        if bound is not None and self._state.change is not None and self._state.change < bound:
+            return {"goal": "change", "change": self._state.change, "bound": bound}
+        return None
+
+    def _by_time(self, now_ns: int) -> dict[str, Field] | None:
+        if not self.limit.passed(now_ns):
+            return None
+        return {"goal": "seconds", "seconds": self._job.max_seconds}
+
+
+class ProgressState(msgspec.Struct):
+    goals: GoalsState
+    accounting: Accounting
+    learning: Learning
+    steps: CountedSteps
+    passes: Passes = msgspec.field(default_factory=Passes)
+    points: int = 0
+    """How many points have counted since the job first began, also before a resume."""
+    told: Progress = Progress()
+    """What workers were last told of the progress."""
+    counted: int = 0
+    idle: int = 0
+    empty: int = 0
+    """How many rounds were empty because workers waited for points that move."""
+    made: int = 0
+    """How many contributions were made before the last fold."""
+    skipped: int = 0
+    """How many contributions were left out since the last contribution that counts."""
+    all_without_step: bool = False
+    """Whether all contributions in `skipped` were left out because the training loop had made no
+    step."""
+
+    @classmethod
+    def begin(cls, job: JobSpec) -> "ProgressState":
         rows = keeps_rows(job.kind)
-        self.accounting = Accounting(job.resume_round, whole_objectives=rows)
-        self.learning = Learning(resumed=bool(job.resume), small_gains=rows or bool(job.init))
-        self._passes = Passes()
+        return cls(
+            GoalsState.begin(job),
+            Accounting(job.resume_round, whole_objectives=rows),
+            Learning.begin(resumed=bool(job.resume), small_gains=rows or bool(job.init)),
+            CountedSteps(max(1, job.workers)),
+        )
+
+
+class JobProgress:
+    def __init__(
+        self, state: ProgressState, job: JobSpec, sharing: Sharing, outbox: LeadOutbox
+    ) -> None:
+        self._state = state
+        self.goals = Goals(state.goals, job)
+        self.accounting = state.accounting
+        self.learning = state.learning
+        self.steps = state.steps
+        self._passes = state.passes
         self._job = job
         self._sharing = sharing
         self._outbox = outbox
-        self.points = 0
-        """How many points have counted since the job first began, also before a resume."""
-        self.steps = CountedSteps(job)
-        self._told = Progress()
-        """What workers were last told of the progress."""
-        self._counted = 0
-        self._idle = 0
-        self._empty, self._made = 0, 0
-        """`_empty`: how many rounds were empty because workers waited for points that move. `_made`:
-        how many contributions were made before the last fold."""
-        self._skipped = 0
-        """How many contributions were left out since the last contribution that counts."""
-        self._all_without_step = False
-        """Whether all contributions in `_skipped` were left out because the training loop had made no
-        step."""
 
     @property
     def no_batches(self) -> bool:
@@ -112,18 +271,18 @@ class JobProgress:
 
     def resume(self, record: Record) -> None:
         """Continue from this checkpoint: the points and steps that had counted before it count on."""
-        self.points = record.counted
+        self._state.points = record.counted
         self.accounting.passes = record.passes
         self.steps.resume(record)
 
     def told(self) -> Progress:
         """What workers are told of the job's progress."""
-        points, data_set, steps = self.points, self._sharing.points, self.steps.now
+        points, data_set, steps = self._state.points, self._sharing.points, self.steps.now
         share = self.goals.share(points, data_set)
-        last = self._told
+        last = self._state.told
         same = last.points == points and last.share == share and last.steps == steps
         if not same or last.data_set != data_set:
-            self._told = last = Progress(points, data_set, share, steps)
+            self._state.told = last = Progress(points, data_set, share, steps)
         return last
 
     def report(self, member: Member, message: Report) -> Reason | None:
@@ -148,9 +307,9 @@ class JobProgress:
         """A contribution is complete. `ahead`: the contribution belongs to the next fold instead of the
         fold under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
-        self.points += points
+        self._state.points += points
         self.steps.count(trailer)
-        self._skipped = 0
+        self._state.skipped = 0
         self.goals.limit.contributed(trailer.worker, now_ns)
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)
@@ -163,15 +322,17 @@ class JobProgress:
         contributions of this member were left out for this reason, and the reason why the job must end
         (None if the job goes on)."""
         self._commit(message, ahead=ahead)
-        self._skipped += 1
+        self._state.skipped += 1
         without_step = message.skipped is not None and message.skipped.code == NO_STEP
         if not without_step:
             self.steps.skip()
-        self._all_without_step = without_step and (self._skipped == 1 or self._all_without_step)
+        self._state.all_without_step = without_step and (
+            self._state.skipped == 1 or self._state.all_without_step
+        )
         count = self.accounting.skip(message.worker, without_step=without_step)
-        code = "no-steps" if self._all_without_step else "all-skipped"
-        in_vain = Reason(code, {"contributions": self._skipped})
-        return count, in_vain if self._skipped >= MOST_SKIPPED else None
+        code = "no-steps" if self._state.all_without_step else "all-skipped"
+        in_vain = Reason(code, {"contributions": self._state.skipped})
+        return count, in_vain if self._state.skipped >= MOST_SKIPPED else None
 
     def visit(self, message: Abstained, *, ahead: bool) -> None:
         """A member has no points left, and reports the points of its last batch. All steps that it
@@ -192,7 +353,7 @@ class JobProgress:
             lease=message.lease,
         )
         points = self._sharing.commit(trailer, ahead=ahead)
-        self.points += points
+        self._state.points += points
         return points
 
     def folded(
@@ -202,10 +363,10 @@ class JobProgress:
         `why`. `passes`: the full passes in the version that was folded; None if that version contains
         all progress. Returns the goal that is reached, if any."""
         passes = self._sharing.passes if passes is None else passes
-        made, self._made = self._made, self.accounting.made
-        if self._made == made and self._sharing.stopped:
-            self._empty += 1
-        self.goals.folded(rounds - self._empty, passes, self.points, now_ns)
+        made, self._state.made = self._state.made, self.accounting.made
+        if self._state.made == made and self._sharing.stopped:
+            self._state.empty += 1
+        self.goals.folded(rounds - self._state.empty, passes, self._state.points, now_ns)
         if rounds > 0:
             self.learning.folded(now_ns)
         self._check(self._passes.folded(passes, self._sharing.points))
@@ -265,7 +426,7 @@ class JobProgress:
         goal. `rounds`: the number of folded rounds. `round_s`: the time of a round."""
         found = []
         if self._job.rounds is not None:
-            found.append((self._job.rounds - rounds + self._empty) * round_s)
+            found.append((self._job.rounds - rounds + self._state.empty) * round_s)
         if self._job.max_seconds is not None:
             found.append(self._job.max_seconds - self.goals.open_ns(now_ns) / 1e9)
         return max(0.0, min(found)) if found else None
@@ -293,137 +454,14 @@ class JobProgress:
         round, which was ordered for the reason `why`."""
         if round_ == 0 or self._job.rounds is not None:
             return None
-        before, self._counted = self._counted, self.accounting.made
-        contributed = self._counted > before
+        before, self._state.counted = self._state.counted, self.accounting.made
+        contributed = self._state.counted > before
         if contributed and (trouble := self.hopeless) is not None:
             return trouble
         routine = why.code == "all-arrived" and not self._sharing.moving
-        self._idle = self._idle + 1 if routine and not contributed else 0
-        return Reason("idle", {"rounds": self._idle}) if self._idle >= IDLE_ROUNDS else None
-
-
-class RoundEquivalents:
-    """Counts round equivalents where contributions are folded on arrival.
-
-    *P contributions count as one round, where P is the number of members: each is folded with 1/P
-    of the learning rate.*
-    """
-
-    def __init__(self, done: int = 0) -> None:
-        self.done = done
-        self.part = 0.0
-
-    def advance(self, members: int) -> None:
-        """A contribution is complete, in a view with this many members."""
-        self.part += 1 / max(1, members)
-        if self.part >= 1 - 1e-9:
-            self.part -= 1
-            self.done += 1
-
-
-class Goals:
-    """The goals of a job; the first goal that is reached ends the job.
-
-    *Seconds count from the opening of round 1. A metric that several workers report is the mean of
-    their last reports, so that one lucky report does not end the job. The objective is a mean over
-    many points, so that one lucky batch does not end it either. The change of the objective is
-    checked once per full pass of the slowest worker (`learning.py`), because over a short time any
-    change is small (FSP §5.3).*
-    """
-
-    def __init__(self, job: JobSpec) -> None:
-        self._job = job
-        self._rounds = 0
-        self._passes = 0
-        self._points = 0
-        self._seconds = 0.0
-        """How long round 1 had been open at the last fold."""
-        self.targets = Targets(job)
-        self._opened_ns: int | None = None
-        self.limit = TimeLimit(job.max_seconds)
-        self._change: float | None = None
-        self._stopped: Reason | None = None
-
-    # -- measurements --------------------------------------------------------------------------
-
-    def opened(self, now_ns: int) -> None:
-        """Round 1 opens: seconds count from now on."""
-        self._opened_ns = now_ns
-        self.limit.open(now_ns)
-
-    def open_ns(self, now_ns: int) -> int:
-        """How long round 1 has been open."""
-        return 0 if self._opened_ns is None else now_ns - self._opened_ns
-
-    def folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
-        """`points`: how many points have counted."""
-        self._rounds, self._passes, self._points = rounds, passes, points
-        self._seconds = self.open_ns(now_ns) / 1e9
-
-    def checked(self, change: float | None) -> None:
-        """A full pass is over. `change`: by how much the objective changed; None if that is not
-        known."""
-        self._change = change
-
-    def stop(self, reason: Reason) -> None:
-        """A stop was requested. It is handled like a goal that was reached."""
-        self._stopped = reason
-
-    # -- goals ---------------------------------------------------------------------------------
-
-    def share(self, points: int, data_set: int) -> float:
-        """How much of the way to its goal the job has made, from 0 to 1. *The goal that is nearest
-        counts, because it will end the job. A target of a metric, or of a change, does not count:
-        the way to it is not known.* `points`: how many points have counted. `data_set`: the number
-        of points in the data set; 0 if passes are not counted."""
-        job = self._job
-        shares = [0.0]
-        if job.rounds:
-            shares.append(self._rounds / job.rounds)
-        if job.epochs and data_set:
-            shares.append(points / (job.epochs * data_set))
-        if job.points:
-            shares.append(points / job.points)
-        if job.max_seconds:
-            shares.append(self._seconds / job.max_seconds)
-        return min(1.0, max(shares))
-
-    def holds(self, goal: Reason | None) -> bool:
-        """Whether a goal that was reached before is still reached. *With kind statistics the full
-        passes fall if a member leaves in the last pass, because the statistics of its points leave
-        with it.*"""
-        by_passes = goal is not None and goal.fields.get("goal") == "passes"
-        return not by_passes or self._by_passes()
-
-    def _by_passes(self) -> bool:
-        return self._job.epochs is not None and self._passes >= self._job.epochs
-
-    def reached(self, now_ns: int) -> Reason | None:
-        """The goal that is reached, or the stop that was requested, or None."""
-        goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
-        if goal is not None:
-            return Reason("goal", goal)
-        return self._stopped
-
-    def _by_training(self) -> dict[str, Field] | None:
-        job = self._job
-        if job.rounds is not None and self._rounds >= job.rounds:
-            return {"goal": "rounds", "rounds": self._rounds}
-        if self._by_passes():
-            return {"goal": "passes", "passes": self._passes}
-        if job.points is not None and self._points >= job.points:
-            return {"goal": "points", "points": self._points}
-        return None
-
-    def _by_quality(self) -> dict[str, Field] | None:
-        if (target := self.targets.reached()) is not None:
-            return target
-        bound = self._job.target_change
-        if bound is not None and self._change is not None and self._change < bound:
-            return {"goal": "change", "change": self._change, "bound": bound}
-        return None
-
-    def _by_time(self, now_ns: int) -> dict[str, Field] | None:
-        if not self.limit.passed(now_ns):
-            return None
-        return {"goal": "seconds", "seconds": self._job.max_seconds}
+        self._state.idle = self._state.idle + 1 if routine and not contributed else 0
+        return (
+            Reason("idle", {"rounds": self._state.idle})
+            if self._state.idle >= IDLE_ROUNDS
+            else None
+        )

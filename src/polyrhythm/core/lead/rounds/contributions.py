@@ -56,7 +56,6 @@ class _Sender(msgspec.Struct, gc=False):
 class _Partial(msgspec.Struct, gc=False):
     """A contribution, with the reports and the trailer that have come."""
 
-    sender: _Sender
     reports: dict[int, int] = {}
     """Per server, the routing epoch of its last report."""
     trailer: Trailer | None = None
@@ -72,26 +71,25 @@ class _Partial(msgspec.Struct, gc=False):
         }
 
 
-class Contributions:
-    def __init__(self) -> None:
-        self._partial: dict[_Key, _Partial] = {}
-        self._senders: dict[tuple[int, int], _Sender] = {}
-        self._keeps = False
-        self._complete: dict[_Key, _Partial] = {}
-        """Contributions that are complete but not folded yet; always empty if `keep_until_folded`
-        was not called."""
-        self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
-        """Per server: the epoch in which it became the primary of more slices, and for each member
-        the last sequence that the server had at that time."""
-        self.owed: dict[_Key, set[int]] = {}
-        """Contributions that were complete until slices got new primaries, each with the primaries
-        that lack it."""
-        self._named_before = 0
-        """Kind statistics: contributions that become complete now belong to this round or a later
-        one, because the orders for all earlier folds did not name these contributions."""
-        self._torn = -1
-        self._whole_from = 0
-        """From this round on, each complete contribution is in the same round on all servers."""
+class Contributions(msgspec.Struct):
+    _partial: dict[_Key, _Partial] = {}
+    _senders: dict[tuple[int, int], _Sender] = {}
+    _keeps: bool = False
+    _complete: dict[_Key, _Partial] = {}
+    """Contributions that are complete but not folded yet; always empty if `keep_until_folded`
+    was not called."""
+    _rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
+    """Per server: the epoch in which it became the primary of more slices, and for each member
+    the last sequence that the server had at that time."""
+    owed: dict[_Key, set[int]] = {}
+    """Contributions that were complete until slices got new primaries, each with the primaries
+    that lack it."""
+    _named_before: int = 0
+    """Kind statistics: contributions that become complete now belong to this round or a later
+    one, because the orders for all earlier folds did not name these contributions."""
+    _torn: int = -1
+    _whole_from: int = 0
+    """From this round on, each complete contribution is in the same round on all servers."""
 
     def keep_until_folded(self) -> None:
         """Remember complete contributions until they are folded, because a server that is promoted
@@ -177,7 +175,7 @@ class Contributions:
     def _begin(self, key: _Key, sender: _Sender) -> _Partial:
         """Begin the record of a contribution, at its first report or trailer."""
         sender.incomplete += 1
-        partial = self._partial[key] = _Partial(sender)
+        partial = self._partial[key] = _Partial()
         if self._rows:
             for server, (routing, last) in self._rows.items():
                 if last.get(key[:2], 0) >= key[2]:
@@ -205,7 +203,7 @@ class Contributions:
             partial.round = max(partial.round, self._named_before)
         elif partial.first < partial.round > self._whole_from:
             self._whole_from = partial.round
-        sender = partial.sender
+        sender = self._sender(key)
         sender.incomplete -= 1
         if sender.done < key[2]:
             sender.done = key[2]
@@ -303,16 +301,15 @@ class Contributions:
                 )
 
 
-class InFlight:
+class InFlight(msgspec.Struct):
     """Which workers have used up their window, the largest number of contributions that a worker
     may have in flight. A contribution is in flight from its trailer until it is complete."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._sequences: dict[tuple[int, int], set[int]] = {}
-        """Per member, the sequences in flight."""
-        self._full_ns: dict[tuple[int, int], int] = {}
-        """Per member with a full window, when the window became full."""
+    _most: int
+    _sequences: dict[tuple[int, int], set[int]] = {}
+    """Per member, the sequences in flight."""
+    _full_ns: dict[tuple[int, int], int] = {}
+    """Per member with a full window, when the window became full."""
 
     def sent(self, worker: int, incarnation: int, sequence: int, now_ns: int) -> None:
         key = worker, incarnation

@@ -18,8 +18,18 @@ from polyrhythm.core.values import plain, plain_reason
 from polyrhythm.wire import messages as m
 
 
+class CountingState(msgspec.Struct):
+    reports: dict[tuple[int, int], m.Abstained] = {}
+    """Per member, a report of visited points. It is kept until the contributions with the steps
+    that used these points are complete."""
+    noted: set[int] = set()
+    """Workers for which the journal already says that they have no point to visit."""
+
+
 class Counting:
-    def __init__(self, parts: Parts, mode: Mode) -> None:
+    def __init__(self, state: CountingState, parts: Parts, mode: Mode) -> None:
+        self._reports = state.reports
+        self._noted = state.noted
         self._mode = mode
         self._view = parts.view
         self._routing = parts.routing
@@ -31,11 +41,6 @@ class Counting:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._evaluator = parts.evaluator
-        self._reports: dict[tuple[int, int], m.Abstained] = {}
-        """Per member, a report of visited points. It is kept until the contributions with the steps
-        that used these points are complete."""
-        self._noted: set[int] = set()
-        """Workers for which the journal already says that they have no point to visit."""
 
     def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
         """A trailer has come; `member` is None if its sender was removed."""

@@ -10,6 +10,8 @@ version could arrive before the routes.*
 Without rounds a fold changes no parameters: it tells the servers which workers are members.
 """
 
+import msgspec
+
 from polyrhythm.core.lead.members.leaving import Removals
 from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.lead.outbox import LeadOutbox
@@ -25,48 +27,56 @@ from polyrhythm.wire.messages import Folded, MemberSpec
 _NOT_OPEN = -1
 
 
-class Rounds:
-    def __init__(self) -> None:
-        self.round = _NOT_OPEN
-        self.open = False
-        """Whether round 1 has opened."""
-        self.reason = Reason("none")
-        """Why the last fold was ordered."""
-        self.release: frozenset[int] = frozenset()
-        """The workers that continue when the fold is over."""
-        self.readers: frozenset[int] = frozenset()
-        """The workers to which the new version is pushed."""
-        self.members: tuple[MemberSpec, ...] = ()
-        """The members that the servers know of."""
-        self.enlisted: frozenset[tuple[int, int]] = frozenset()
-        """The members in `members`, as pairs of worker and incarnation. Only these workers can read
-        the version."""
-        self.moved_ns = 0
-        """When the last contribution was completed, or the last fold was ordered."""
-        self.folds: dict[int, int] = {}
-        """Per server, how many of its folds contained a contribution."""
-        self.resting = 0
-        """How many workers that had contributed before abstained from the last fold."""
-        self.share = 1.0
-        """The fraction of a full step that the last fold made."""
-        self._workers: frozenset[int] = frozenset()
-        """The workers in `members`."""
-        self._ranks: dict[int, int] | None = None
-        """Per member, its rank by worker number; None until it is needed."""
-        self.folding = False
+class Rounds(msgspec.Struct):
+    round: int = _NOT_OPEN
+    open: bool = False
+    """Whether round 1 has opened."""
+    reason: Reason = Reason("none")
+    """Why the last fold was ordered."""
+    fold: m.Fold | None = None
+    """The last `Fold` that was sent to the servers."""
+    wake_ns: int | None = None
+    """The time at which the policy must be asked again, even if no event comes before it."""
+    whole_only: bool = False
+    """Kind statistics: whether workers keep their parameters after the present version."""
+    release: frozenset[int] = frozenset()
+    """The workers that continue when the fold is over."""
+    readers: frozenset[int] = frozenset()
+    """The workers to which the new version is pushed."""
+    members: tuple[MemberSpec, ...] = ()
+    """The members that the servers know of."""
+    enlisted: frozenset[tuple[int, int]] = frozenset()
+    """The members in `members`, as pairs of worker and incarnation. Only these workers can read
+    the version."""
+    moved_ns: int = 0
+    """When the last contribution was completed, or the last fold was ordered."""
+    folds: dict[int, int] = {}
+    """Per server, how many of its folds contained a contribution."""
+    resting: int = 0
+    """How many workers that had contributed before abstained from the last fold."""
+    share: float = 1.0
+    """The fraction of a full step that the last fold made."""
+    _workers: frozenset[int] = frozenset()
+    """The workers in `members`."""
+    _ranks: dict[int, int] | None = None
+    """Per member, its rank by worker number; None until it is needed."""
+    _folding: set[int] | None = None
+    """The servers that have answered the fold under way; None if no fold is under way."""
+    _arrived: dict[int, None] = {}
+    """The workers whose contribution was completed since the last fold was ordered, in the
+    order of completion."""
+    _order: tuple[int, ...] = ()
+    """The workers that contributed to the last fold; the last to arrive comes first."""
+    _rested: set[int] = set()
+    """The workers that have contributed at some time, and have abstained since the last fold
+    was ordered."""
+    _contributed: set[int] = set()
+    """The workers that have ever contributed."""
+
+    @property
+    def folding(self) -> bool:
         """Whether some primary has not answered the fold under way yet."""
-        self._folding: set[int] | None = None
-        """The servers that have answered the fold under way; None if no fold is under way."""
-        self._arrived: dict[int, None] = {}
-        """The workers whose contribution was completed since the last fold was ordered, in the
-        order of completion."""
-        self._order: tuple[int, ...] = ()
-        """The workers that contributed to the last fold; the last to arrive comes first."""
-        self._rested: set[int] = set()
-        """The workers that have contributed at some time, and have abstained since the last fold
-        was ordered."""
-        self._contributed: set[int] = set()
-        """The workers that have ever contributed."""
+        return self._folding is not None
 
     @property
     def opening(self) -> bool:
@@ -89,7 +99,7 @@ class Rounds:
         self._rested = set()
         self.release, self.reason = release, reason
         before, stayed = self.enlisted, self._workers
-        if members is not self.members:
+        if members != self.members:
             self.members = members
             self.enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
             self._workers = frozenset(spec.worker for spec in members)
@@ -97,7 +107,6 @@ class Rounds:
             self._ranks = None
         self.readers = release & stayed
         self._folding = set()
-        self.folding = True
 
     def arrived(self, worker: int, round_: int) -> None:
         """A contribution is complete. It is ignored if the last fold contained it."""
@@ -149,7 +158,6 @@ class Rounds:
         if self._folding is None or not self._folding >= primaries:
             return False
         self._folding = None
-        self.folding = False
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
@@ -213,19 +221,13 @@ class Folds:
         self._outbox = outbox
         self._progress = progress
         self._contributions = contributions
-        self.wake_ns: int | None = None
-        """The time at which the policy must be asked again, even if no event comes before it."""
-        self._whole_only = False
-        """Kind statistics: whether workers keep their parameters after the present version."""
-        self._fold: m.Fold | None = None
-        """The last `Fold` that was sent to the servers."""
 
     def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         """Ask the policy. If it decides to pause the workers, or has changed a parameter, this
         method sends the pause and writes the journal. The caller carries out the fold or the
         release."""
         decision = self._policy.on(event, now_ns)
-        self.wake_ns = decision.wake_at
+        self._rounds.wake_ns = decision.wake_at
         if decision.pause:
             self.pause()
         if decision.change is not None:
@@ -239,7 +241,7 @@ class Folds:
     def hold(self, whole_only: bool, change: Reason | None) -> None:
         """Kind statistics: tell workers with their releases whether to keep their parameters if points
         are missing from the sum, and write a change to the journal."""
-        self._whole_only = whole_only
+        self._rounds.whole_only = whole_only
         if change is not None:
             self._outbox.note("m-steps", **change.noted())
 
@@ -253,7 +255,7 @@ class Folds:
     def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
         """Order the fold that was begun. `readers`: workers to which the new version is pushed.
         `last`: servers fold nothing after this fold."""
-        self._fold = m.Fold(
+        fold = self._rounds.fold = m.Fold(
             term=self._outbox.seat.term,
             view=self._view.epoch,
             routing=self._routing.epoch,
@@ -264,7 +266,7 @@ class Folds:
             share=share,
             rows=self._rows(),
         )
-        self._outbox.tell_servers(self._fold, self._routing.primaries)
+        self._outbox.tell_servers(fold, self._routing.primaries)
 
     def _rows(self) -> tuple[m.Row, ...]:
         """Kind statistics: the rows of the version. *They contain the contributions that are
@@ -276,8 +278,9 @@ class Folds:
     def send_again(self) -> None:
         """Repeat the order to all primaries that have not answered it. A server that has just become
         a primary, or has got more slices, may not have received the order for all of its slices."""
-        assert self._fold is not None
-        self._outbox.tell_servers(self._fold, self._rounds.late(self._routing.primaries))
+        fold = self._rounds.fold
+        assert fold is not None
+        self._outbox.tell_servers(fold, self._rounds.late(self._routing.primaries))
 
     # -- orders to members ---------------------------------------------------------------------
 
@@ -323,7 +326,7 @@ class Folds:
             points=terms.points,
             probe=self._share(member, terms),
             torn=self._contributions is not None and self._contributions.torn(self._rounds.round),
-            whole_only=self._whole_only,
+            whole_only=self._rounds.whole_only,
             progress=self._progress.told(),
             rank=self._rounds.rank_of(member.worker),
         )

@@ -35,7 +35,9 @@ that, the next hold begins only when all points were in the sum again.*
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeAlias
+
+import msgspec
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.members.view import Member
@@ -45,7 +47,7 @@ from polyrhythm.core.lead.rounds.contributions import Complete, InFlight
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEvent
-from polyrhythm.wire.messages import WINDOW, Folded, Trailer
+from polyrhythm.wire.messages import WINDOW, Folded, JobSpec, Trailer
 
 _ON_ARRIVAL = Reason("on-arrival")
 _TELL_EVERY_NS = 5 * 10**7
@@ -53,12 +55,24 @@ _TELL_EVERY_NS = 5 * 10**7
 often."""
 
 
+class ByArrivalState(msgspec.Struct, tag=True):
+    equivalents: RoundEquivalents
+    in_flight: InFlight
+    told_ns: dict[int, int] = {}
+    """Per worker, when it was last told the progress. Used if workers are not released."""
+    last: bool = False
+    """Whether the last fold was ordered: servers fold nothing after it."""
+
+
 class ByArrival:
     """Implements `modes.Mode`."""
 
     withholds: ClassVar[bool] = True
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, state: ByArrivalState, parts: Parts) -> None:
+        self._state = state
+        self._equivalents = state.equivalents
+        self._in_flight = state.in_flight
         self._view = parts.view
         self._rounds = parts.rounds
         self._routing = parts.routing
@@ -70,14 +84,8 @@ class ByArrival:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
-        self._equivalents = RoundEquivalents(parts.job.resume_round)
-        self._in_flight = InFlight(WINDOW)
         self._releases = parts.policy.traits.asks_before_steps
         """Whether a `Release` follows every contribution."""
-        self._told_ns: dict[int, int] = {}
-        """Per worker, when it was last told the progress. Used if workers are not released."""
-        self._last = False
-        """Whether the last fold was ordered: servers fold nothing after it."""
 
     @property
     def done(self) -> int:
@@ -105,8 +113,11 @@ class ByArrival:
         return False
 
     def tell(self, member: Member, now_ns: int) -> None:
-        if not self._releases and now_ns >= self._told_ns.get(member.worker, 0) + _TELL_EVERY_NS:
-            self._told_ns[member.worker] = now_ns
+        if (
+            not self._releases
+            and now_ns >= self._state.told_ns.get(member.worker, 0) + _TELL_EVERY_NS
+        ):
+            self._state.told_ns[member.worker] = now_ns
             self._folds.tell_progress(member)
 
     def counted(self, now_ns: int) -> None:
@@ -182,7 +193,7 @@ class ByArrival:
         self._folds.send(last=False)
 
     def _fold_last(self, reason: Reason, now_ns: int) -> None:
-        self._last = True
+        self._state.last = True
         self._folds.begin(sync.NO_WORKERS, reason, now_ns)
         self._folds.send(last=True)
 
@@ -193,7 +204,7 @@ class ByArrival:
         return self._rounds.folded(message, self._routing.primaries)
 
     def closed(self, now_ns: int) -> None:
-        if self._ending.goal is not None and not self._ending.decided and not self._last:
+        if self._ending.goal is not None and not self._ending.decided and not self._state.last:
             # The goal was reached during a view change, which is over now: order the last fold.
             self._fold_last(self._ending.goal, now_ns)
 
@@ -253,17 +264,16 @@ class SummedPoints:
     visited: int
 
 
-class MStepHold:
-    def __init__(self) -> None:
-        self._was_whole = False
-        """Whether the sum has contained all points since the job began, or since a hold ended without
-        them."""
-        self._since: int | None = None
-        """How many points had been visited when the hold began; None if M-steps are not held."""
-        self._versions = 0
-        """How many versions of this hold have no parameters of their own."""
-        self._said = False
-        """Whether many points were missing in this hold, so that the journal has its beginning."""
+class MStepHold(msgspec.Struct):
+    _was_whole: bool = False
+    """Whether the sum has contained all points since the job began, or since a hold ended without
+    them."""
+    _since: int | None = None
+    """How many points had been visited when the hold began; None if M-steps are not held."""
+    _versions: int = 0
+    """How many versions of this hold have no parameters of their own."""
+    _said: bool = False
+    """Whether many points were missing in this hold, so that the journal has its beginning."""
 
     @property
     def whole_only(self) -> bool:
@@ -293,13 +303,31 @@ class MStepHold:
         return Reason(code, {**numbers, "versions": self._versions, "passes": MOST_PASSES})
 
 
+class ByRoundsState(msgspec.Struct, tag=True):
+    part: float = 0.0
+    whole: bool = True
+    based_on_whole: bool = True
+    """Kind statistics: whether a version is whole. A whole version lacks no point that moves
+    and, after a goal in passes, no point of a member that has left since. `whole` is about the
+    version of the last fold that was ordered, `based_on_whole` about the version before it.
+    *When a goal is reached, one more fold follows, with the parameters that the evaluator has
+    computed from the version before it. If points were missing from that version, because they
+    were moving or their member had left, more folds follow.*"""
+    hold: MStepHold = msgspec.field(default_factory=MStepHold)
+    noted_share: float = 1.0
+    """The smallest share of a full optimizer step that was written to the journal so far."""
+    postponed: tuple[frozenset[int], Reason] | None = None
+    """A fold that was decided and waits for new routes, or for contributions that workers send
+    again."""
+
+
 class ByRounds:
     """Implements `modes.Mode`."""
 
     withholds: ClassVar[bool] = False
 
-    def __init__(self, parts: Parts) -> None:
-        self.part = 0.0
+    def __init__(self, state: ByRoundsState, parts: Parts) -> None:
+        self._state = state
         self._before = parts.job.resume_round
         """The number of rounds that were folded before the checkpoint from which the job
         resumed."""
@@ -312,21 +340,16 @@ class ByRounds:
         self._folds = parts.folds
         self._keeps_rows = keeps_rows(parts.job.kind)
         self._sharing = parts.sharing
-        self._whole = self._based_on_whole = True
-        """Kind statistics: whether a version is whole. A whole version lacks no point that moves
-        and, after a goal in passes, no point of a member that has left since. `_whole` is about the
-        version of the last fold that was ordered, `_based_on_whole` about the version before it.
-        *When a goal is reached, one more fold follows, with the parameters that the evaluator has
-        computed from the version before it. If points were missing from that version, because they
-        were moving or their member had left, more folds follow.*"""
-        self._hold = MStepHold()
-        self._noted_share = 1.0
-        """The smallest share of a full optimizer step that was written to the journal so far."""
-        self._postponed: tuple[frozenset[int], Reason] | None = None
-        """A fold that was decided and waits for new routes, or for contributions that workers send
-        again."""
         if parts.job.replicas:
             self._contributions.keep_until_folded()
+
+    @property
+    def part(self) -> float:
+        return self._state.part
+
+    @part.setter
+    def part(self, part: float) -> None:
+        self._state.part = part
 
     @property
     def done(self) -> int:
@@ -394,13 +417,13 @@ class ByRounds:
 
     def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
         if self._routing.moving or self._contributions.owed:
-            self._postponed = (release, reason)
+            self._state.postponed = (release, reason)
             return
         rounds = self._rounds
         self._folds.begin(release, reason, now_ns)
         self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
         if self._keeps_rows:
-            self._based_on_whole, self._whole = self._whole, self._sharing.settled
+            self._state.based_on_whole, self._state.whole = self._state.whole, self._sharing.settled
             self._decide_m_steps()
         self._note_share(rounds.share)
 
@@ -409,15 +432,15 @@ class ByRounds:
         lacks points."""
         missing = self._sharing.missing(self._rounds.enlisted)
         found = SummedPoints(self._sharing.points, missing, self._progress.visited)
-        change = self._hold.decide(found)
-        self._folds.hold(self._hold.whole_only, change)
+        change = self._state.hold.decide(found)
+        self._folds.hold(self._state.hold.whole_only, change)
 
     def _note_share(self, share: float) -> None:
         """Write to the journal that folds now make a smaller share of a full step, because more
         workers have visited all of their points."""
-        if share >= self._noted_share or self._keeps_rows:
+        if share >= self._state.noted_share or self._keeps_rows:
             return
-        self._noted_share = share
+        self._state.noted_share = share
         members = len(self._rounds.members)
         fields = {"resting": self._rounds.resting, "members": members, "share": share}
         self._folds.note(Reason("points-visited", fields))
@@ -432,7 +455,9 @@ class ByRounds:
         round_, why = self._rounds.round, self._rounds.reason
         goal = self._progress.folded(self.done, why, now_ns, self._sharing.folded_passes)
         if goal is not None and self._keeps_rows:
-            self._whole = self._whole and self._progress.goals.holds(self._stopping.goal)
+            self._state.whole = self._state.whole and self._progress.goals.holds(
+                self._stopping.goal
+            )
             self._close(goal)
         elif goal is not None:
             self._ending.goal = goal
@@ -444,7 +469,7 @@ class ByRounds:
         version that lacks no moving point."""
         stopping = self._stopping
         goal = stopping.goal or goal
-        if stopping.asked and (self._based_on_whole or stopping.at_once):
+        if stopping.asked and (self._state.based_on_whole or stopping.at_once):
             self._ending.goal = goal
         else:
             stopping.goal = goal
@@ -479,8 +504,8 @@ class ByRounds:
 
     def resume(self, now_ns: int) -> None:
         waits = self._routing.moving or self._contributions.owed or self._rounds.folding
-        if self._postponed is not None and not waits and not self._ending.decided:
-            (release, reason), self._postponed = self._postponed, None
+        if self._state.postponed is not None and not waits and not self._ending.decided:
+            (release, reason), self._state.postponed = self._state.postponed, None
             self.fold(release, reason, now_ns)
 
     def learned(self, now_ns: int) -> None:
@@ -575,5 +600,16 @@ class Mode(Protocol):
         """What the job waits for, if only this mode can wait for it; otherwise None."""
 
 
-def choose_mode(parts: Parts) -> Mode:
-    return ByRounds(parts) if parts.policy.traits.rounds else ByArrival(parts)
+ModeState: TypeAlias = ByRoundsState | ByArrivalState
+
+
+def begin_mode(job: JobSpec, traits: sync.Traits) -> ModeState:
+    if traits.rounds:
+        return ByRoundsState()
+    return ByArrivalState(RoundEquivalents(job.resume_round), InFlight(WINDOW))
+
+
+def connect_mode(state: ModeState, parts: Parts) -> Mode:
+    if isinstance(state, ByRoundsState):
+        return ByRounds(state, parts)
+    return ByArrival(state, parts)

@@ -17,6 +17,8 @@ the job then waits for the link, and says so.*
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import msgspec
+
 from polyrhythm.core.lead.members.view import View
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.liveness import judged_link_s
@@ -91,23 +93,34 @@ class Broken:
     worker is linked to all servers again."""
 
 
+class BrokenLinksState(msgspec.Struct):
+    links: dict[Pair, Broken] = {}
+
+
 class BrokenLinks:
     wake_ns = None
     """A report is forgotten with the heartbeat or the tick that follows its end, so the lead is not
     woken for it."""
 
-    def __init__(self, job: m.JobSpec, view: View, routing: RoutingTable, seat: Seat) -> None:
+    def __init__(
+        self,
+        state: BrokenLinksState,
+        job: m.JobSpec,
+        view: View,
+        routing: RoutingTable,
+        seat: Seat,
+    ) -> None:
+        self._state = state
         self._seat = seat
         self._view = view
         self._routing = routing
         self._replicas = job.replicas
         self._judged_s = judged_link_s(job.heartbeat_s)
         self._over_ns = round(_REPORTS_MISSED * job.heartbeat_s * 1e9)
-        self._links: dict[Pair, Broken] = {}
 
     @property
     def any(self) -> bool:
-        return bool(self._links)
+        return bool(self._state.links)
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -119,7 +132,7 @@ class BrokenLinks:
         if heard_ns < (since_ns + now_ns) // 2:
             return None
         pair = pair_of(server_name(message.server), message.peer)
-        link = self._links.setdefault(pair, Broken(since_ns, now_ns))
+        link = self._state.links.setdefault(pair, Broken(since_ns, now_ns))
         link.reported_ns = now_ns
         return self._judge(pair, now_ns) if message.silent_s >= self._judged_s else None
 
@@ -127,7 +140,7 @@ class BrokenLinks:
         """A worker that has rejoined cannot connect to a server, and tries again by itself. Returns
         what follows for the server, if anything does."""
         pair = worker_name(worker), server_name(server)
-        link = self._links.setdefault(pair, Broken(now_ns, now_ns))
+        link = self._state.links.setdefault(pair, Broken(now_ns, now_ns))
         link.lasts, link.reported_ns = True, now_ns
         separation = self._judge(pair, now_ns)
         return separation if separation.leaves == pair[1] else None
@@ -135,8 +148,10 @@ class BrokenLinks:
     def _judge(self, pair: Pair, now_ns: int) -> Separation:
         self.expire(now_ns)
         present = {member.worker for member in self._view.members() if member.attached}
-        present |= {worker for one, _ in self._links if (worker := worker_number(one)) is not None}
-        return judge(pair, self._links, len(present), self._may_lose)
+        present |= {
+            worker for one, _ in self._state.links if (worker := worker_number(one)) is not None
+        }
+        return judge(pair, self._state.links, len(present), self._may_lose)
 
     def _may_lose(self, server: int) -> bool:
         return (
@@ -150,12 +165,12 @@ class BrokenLinks:
 
     def since_ns(self, worker: int, server: int) -> int:
         """When the link of this pair, which was reported, fell silent."""
-        return self._links[worker_name(worker), server_name(server)].since_ns
+        return self._state.links[worker_name(worker), server_name(server)].since_ns
 
     def exclude(self, worker: int, server: int, since_ns: int, now_ns: int) -> None:
         """The worker is excluded until it is linked to this server again."""
         pair = worker_name(worker), server_name(server)
-        self._links[pair] = Broken(since_ns, now_ns, lasts=True)
+        self._state.links[pair] = Broken(since_ns, now_ns, lasts=True)
 
     def works(self, worker: int) -> list[tuple[int, int]]:
         """This worker is linked to every server. Returns the servers that it could not talk to before,
@@ -163,7 +178,7 @@ class BrokenLinks:
         name = worker_name(worker)
         before = [
             (server, link.since_ns)
-            for (one, other), link in self._links.items()
+            for (one, other), link in self._state.links.items()
             if one == name and link.lasts and (server := server_number(other)) is not None
         ]
         self.forget(worker)
@@ -172,14 +187,18 @@ class BrokenLinks:
     def forget(self, worker: int) -> None:
         """This worker has left the job."""
         name = worker_name(worker)
-        if self._links:
-            self._links = {pair: link for pair, link in self._links.items() if name not in pair}
+        if self._state.links:
+            self._state.links = {
+                pair: link for pair, link in self._state.links.items() if name not in pair
+            }
 
     def expire(self, now_ns: int) -> None:
         """Forget the links whose silence is not reported any more, and those of lost servers."""
-        if self._links:
-            self._links = {
-                pair: link for pair, link in self._links.items() if self._counts(pair, link, now_ns)
+        if self._state.links:
+            self._state.links = {
+                pair: link
+                for pair, link in self._state.links.items()
+                if self._counts(pair, link, now_ns)
             }
 
     def _counts(self, pair: Pair, link: Broken, now_ns: int) -> bool:
@@ -197,13 +216,13 @@ class BrokenLinks:
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Extend the deadlines by the time in which the lead was paused."""
-        for link in self._links.values():
+        for link in self._state.links.values():
             link.reported_ns += paused_ns
 
     def waiting(self, *, alone: bool) -> Waiting | None:
         """The wait for a link; None if the job waits for none. `alone`: no member takes part in
         rounds, so the job waits for those that were excluded."""
-        found = {pair: link for pair, link in self._links.items() if alone or not link.lasts}
+        found = {pair: link for pair, link in self._state.links.items() if alone or not link.lasts}
         if not found:
             return None
         workers = sorted({w for one, _ in found if (w := worker_number(one)) is not None})

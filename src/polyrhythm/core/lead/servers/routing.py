@@ -11,9 +11,11 @@ slices that they hold. Workers get the new routes when every server applies them
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from polyrhythm.core.placement import steps
 from polyrhythm.core.placement.ring import Ring
-from polyrhythm.core.placement.slices import Layout, lay_out
+from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import (
     Address,
@@ -45,45 +47,42 @@ class Change:
     """Per server, the number of slices of which it becomes the primary."""
 
 
-class RoutingTable:
-    def __init__(
-        self, servers: int, slice_nbytes: int, replicas: int = 0, *, restores: bool = False
-    ) -> None:
-        """`restores`: servers read the initial parameters from a checkpoint, so no worker seeds
-        them."""
-        self.addresses: dict[int, Address] = {}
-        self.incarnations: dict[int, int] = {}
-        """Per server, the routing epoch in which it joined."""
-        self.spec: ModelSpec | None = None
-        self.nbytes = 0
-        self.routes: tuple[Route, ...] = ()
-        self.epoch = 0
-        self.primaries: frozenset[int] = frozenset()
-        """The servers that are the primary of at least one slice. If there are fewer slices than
-        servers, some servers are not in this set."""
-        self.primary_since: dict[int, int] = {}
-        """Per primary, the epoch in which its set of slices last grew."""
-        self.seeder: int | None = None
-        self.change: Change | None = None
-        """The change that not every server applies yet; None if there is none. Until it is applied,
-        workers use the old routes."""
-        self._expected = servers
-        self._slice_nbytes = slice_nbytes
-        self._replicas = replicas
-        self._restores = restores
-        self._sound: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
-        """The routes and servers in which `check` has found no fault."""
-        self._settled: tuple[tuple[Route, ...], frozenset[int]] = ((), frozenset())
-        """The routes and servers for which `promote` has found nothing to change."""
-        self._layout: Layout | None = None
-        self._gathered = False
-        self._begun = False
-        self._holders: frozenset[int] = frozenset()
-        self._placed: dict[int, Placed] = {}
-        self._seeded: set[int] = set()
-        self._copying: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
-        """Per primary and learner: the epoch since which the learner copies all slices that it copies
-        now, and the set of these slices."""
+class RoutingTable(msgspec.Struct):
+    _expected: int
+    _slice_nbytes: int
+    _replicas: int = 0
+    restores: bool = False
+    """Whether servers read the initial parameters from a checkpoint, so that no worker seeds them."""
+    resumes: ModelSpec | None = None
+    """The model of the checkpoint from which the job resumes."""
+    addresses: dict[int, Address] = {}
+    incarnations: dict[int, int] = {}
+    """Per server, the routing epoch in which it joined."""
+    spec: ModelSpec | None = None
+    nbytes: int = 0
+    routes: tuple[Route, ...] = ()
+    epoch: int = 0
+    primaries: frozenset[int] = frozenset()
+    """The servers that are the primary of at least one slice. If there are fewer slices than
+    servers, some servers are not in this set."""
+    primary_since: dict[int, int] = {}
+    """Per primary, the epoch in which its set of slices last grew."""
+    seeder: int | None = None
+    change: Change | None = None
+    """The change that not every server applies yet; None if there is none. Until it is applied,
+    workers use the old routes."""
+    _settled: tuple[int, frozenset[int]] = (-1, frozenset())
+    """The routing epoch and the servers for which `promote` has found nothing to change."""
+    _sizes: tuple[int, ...] = ()
+    """The size of each slice in bytes."""
+    _gathered: bool = False
+    _begun: bool = False
+    _holders: frozenset[int] = frozenset()
+    _placed: dict[int, Placed] = {}
+    _seeded: set[int] = set()
+    _copying: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
+    """Per primary and learner: the epoch since which the learner copies all slices that it copies
+    now, and the set of these slices."""
 
     @property
     def servers(self) -> list[int]:
@@ -144,25 +143,28 @@ class RoutingTable:
         del self.addresses[server]
         return True
 
-    def resume(self, epoch: int) -> None:
-        """The job resumes from a checkpoint that was made in this routing epoch: count routing
-        epochs from there."""
+    def resume(self, epoch: int, spec: ModelSpec) -> None:
+        """The job resumes from a checkpoint of this model that was made in this routing epoch: count
+        routing epochs from there."""
         self.epoch = epoch
+        self.resumes = spec
 
     def place(self, spec: ModelSpec) -> None:
         """Cut the first worker's model into slices, and route them."""
         self.spec = spec
-        self._layout = lay_out(spec, self._expected, self._slice_nbytes)
-        self.nbytes = self._layout.nbytes
+        layout = lay_out(spec, self._expected, self._slice_nbytes)
+        self.nbytes = layout.nbytes
+        self._sizes = tuple(
+            slice_.length * layout.spaces[slice_.space].item_nbytes for slice_ in layout.slices
+        )
         self.epoch += 1
         self._route(steps.begin(self._goal(), self.epoch))
 
     def _goal(self) -> tuple[Route, ...]:
         """The target routes for the present servers. As many slices as possible stay where they
         are."""
-        assert self._layout is not None
         current = steps.candidates(self.routes, self.addresses.keys())
-        return Ring(self.servers).place(len(self._layout.slices), self._replicas, current)
+        return Ring(self.servers).place(len(self._sizes), self._replicas, current)
 
     def _route(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
@@ -200,7 +202,7 @@ class RoutingTable:
     def seeds(self, worker: int) -> bool:
         """Whether this worker, which is about to get the routes, must seed. The first worker must
         seed, unless the servers read a checkpoint."""
-        if self._restores:
+        if self.restores:
             return False
         if self.seeder is None:
             self.seeder = worker
@@ -238,11 +240,9 @@ class RoutingTable:
             # Nothing is lost: not every server has the initial parameters yet, so the seeder sends
             # them again.
             return None
-        if self._layout is None or (not gone and self._replicas):
-            return None if self._replicas else SliceLoss(0, 0)
-        spaces = self._layout.spaces
-        slices = [self._layout.slices[slice_] for slice_ in gone]
-        return SliceLoss(len(slices), sum(s.length * spaces[s.space].item_nbytes for s in slices))
+        if not gone and self._replicas:
+            return None
+        return SliceLoss(len(gone), sum(self._sizes[slice_] for slice_ in gone))
 
     def lose_server(self, server: int, now_ns: int) -> bool:
         """Remove a server whose slices all have copies elsewhere. Returns True if seeding must
@@ -283,15 +283,15 @@ class RoutingTable:
     def promote(self, now_ns: int) -> bool:
         """Change to the target routes if all learners have caught up. Returns True if slices change
         their primary, or copies are dropped."""
-        routes, servers = self._settled
-        if self.change is not None or (routes is self.routes and servers == self.addresses.keys()):
+        epoch, servers = self._settled
+        if self.change is not None or (epoch == self.epoch and servers == self.addresses.keys()):
             # nothing has changed since the last call; this method is called after every round
             return False
         if self.learning or len(self.addresses) <= 1:
             return False
         routes = steps.promote(self.routes, self._goal(), self.epoch + 1)
         if routes == self.routes:
-            self._settled = (self.routes, frozenset(self.addresses))
+            self._settled = (self.epoch, frozenset(self.addresses))
             return False
         self._change(routes, now_ns)
         return True
@@ -318,10 +318,7 @@ class RoutingTable:
     def check(self) -> None:
         if not self._begun:
             self._check_seeding()
-        routes, servers = self._sound
-        if routes is not self.routes or servers != self.addresses.keys():
-            self._check_routes()
-            self._sound = (self.routes, frozenset(self.addresses))
+        self._check_routes()
 
     def _check_seeding(self) -> None:
         """Check a job in which not every server has its parameters yet."""

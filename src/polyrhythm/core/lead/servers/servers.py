@@ -8,6 +8,8 @@ journal.
 
 from collections.abc import Mapping
 
+import msgspec
+
 from polyrhythm.core.effects import Bind, Drop, Send
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds.folds import Rounds
@@ -19,22 +21,32 @@ from polyrhythm.core.values import plain
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
-_UNKNOWN = 8
+UNKNOWN_FACTOR = 8
 """The limit of silence, in heartbeat intervals, until enough heartbeats of a server are known. It
 is shorter than for a worker, because a server has finished its imports by then."""
 
 
+class ServersState(msgspec.Struct):
+    suspicion: Suspicion
+    silent: set[int] = set()
+    """The silent servers that have the only copy of a slice."""
+
+
 class Servers:
     def __init__(
-        self, job: m.JobSpec, routing: RoutingTable, rounds: Rounds, outbox: LeadOutbox
+        self,
+        state: ServersState,
+        job: m.JobSpec,
+        routing: RoutingTable,
+        rounds: Rounds,
+        outbox: LeadOutbox,
     ) -> None:
         self._job = job
         self._routing = routing
         self._rounds = rounds
         self._outbox = outbox
-        self.suspicion = Suspicion(job.heartbeat_s, _UNKNOWN)
-        self._silent: set[int] = set()
-        """The silent servers that have the only copy of a slice."""
+        self.suspicion = state.suspicion
+        self._silent = state.silent
 
     # -- servers join --------------------------------------------------------------------------
 

@@ -1,0 +1,159 @@
+"""The state of the lead: everything that it remembers from one event to the next, as one struct.
+
+*The state is plain data, which msgpack can encode. A part of the lead that needs no other part is a
+struct itself: its fields are its state. Every other part keeps what it remembers in a struct of its
+own, and has no further attributes that change.* So the parts can be connected around a state at any
+time, and a lead that was restored decides as the lead did from which the state was taken.
+
+Effects are not part of the state: the outbox is empty between two events.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from polyrhythm.core.kinds import keeps_rows
+from polyrhythm.core.lead.cuts import CutsState
+from polyrhythm.core.lead.data.moves import Migration
+from polyrhythm.core.lead.data.sharing import Sharing
+from polyrhythm.core.lead.ending import Ending, EndingState, Stopping
+from polyrhythm.core.lead.members.evaluator import Chosen, Evaluator
+from polyrhythm.core.lead.members.joining import Admission, Opening, Steps
+from polyrhythm.core.lead.members.leaving import Removals
+from polyrhythm.core.lead.members.lifecycle import LifecycleState
+from polyrhythm.core.lead.members.view import View
+from polyrhythm.core.lead.operators import Operator, Operators
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress.progress import JobProgress, ProgressState
+from polyrhythm.core.lead.rounds.contributions import Contributions
+from polyrhythm.core.lead.rounds.counting import CountingState
+from polyrhythm.core.lead.rounds.folds import Folds, Rounds
+from polyrhythm.core.lead.rounds.modes import ModeState, begin_mode
+from polyrhythm.core.lead.saving import BestState, KeepBest, Saving, SavingState
+from polyrhythm.core.lead.servers.broken_links import BrokenLinks, BrokenLinksState
+from polyrhythm.core.lead.servers.routing import RoutingTable
+from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
+from polyrhythm.core.lead.waiting import WaitingState
+from polyrhythm.core.liveness import PauseDetector, Suspicion, link_timeout_s
+from polyrhythm.core.migration import BLOCKING, DELIVERING, OFF, choose_migration
+from polyrhythm.core.seat import Seat
+from polyrhythm.core.sync.policy import SyncPolicy
+from polyrhythm.core.sync.registry import choose_policy
+from polyrhythm.wire.messages import JobSpec
+
+Policy = TypeVar("Policy", bound=SyncPolicy)
+
+
+class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
+    policy: Policy
+    mode: ModeState
+    view: View = msgspec.field(default_factory=View)
+    admission: Admission
+    opening: Opening
+    routing: RoutingTable
+    contributions: Contributions = msgspec.field(default_factory=Contributions)
+    steps: Steps = msgspec.field(default_factory=Steps)
+    rounds: Rounds = msgspec.field(default_factory=Rounds)
+    removals: Removals
+    stopping: Stopping = msgspec.field(default_factory=Stopping)
+    evaluator: Chosen = msgspec.field(default_factory=Chosen)
+    operators: dict[str, Operator] = {}
+    """The operators by the names of their links."""
+    servers: ServersState
+    broken: BrokenLinksState = msgspec.field(default_factory=BrokenLinksState)
+    progress: ProgressState
+    saving: SavingState = msgspec.field(default_factory=SavingState)
+    best: BestState
+    ending: EndingState
+    lifecycle: LifecycleState
+    counting: CountingState = msgspec.field(default_factory=CountingState)
+    cuts: CutsState
+    waiting: WaitingState = msgspec.field(default_factory=WaitingState)
+    pauses: PauseDetector
+
+
+def begin_state(job: JobSpec) -> LeadState[SyncPolicy]:
+    """The state of a lead that has handled no event."""
+    policy = choose_policy(job)
+    grace_s = job.start_timeout_s if job.respawn else 0.0
+    return LeadState(
+        policy=policy,
+        mode=begin_mode(job, policy.traits),
+        admission=Admission(job.job),
+        opening=Opening(job.workers, job.start_timeout_s),
+        routing=RoutingTable(
+            job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume)
+        ),
+        removals=Removals(grace_s, link_timeout_s(job.lead_timeout_s)),
+        servers=ServersState(Suspicion(job.heartbeat_s, UNKNOWN_FACTOR)),
+        progress=ProgressState.begin(job),
+        best=BestState(SavingState(next=2)),
+        ending=EndingState(saves=job.save_model),
+        lifecycle=LifecycleState(Suspicion(job.heartbeat_s)),
+        cuts=CutsState.begin(job),
+        pauses=PauseDetector(job.heartbeat_s),
+    )
+
+
+def encode_state(state: LeadState[SyncPolicy]) -> bytes:
+    return msgspec.msgpack.encode(state)
+
+
+def decode_state(job: JobSpec, encoded: bytes) -> LeadState[SyncPolicy]:
+    """The state that was encoded in a job with these options."""
+    policy = type(choose_policy(job))
+    return msgspec.msgpack.decode(encoded, type=LeadState[policy])  # type: ignore[valid-type]
+
+
+def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
+    """Connect the parts of the lead around this state."""
+    policy, view, rounds, routing = state.policy, state.view, state.rounds, state.routing
+    rows = keeps_rows(job.kind)
+    chosen = choose_migration(job, policy.traits)
+    mode, migration = chosen.mode, None
+    if mode in DELIVERING:
+        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
+    sharing = Sharing(
+        job.seed,
+        job.epochs,
+        job.min_batch,
+        whole_chunks=rows,
+        balances=mode != OFF,
+        migration=migration,
+        private=job.data_private,
+        timed=policy.traits.timed,
+        chosen=chosen,
+    )
+    outbox = LeadOutbox(view, routing, seat)
+    operators = Operators(state.operators, outbox)
+    progress = JobProgress(state.progress, job, sharing, outbox)
+    named = state.contributions if rows and policy.traits.rounds else None
+    saving = Saving(state.saving, routing, outbox, has_store=bool(job.store))
+    best = KeepBest(state.best, job, routing, rounds, outbox)
+    return Parts(
+        job=job,
+        policy=policy,
+        view=view,
+        admission=state.admission,
+        opening=state.opening,
+        routing=routing,
+        contributions=state.contributions,
+        steps=state.steps,
+        rounds=rounds,
+        removals=state.removals,
+        sharing=sharing,
+        outbox=outbox,
+        operators=operators,
+        servers=Servers(state.servers, job, routing, rounds, outbox),
+        broken=BrokenLinks(state.broken, job, view, routing, seat),
+        progress=progress,
+        saving=saving,
+        best=best,
+        ending=Ending(
+            state.ending, state.admission, rounds, progress, operators, outbox, saving, best
+        ),
+        stopping=state.stopping,
+        folds=Folds(policy, view, routing, state.removals, rounds, outbox, progress, named),
+        evaluator=Evaluator(state.evaluator, view, outbox),
+    )
