@@ -71,6 +71,13 @@ def test_one_annotated_keyword_is_a_flag_with_a_check_that_sets_a_field() -> Non
     assert has_goal(job, JobSpec(job="j", rounds=3)) and not has_goal(job, JobSpec(job="j"))
 
 
+def test_the_text_of_a_later_option_says_since_when_it_exists() -> None:
+    assert Option("How long.", group=Group.TUNING).help == "How long."
+    assert (
+        Option("How long.", group=Group.TUNING, since="0.2").help == "How long. Since version 0.2."
+    )
+
+
 def test_options_without_a_value_set_no_field() -> None:
     given = dict.fromkeys(LISTED)
     assert fields_of(train, given) == {}

@@ -70,11 +70,11 @@ class Option(OptionInfo):
         shows the option. `field`: the field of `JobSpec` that the option sets, or FIELD.KEY for an item
         of a field that is a dict. `read`: makes the field's value from the option's. `check`: refuses
         wrong values. `commands`: the commands that have the option. `goal`: whether it ends the job.
-        `since`: the first version with this option."""
+        `since`: the first version with this option; the whole help shows it for later ones."""
         super().__init__(
             default=...,
             param_decls=flags,
-            help=help,
+            help=help if since == FIRST_VERSION else f"{help} Since version {since}.",
             show_envvar=False,
             **of_typer,
         )
