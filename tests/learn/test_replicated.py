@@ -88,7 +88,7 @@ def run(
 def store_of(server: int) -> Any:
     node = Stage.now.servers[server]
     assert isinstance(node, ServerNode)
-    return node._slices.store
+    return node.slices.store
 
 
 def assert_copies_equal(job: JobSpec) -> None:
@@ -100,7 +100,7 @@ def assert_copies_equal(job: JobSpec) -> None:
     for server in nodes:
         its = store_of(server)
         for held in its.primary.held:
-            route = its.routes[held.slice.id]
+            route = its.rules.held(held.slice.id).route
             assert len(route.replicas) == job.replicas
             theirs = its.primary.export(held.slice.id)
             for replica in route.replicas:

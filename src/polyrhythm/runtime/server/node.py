@@ -10,9 +10,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,6 +22,7 @@ from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.names import LEAD, server_name
+from polyrhythm.core.performers import SERVER_EFFECTS, performers_of
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
@@ -112,7 +112,7 @@ class ServerNode:
             check=options.check,
             before_tick=self._look_at_links,
         )
-        self._slices = PlacedSlices(
+        self.slices = PlacedSlices(
             server,
             job,
             self._peers,
@@ -120,7 +120,7 @@ class ServerNode:
             put=lambda event: self._driver.put(self.name, event),
             shared=shared,
         )
-        placed = self._slices.placed
+        placed = self.slices.placed
         me = m.ServerHello(
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -130,7 +130,7 @@ class ServerNode:
             address=address,
             identity=address.identity,
         )
-        self._links = ServerLinks(
+        self.links = ServerLinks(
             me,
             self._peers,
             self._driver,
@@ -142,7 +142,7 @@ class ServerNode:
             journal=journal,
             take=self._take,
             needs_thread=self._needs_thread,
-            gone=self._slices.free_states,
+            gone=self.slices.free_states,
         )
         adding = RoundsAdding if traits_of(job.sync).rounds else OnArrivalAdding
         self._adding = adding(
@@ -150,11 +150,11 @@ class ServerNode:
             placed,
             self._driver,
             pause_s=options.fold_pause_s,
-            polls=self._links.reading.polls,
+            polls=self.links.reading.polls,
             cores=usable_cores(),
             limit=thread_limit(),
         )
-        self._publishing = Publishing(
+        self.publishing = Publishing(
             server,
             placed,
             self._peers,
@@ -162,9 +162,9 @@ class ServerNode:
             replicated=job.replicas > 0,
             workers=job.workers,
         )
-        links = self._links
+        links = self.links
         self._kept = KeptStates(job, links.to)
-        self._checkpoints = Checkpoints(
+        self.checkpoints = Checkpoints(
             self.name, server, job, placed, self._driver, self._kept, self._give_up
         )
         self._acceptor = ConnectionAcceptor(
@@ -178,18 +178,18 @@ class ServerNode:
             report_refusal=links.report_refusal,
         )
         links.reading.start()
-        self._saver = ModelSaver(
+        self.saver = ModelSaver(
             options.model_dir,
             job,
             announce=options.saving,
             deliver=options.deliver,
             post=lambda event: self._driver.post(LEAD, event),
         )
-        send = self._saver.take if lead else self._send_collected
+        send = self.saver.take if lead else self._send_collected
         self._parameters = ParameterSender(server, placed, send)
         self._pacemaker: Driver | None = None
         if lead:
-            self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
+            self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._perform)
             self._pacemaker.post(PACEMAKER, ev.Tick())
             hello = msgspec.structs.replace(me, identity="")
             if resumed is not None:
@@ -206,15 +206,15 @@ class ServerNode:
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Open the link to the server that runs the lead."""
-        self._links.reach_lead(dialer, address)
+        self.links.reach_lead(dialer, address)
 
     def follow_lead(self, link: Link, dialer: Dialer) -> None:
         """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
         the other servers that the lead names."""
-        self._links.follow_lead(link, dialer)
+        self.links.follow_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
-        store = self._slices.store
+        store = self.slices.store
         large = store is not None and is_large(store)
         return large and not link.kind.has_payload_references
 
@@ -241,10 +241,10 @@ class ServerNode:
             data = memoryview(b"") if nothing else _payload(message, payload)
             self._adding.take(link, message, data, wait)
         elif isinstance(message, m.Copy | m.State):
-            self._slices.take_from_primary(message, payload)
+            self.slices.take_from_primary(message, payload)
             crashpoint.reach(self.name, "took", message)
         elif isinstance(message, m.Seed):
-            event = self._slices.placed().seed(message, _payload(message, payload))
+            event = self.slices.placed().seed(message, _payload(message, payload))
             if event is not None:
                 self._driver.put(self.name, event)
         else:
@@ -267,7 +267,7 @@ class ServerNode:
             data = memoryview(b"") if payload is None else payload.view()
             return self._kept.take(message, data)
         elif isinstance(message, m.Collected):
-            self._saver.take(message, _payload(message, payload))
+            self.saver.take(message, _payload(message, payload))
             return False
         return True
 
@@ -276,11 +276,11 @@ class ServerNode:
     def _perform(self, machine: str, effect: Effect) -> None:
         _EFFECTS[type(effect)](self, effect)
 
-    def _send(self, effect: fx.Send) -> None:
+    def send(self, effect: fx.Send) -> None:
         if effect.to == self.name or (effect.to == LEAD and self._leads):
             self._driver.put(effect.to, effect.message)
             return
-        link = self._links.to(effect.to)
+        link = self.links.to(effect.to)
         if link is not None:
             at_once = crashpoint.ON or isinstance(
                 effect.message, m.Fold
@@ -293,7 +293,7 @@ class ServerNode:
         self._send_payload(server_name(server), message, payload)
 
     def _send_payload(self, to: str, message: m.Message, payload: Sequence[Sendable]) -> None:
-        link = self._links.to(to)
+        link = self.links.to(to)
         if link is not None:
             link.send(message, payload)
             crashpoint.reach(self.name, "sent", message)
@@ -301,31 +301,31 @@ class ServerNode:
     def _send_collected(self, message: m.Collected, data: memoryview) -> None:
         self._send_payload(LEAD, message, (data,))
 
-    def _note(self, effect: fx.Note) -> None:
+    def note(self, effect: fx.Note) -> None:
         if self._journal is not None:
             self._journal.note(effect.what, **effect.fields)
         else:
             self._report(effect)
 
-    def _end(self, effect: fx.End) -> None:
+    def end(self, effect: fx.End) -> None:
         self.outcome = self.outcome or effect
         self.ended.set()
 
     def _give_up(self, detail: str) -> None:
         """End this server, and with it the job if the lead runs here."""
-        self._end(fx.End(refused(detail), failed=True))
+        self.end(fx.End(refused(detail), failed=True))
 
-    def _build(self, effect: fx.Build) -> None:
-        store = self._slices.build(effect)
+    def build(self, effect: fx.Build) -> None:
+        store = self.slices.build(effect)
         self._adding.make_adders(store)
         if effect.fresh and self._job.resume:
-            self._checkpoints.restore(store, effect.routing)
+            self.checkpoints.restore(store, effect.routing)
 
-    def _reroute(self, effect: fx.Reroute) -> None:
-        self._adding.make_adders(self._slices.reroute(effect))
+    def reroute(self, effect: fx.Reroute) -> None:
+        self._adding.make_adders(self.slices.reroute(effect))
 
-    def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(LEAD, effect.message))
+    def beat(self, effect: fx.Beat) -> None:
+        self.send(fx.Send(LEAD, effect.message))
         if not self._leads:
             self._peers.keep_alive(effect.message, self._machine.seat)
 
@@ -335,9 +335,26 @@ class ServerNode:
         if not self._leads and (event := self._quiet.look()) is not None:
             self._driver.put(self.name, event)
 
-    def _beat_all(self, machine: str, effect: Effect) -> None:
-        assert isinstance(effect, fx.BeatAll)
+    def beat_all(self, effect: fx.BeatAll) -> None:
         self._beats.send(effect.message)
+
+    def start_fold(self, effect: fx.StartFold) -> None:
+        self._adding.start(effect)
+
+    def send_parameters(self, effect: fx.SendParameters) -> None:
+        self._parameters.send(effect)
+
+    def copy_parameters(self, effect: fx.CopyParameters) -> None:
+        self._parameters.copy(effect)
+
+    def expect_kept(self, effect: fx.ExpectKept) -> None:
+        self._kept.expect(effect)
+
+    def send_kept(self, effect: fx.SendKept) -> None:
+        self._kept.send(effect)
+
+    def send_code(self, effect: fx.SendCode) -> None:
+        self.send(fx.Send(effect.to, code_answer(self._job)))
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -350,49 +367,20 @@ class ServerNode:
             self._driver.post(self.name, m.Stop(term=self._machine.seat.term, reason=TOLD_TO_LEAVE))
 
     def close(self) -> None:
-        self._links.stop_reporting()
+        self.links.stop_reporting()
         self._acceptor.close()
         if self._pacemaker is not None:
             self._pacemaker.close()
         self._driver.close()
-        self._saver.close()
-        self._links.close()
+        self.saver.close()
+        self.links.close()
         self._adding.close()
-        self._slices.close()
+        self.slices.close()
         if self._trace is not None:
             self._trace.close()
 
 
-_EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
-    fx.Send: ServerNode._send,
-    fx.Bind: lambda node, effect: node._links.bind(effect),
-    fx.Drop: lambda node, effect: node._links.drop(effect),
-    fx.Reach: lambda node, effect: node._links.reach(effect),
-    fx.Note: ServerNode._note,
-    fx.End: ServerNode._end,
-    fx.Build: ServerNode._build,
-    fx.Enlist: lambda node, effect: node._slices.enlist(effect),
-    fx.StartFold: lambda node, effect: node._adding.start(effect),
-    fx.Publish: lambda node, effect: node._publishing.publish(effect),
-    fx.PublishLatest: lambda node, effect: node._publishing.publish_latest(effect),
-    fx.Unlease: lambda node, effect: node._slices.unlease(effect),
-    fx.FreeSlots: lambda node, effect: node._slices.free_slots(effect),
-    fx.Freeze: lambda node, effect: node._slices.freeze(),
-    fx.Beat: ServerNode._beat,
-    fx.Reroute: ServerNode._reroute,
-    fx.SendState: lambda node, effect: node._slices.send_state(effect),
-    fx.FetchState: lambda node, effect: node._slices.fetch_state(effect),
-    fx.SendParameters: lambda node, effect: node._parameters.send(effect),
-    fx.CopyParameters: lambda node, effect: node._parameters.copy(effect),
-    fx.CreateModel: lambda node, effect: node._saver.create(effect),
-    fx.CommitModel: lambda node, effect: node._saver.commit(effect),
-    fx.DiscardModel: lambda node, effect: node._saver.discard(effect),
-    fx.TakeCut: lambda node, effect: node._checkpoints.take(effect),
-    fx.CommitCut: lambda node, effect: node._checkpoints.commit(effect),
-    fx.ExpectKept: lambda node, effect: node._kept.expect(effect),
-    fx.SendKept: lambda node, effect: node._kept.send(effect),
-    fx.SendCode: lambda node, effect: node._send(fx.Send(effect.to, code_answer(node._job))),
-}
+_EFFECTS = performers_of(ServerNode, SERVER_EFFECTS)
 
 
 def _check_model(message: m.Attach, job: m.JobSpec) -> None:

@@ -110,7 +110,7 @@ class PlacedSlices:
             for link in self._peers.all():
                 link.withdraw(segment.id)
 
-    def freeze(self) -> None:
+    def freeze(self, effect: fx.Freeze) -> None:
         self.placed().freeze()
 
     def close(self) -> None:

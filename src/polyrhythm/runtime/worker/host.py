@@ -7,9 +7,7 @@ link is read. `node.py` has the calls of the training loop.
 """
 
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -17,6 +15,7 @@ from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.migration import DELIVERING, migration_of
 from polyrhythm.core.names import LEAD
+from polyrhythm.core.performers import WORKER_EFFECTS, performers_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.io.link import Link, Payload
@@ -152,20 +151,20 @@ class MachineHost:
     def _perform(self, machine: str, effect: Effect) -> None:
         _EFFECTS[type(effect)](self, effect)
 
-    def _send(self, effect: fx.Send) -> None:
+    def send(self, effect: fx.Send) -> None:
         link = self._links.to(effect.to)
         if link is not None:
             link.send(effect.message, flush=False)
             self._links.touch(link)
 
-    def _dial(self, effect: fx.Dial) -> None:
+    def dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job
         assert self.job is not None
         self.timesheet.look_every(self.job.heartbeat_s)
         self._joining.dial(effect)
 
-    def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(LEAD, effect.message))
+    def beat(self, effect: fx.Beat) -> None:
+        self.send(fx.Send(LEAD, effect.message))
         self._links.keep_alive(effect.message)
 
     def _say_if_unread(self) -> None:
@@ -175,9 +174,37 @@ class MachineHost:
         if self._links.unread(LEAD):
             self._driver.put(ME, ev.LeadHeard())
 
-    def _arrange(self, effect: fx.Arrange) -> None:
+    def arrange(self, effect: fx.Arrange) -> None:
         self._pushing.arrange(effect.routes)
         self._landing.arrange(effect.routes)
+
+    def rejoin(self, effect: fx.Rejoin) -> None:
+        self._joining.rejoin(effect)
+
+    def note(self, effect: fx.Note) -> None:
+        self._report(effect)
+
+    def seed_slices(self, effect: fx.SeedSlices) -> None:
+        self._pushing.seed(effect)
+
+    def push_slices(self, effect: fx.PushSlices) -> None:
+        self._pushing.push(effect)
+
+    def expect(self, effect: fx.Expect) -> None:
+        self._landing.expect(effect)
+
+    def capture_state(self, effect: fx.CaptureState) -> None:
+        self.state.ask(effect)
+
+    def take_chunks(self, effect: fx.TakeChunks) -> None:
+        self.loop.take_lease(effect)
+
+    def fail(self, effect: fx.Fail) -> None:
+        self.loop.fail(effect)
+
+    def end(self, effect: fx.End) -> None:
+        """Nothing to do: the user's code has ended, or `UserLoop.fail` has set the exception that
+        ends it."""
 
     @property
     def cut_off(self) -> bool:
@@ -198,24 +225,4 @@ class MachineHost:
             self._trace.close()
 
 
-_EFFECTS: dict[type[Effect], Callable[[MachineHost, Any], None]] = {
-    fx.Send: MachineHost._send,
-    fx.Dial: MachineHost._dial,
-    fx.Rejoin: lambda node, effect: node._joining.rejoin(effect),
-    fx.Beat: MachineHost._beat,
-    fx.Note: lambda node, effect: node._report(effect),
-    fx.Arrange: MachineHost._arrange,
-    fx.SeedSlices: lambda node, effect: node._pushing.seed(effect),
-    fx.PushSlices: lambda node, effect: node._pushing.push(effect),
-    fx.Expect: lambda node, effect: node._landing.expect(effect),
-    fx.Resume: lambda node, effect: node.loop.resume(effect),
-    fx.TakeProgress: lambda node, effect: node.loop.take_progress(effect),
-    fx.StopWaiting: lambda node, effect: node.loop.let_go(effect),
-    fx.ContributeNow: lambda node, effect: node.loop.hurry(),
-    fx.CaptureState: lambda node, effect: node.state.ask(effect),
-    fx.TakeChunks: lambda node, effect: node.loop.take_lease(effect),
-    fx.Fail: lambda node, effect: node.loop.fail(effect),
-    # nothing to do: the user's code has ended, or `UserLoop.fail` has set the exception that ends
-    # it
-    fx.End: lambda node, effect: None,
-}
+_EFFECTS = performers_of(MachineHost, WORKER_EFFECTS)

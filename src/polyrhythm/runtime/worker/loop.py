@@ -60,7 +60,7 @@ class UserLoop:
         self._released = True
         self.stopped = self.stopped or effect.stop
 
-    def hurry(self) -> None:
+    def hurry(self, effect: fx.ContributeNow) -> None:
         self.hurried = True
 
     def take_lease(self, effect: fx.TakeChunks) -> None:

@@ -14,6 +14,7 @@ from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.machine import Event, Machine
 from polyrhythm.core.names import LEAD, server_name, worker_name
+from polyrhythm.core.performers import SERVER_EFFECTS, performers_of
 from polyrhythm.core.senders import TO_LEAD, is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
@@ -42,28 +43,28 @@ class ServerProcess(Process):
     __slots__ = (
         "_adding",
         "_checker",
-        "_cuts",
         "_heard_throttle",
         "_job",
         "_journal",
         "_kept_nbytes",
         "_lead",
         "_leads",
-        "_links",
         "_machine",
         "_me",
         "_missed",
         "_objective",
         "_placed",
-        "_publishing",
-        "_saver",
         "_server",
-        "_slices",
         "address",
+        "checkpoints",
+        "links",
         "looks",
         "name",
         "outcome",
+        "publishing",
         "reports",
+        "saver",
+        "slices",
     )
 
     def __init__(
@@ -113,29 +114,27 @@ class ServerProcess(Process):
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
-        self._links = SimServerLinks(
+        self.links = SimServerLinks(
             self, me, journal, lambda spec: dial(self, spec), lambda: machine.seat
         )
-        self._slices = SimPlacedSlices(
+        self.slices = SimPlacedSlices(
             server,
             job,
             checker,
             tell=self._tell_server,
             put=lambda event: self.put(self.name, event),
         )
-        self._placed = self._slices.placed
+        self._placed = self.slices.placed
         self._adding: SimAdding
         if traits_of(job.sync).rounds:
             self._adding = SimRoundsAdding(clock, self._add, self._fold, fold_ns_per_byte)
         else:
             self._adding = SimOnArrivalAdding(clock, self._fold_slice, fold_ns_per_byte)
-        self._publishing = SimPublishing(
-            self, server, self._links, self._placed, self._slept_through
-        )
-        self._saver = SimModelSaver(
+        self.publishing = SimPublishing(self, server, self.links, self._placed, self._slept_through)
+        self.saver = SimModelSaver(
             clock, lambda slice_: self._placed().nbytes_at(slice_), self._post_to_lead
         )
-        self._cuts = SimCuts(
+        self.checkpoints = SimCuts(
             self,
             self.name,
             server,
@@ -151,11 +150,11 @@ class ServerProcess(Process):
     @property
     def memory(self) -> SimSliceStore | None:
         """The slice store; None until the lead has placed slices on this server."""
-        return self._slices.store
+        return self.slices.store
 
     def say_hello(self, lead: Channel | None) -> None:
         """Join the job: over a link to the lead, or directly if the lead runs in this process."""
-        self._links.say_hello(lead)
+        self.links.say_hello(lead)
         if self._leads:
             self.post(PACEMAKER, ev.Tick())
         else:
@@ -166,7 +165,7 @@ class ServerProcess(Process):
     def crash(self) -> None:
         if self.alive:
             self.alive = False
-            self._links.break_off()
+            self.links.break_off()
 
     def freeze(self) -> None:
         self.frozen = True
@@ -182,18 +181,18 @@ class ServerProcess(Process):
     def silence(self, other: Process, *, silent: bool) -> None:
         """Let nothing pass over the links to this process from now on, or everything again."""
         self.looks = True
-        for channel in list(self._links.peers.values()):
+        for channel in list(self.links.peers.values()):
             if channel.leads_to(other):
                 (channel.silence if silent else channel.heal)()
 
     def wake(self, hosted: Hosted) -> None:
         if self.looks and not self._leads and not self.frozen and self.alive:
-            self.put(self.name, ev.LinksQuiet(self._links.silent()))
+            self.put(self.name, ev.LinksQuiet(self.links.silent()))
         super().wake(hosted)
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""
-        self._links.cut(peers)
+        self.links.cut(peers)
 
     def _slept_through(self, what: Callable[[], None]) -> bool:
         """Whether the process is stopped or dead. A stopped process calls `what` when it
@@ -229,7 +228,7 @@ class ServerProcess(Process):
             self._checker.told_lead(message)
 
     def _take_kept(self, channel: Channel, message: m.Kept) -> None:
-        if self._cuts.take_kept(message):
+        if self.checkpoints.take_kept(message):
             self._take_for_lead(channel, message)
 
     def _take_alive(self, channel: Channel, message: m.Alive) -> None:
@@ -246,31 +245,31 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.closed(channel, reason))
             return
-        self._links.forget(channel, reason)
+        self.links.forget(channel, reason)
         self.run()
 
     def _take_seed(self, channel: Channel, message: m.Seed) -> None:
         try:
             event = self._placed().seed(message)
         except LinkError as error:
-            self._links.end_link(channel, str(error))
+            self.links.end_link(channel, str(error))
             return
         if event is not None:
             self.put(self.name, event)
 
     def _take_contribution(self, channel: Channel, message: m.Contribution) -> None:
-        store = self._slices.store
+        store = self.slices.store
         nbytes = None if store is None else store.slices.get(message.slice)
         if nbytes is None:
             try:
                 nbytes = self._placed().nbytes_of(message)
             except LinkError as error:
-                self._links.end_link(channel, str(error))
+                self.links.end_link(channel, str(error))
                 return
         self._adding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
-        event = self._slices.add(message)
+        event = self.slices.add(message)
         if event is not None:
             self._queue.append((self._me, event))
 
@@ -278,7 +277,7 @@ class ServerProcess(Process):
         self._send_payload(server_name(server), message, nbytes)
 
     def _send_payload(self, to: str, message: m.Message, nbytes: int) -> None:
-        channel = self._links.to(to)
+        channel = self.links.to(to)
         if channel is not None:
             channel.send(message, nbytes)
 
@@ -295,7 +294,7 @@ class ServerProcess(Process):
 
     # -- effects -------------------------------------------------------------------------------
 
-    def _send(self, effect: fx.Send) -> None:
+    def send(self, effect: fx.Send) -> None:
         to, message = effect.to, effect.message
         if self._checker is not None:
             if isinstance(message, m.Fold):
@@ -308,34 +307,34 @@ class ServerProcess(Process):
         if hosted is not None:
             self._queue.append((hosted, message))
             return
-        channel = self._links.to(to)
+        channel = self.links.to(to)
         if channel is not None:
             channel.send(message)
 
-    def _note(self, effect: fx.Note) -> None:
+    def note(self, effect: fx.Note) -> None:
         if self._journal is not None:
             self._journal.note(effect.what, **effect.fields)
         else:
             self.reports.append((self.clock.now_ns, effect))
 
-    def _end(self, effect: fx.End) -> None:
+    def end(self, effect: fx.End) -> None:
         self.outcome = self.outcome or effect
         if self._leads:
             self.clock.stop()
         else:
             self.alive = False
-            self._links.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
+            self.links.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
 
-    def _build(self, effect: fx.Build) -> None:
-        store = self._slices.build(effect)
+    def build(self, effect: fx.Build) -> None:
+        store = self.slices.build(effect)
         if effect.fresh and self._job.resume:
-            self._cuts.restore(store, effect.routing)
+            self.checkpoints.restore(store, effect.routing)
 
     def _fold(self, effect: fx.StartFold) -> None:
         if self._slept_through(lambda: self._fold(effect)):
             return
         weight = self._placed().fold(effect.round, effect.slot, effect.share, effect.rows)
-        self._slices.send_steps()
+        self.slices.send_steps()
         self._learn()
         if self._checker is not None:
             self._checker.folded(self._server, effect.round)
@@ -343,73 +342,55 @@ class ServerProcess(Process):
         self._adding.done()
         self.run()
 
-    def _send_parameters(self, effect: fx.SendParameters) -> None:
+    def send_parameters(self, effect: fx.SendParameters) -> None:
         for slice_ in effect.slices:
             message = m.Collected(server=self._server, number=effect.number, slice=slice_)
             if self._leads:
-                self._saver.take(message)
+                self.saver.take(message)
             else:
                 self._send_payload(LEAD, message, self._placed().nbytes_at(slice_))
 
-    def _send_kept(self, effect: fx.SendKept) -> None:
-        send_restored(self._links.to(worker_name(effect.worker)), effect, self._kept_nbytes)
+    def send_kept(self, effect: fx.SendKept) -> None:
+        send_restored(self.links.to(worker_name(effect.worker)), effect, self._kept_nbytes)
+
+    def reroute(self, effect: fx.Reroute) -> None:
+        self.slices.reroute(effect)
+
+    def start_fold(self, effect: fx.StartFold) -> None:
+        self._adding.start(effect, self._placed().nbytes)
+
+    def copy_parameters(self, effect: fx.CopyParameters) -> None:
+        """Nothing to do: copying takes no virtual time."""
+
+    def expect_kept(self, effect: fx.ExpectKept) -> None:
+        self.checkpoints.expect_kept(effect)
+
+    def send_code(self, effect: fx.SendCode) -> None:
+        """Nothing to do: a simulated job has no code."""
 
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):
             self.post(LEAD, event)
 
-    def _beat(self, effect: fx.Beat) -> None:
-        self._send(fx.Send(LEAD, effect.message))
+    def beat(self, effect: fx.Beat) -> None:
+        self.send(fx.Send(LEAD, effect.message))
 
-    def _beat_all(self, effect: fx.BeatAll) -> None:
-        for channel in self._links.peers.values():
+    def beat_all(self, effect: fx.BeatAll) -> None:
+        for channel in self.links.peers.values():
             channel.send(effect.message)
 
-    EFFECTS = {  # noqa: RUF012
-        fx.Send: _send,
-        fx.Bind: lambda process, effect: process._links.bind(effect),
-        fx.Drop: lambda process, effect: process._links.drop(effect),
-        fx.Note: _note,
-        fx.End: _end,
-        fx.Build: _build,
-        fx.Enlist: lambda process, effect: process._slices.enlist(effect),
-        fx.StartFold: lambda process, effect: process._adding.start(
-            effect, process._placed().nbytes
-        ),
-        fx.Publish: lambda process, effect: process._publishing.publish(effect),
-        fx.PublishLatest: lambda process, effect: process._publishing.publish_latest(effect),
-        fx.Unlease: lambda process, effect: process._slices.unlease(effect),
-        fx.FreeSlots: lambda process, effect: process._slices.free_slots(effect),
-        fx.Freeze: lambda process, effect: process._slices.freeze(),
-        fx.Beat: _beat,
-        fx.BeatAll: _beat_all,
-        fx.Reach: lambda process, effect: process._links.reach(effect),
-        fx.Reroute: lambda process, effect: process._slices.reroute(effect),
-        fx.SendState: lambda process, effect: process._slices.send_state(effect),
-        fx.FetchState: lambda process, effect: process._slices.fetch_state(effect),
-        fx.SendParameters: _send_parameters,
-        fx.CopyParameters: lambda process, effect: None,  # no effect: copying takes no virtual time
-        fx.CreateModel: lambda process, effect: process._saver.create(effect),
-        fx.CommitModel: lambda process, effect: process._saver.commit(effect),
-        fx.DiscardModel: lambda process, effect: process._saver.discard(effect),
-        fx.TakeCut: lambda process, effect: process._cuts.take(effect),
-        fx.CommitCut: lambda process, effect: process._cuts.commit(effect),
-        fx.ExpectKept: lambda process, effect: process._cuts.expect_kept(effect),
-        fx.SendKept: _send_kept,
-        fx.SendCode: lambda process, effect: None,  # no effect: a simulated job has no code
-    }
 
-
+ServerProcess.EFFECTS = performers_of(ServerProcess, SERVER_EFFECTS)
 _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     **dict.fromkeys(TO_LEAD, ServerProcess._take_for_lead),
     m.Alive: ServerProcess._take_alive,
-    m.Collected: lambda process, channel, message: process._saver.take(message),
+    m.Collected: lambda process, channel, message: process.saver.take(message),
     m.Kept: ServerProcess._take_kept,
     m.Contribution: ServerProcess._take_contribution,
     CarriedContribution: ServerProcess._take_contribution,
     **dict.fromkeys(
         (m.WorkerHello, m.ServerHello, m.OperatorHello),
-        lambda process, channel, message: process._links.hear_hello(channel, message),
+        lambda process, channel, message: process.links.hear_hello(channel, message),
     ),
     m.HelloReply: lambda process, channel, message: process.put(
         process.name, ev.Linked(message.server, channel.incarnation)
@@ -418,7 +399,7 @@ _TAKES: dict[type, Callable[[ServerProcess, Channel, Any], None]] = {
     m.Seed: ServerProcess._take_seed,
     **dict.fromkeys(
         (CarriedCopy, CarriedState, RowsCopy, RowsState),
-        lambda process, channel, message: process._slices.take_from_primary(message),
+        lambda process, channel, message: process.slices.take_from_primary(message),
     ),
 }
 """How a server takes each type of message. All other messages are events of its own machine."""

@@ -133,5 +133,5 @@ class SimPlacedSlices:
     def free_slots(self, effect: fx.FreeSlots) -> None:
         self.placed().free(effect.slots)
 
-    def freeze(self) -> None:
+    def freeze(self, effect: fx.Freeze) -> None:
         self.placed().freeze()

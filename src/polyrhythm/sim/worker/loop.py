@@ -237,13 +237,16 @@ class Loop(LoopState):
         elif not self._enrolling or self._visits.lease is not None:
             self._get_ready()
 
-    def let_go(self, *, stop: bool = False) -> None:
-        self._stopped = self._stopped or stop
+    def take_progress(self, effect: fx.TakeProgress) -> None:
+        """Nothing to do: no user's code reads the progress."""
+
+    def let_go(self, effect: fx.StopWaiting) -> None:
+        self._stopped = self._stopped or effect.stop
         if not self.computing.on:
             self._get_ready()
             self._next = self._begin_steps
 
-    def hurry(self) -> None:
+    def hurry(self, effect: fx.ContributeNow) -> None:
         self._hurried = True
 
     def _get_ready(self) -> None:

@@ -14,6 +14,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.model import PART_NBYTES
 from polyrhythm.core.names import LEAD, server_name, server_number
+from polyrhythm.core.performers import WORKER_EFFECTS, performers_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words
@@ -50,12 +51,12 @@ class WorkerProcess(SingleProcess):
         "_kept",
         "_lead_linked",
         "_lead_unread",
-        "_loop",
         "_model",
         "_nbytes",
         "_outbox",
         "_quantised",
         "failure",
+        "loop",
         "machine",
         "name",
         "pace",
@@ -111,7 +112,7 @@ class WorkerProcess(SingleProcess):
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
         self._outbox = self.machine.outbox
-        self._loop = Loop(
+        self.loop = Loop(
             self,
             self.machine,
             self._queue.append,
@@ -126,7 +127,7 @@ class WorkerProcess(SingleProcess):
         )
         self._kept = SimKeptState(kept_nbytes)
         if kept_nbytes:
-            self._loop.end_iteration = self._send_state
+            self.loop.end_iteration = self._send_state
         self._deliveries = SimDeliveries(
             lambda send: dial_worker(self, send),
             lambda event: self.post(_ME, event),
@@ -134,13 +135,13 @@ class WorkerProcess(SingleProcess):
             memory,
             shares=shares,
         )
-        self._loop.connect(self._deliveries)
-        self._computing = self._loop.computing
+        self.loop.connect(self._deliveries)
+        self._computing = self.loop.computing
 
     @property
     def contributions(self) -> int:
         """How many contributions the worker has made."""
-        return self._loop.contributions
+        return self.loop.contributions
 
     def say_hello(self) -> None:
         self._link(self.machine.seat.server)
@@ -202,7 +203,7 @@ class WorkerProcess(SingleProcess):
         if not self._computing.on:
             self.unsettled = True
             self.run()
-        elif self._loop.looks:
+        elif self.loop.looks:
             self._computing.look_up()
 
     def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
@@ -228,7 +229,7 @@ class WorkerProcess(SingleProcess):
             self.put(_ME, builders.skipped(message))
             return
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
-        self._loop.time.landed(first_byte_ns, now_ns)
+        self.loop.time.landed(first_byte_ns, now_ns)
         self._queue.append(builders.landed(message))
 
     def wake(self, hosted: Hosted) -> None:
@@ -237,7 +238,7 @@ class WorkerProcess(SingleProcess):
         super().wake(hosted)
 
     def settle(self) -> None:
-        loop, backlog = self._loop, self._backlog
+        loop, backlog = self.loop, self._backlog
         if loop.ready:
             loop.go_on()
         elif backlog and not loop.computing.on:
@@ -260,8 +261,8 @@ class WorkerProcess(SingleProcess):
     def thaw(self) -> None:
         if self.alive and self.frozen:
             self.frozen = False
-            self._loop.thaw()
-            if self._loop.asked:
+            self.loop.thaw()
+            if self.loop.asked:
                 self._ask_to_leave()
             self.run()
             self.rearm()
@@ -269,12 +270,12 @@ class WorkerProcess(SingleProcess):
     def leave(self) -> None:
         """Leave, as after SIGTERM: the worker contributes the steps that it has taken, and leaves.
         A stopped process does so when it continues."""
-        self._loop.asked = True
+        self.loop.asked = True
         if not self.frozen:
             self._ask_to_leave()
 
     def _ask_to_leave(self) -> None:
-        self.post(_ME, ev.LeaveAsked() if self._loop.began else ev.Leaving(TOLD_TO_LEAVE))
+        self.post(_ME, ev.LeaveAsked() if self.loop.began else ev.Leaving(TOLD_TO_LEAVE))
 
     def cut(self, server: int) -> None:
         """Break the link to this server."""
@@ -299,20 +300,20 @@ class WorkerProcess(SingleProcess):
 
     # -- effects -------------------------------------------------------------------------------
 
-    def _send(self, effect: fx.Send) -> None:
+    def send(self, effect: fx.Send) -> None:
         to = effect.to
         server = self._outbox.seat.server if to == LEAD else int(to[1:])
         channel = self._channels.get(server)
         if channel is not None:
             channel.send(effect.message)
 
-    def _dial_servers(self, effect: fx.Dial) -> None:
+    def dial(self, effect: fx.Dial) -> None:
         assert self.machine.job is not None
         job = self.machine.job
         self._nbytes = slice_sizes(self._model, job)
         self._quantised = quantised_sizes(self._model, job)
         if self._quantised:
-            self._loop.push_nbytes = sum((self._nbytes | self._quantised).values())
+            self.loop.push_nbytes = sum((self._nbytes | self._quantised).values())
         lead = self.machine.seat.server
         for spec in effect.servers:
             if spec.server == lead:
@@ -320,22 +321,22 @@ class WorkerProcess(SingleProcess):
             else:
                 self._incarnations[spec.server] = spec.incarnation
                 self._link(spec.server, spec.address)
-        if self._kept.nbytes and not self._loop.began:
+        if self._kept.nbytes and not self.loop.began:
             self.put(_ME, ev.StateKept(restore=bool(job.resume)))
         self._deliveries.private = job.data_private
-        self._loop.admit(job)
+        self.loop.admit(job)
 
-    def _rejoin(self, effect: fx.Rejoin) -> None:
+    def rejoin(self, effect: fx.Rejoin) -> None:
         for channel in self._channels.values():
             channel.hang_up(in_words(effect.reason))
         self._channels.clear()
         self._backlog.clear()
         self._link(self.machine.seat.server, before=effect.incarnation)
 
-    def _note(self, effect: fx.Note) -> None:
+    def note(self, effect: fx.Note) -> None:
         self.reports.append((self.clock.now_ns, effect))
 
-    def _seed(self, effect: fx.SeedSlices) -> None:
+    def seed_slices(self, effect: fx.SeedSlices) -> None:
         channel = self._channels.get(effect.server)
         if channel is None:
             return
@@ -344,11 +345,11 @@ class WorkerProcess(SingleProcess):
             seed = builders.seed(effect, worker, incarnation, number)
             channel.send(seed, self._nbytes[number])
 
-    def _push_slices(self, effect: fx.PushSlices) -> None:
+    def push_slices(self, effect: fx.PushSlices) -> None:
         channel = self._channels.get(effect.server)
         if channel is None:
             return  # the link has ended: the lead will say whether the server is lost
-        outbox, loop, quantised = self._outbox, self._loop, self._quantised
+        outbox, loop, quantised = self._outbox, self.loop, self._quantised
         worker, incarnation, rate = outbox.worker, outbox.incarnation, effect.rates[0]
         difference = loop.differences.get(effect.buffer) if loop.differences else None
         left_ns = began_ns = self.clock.now_ns
@@ -363,10 +364,10 @@ class WorkerProcess(SingleProcess):
         if not loop.traits.trains_through:
             loop.time.left(began_ns, left_ns)
 
-    def _expect(self, effect: fx.Expect) -> None:
+    def expect(self, effect: fx.Expect) -> None:
         self._expected = effect.round
 
-    def _capture(self, effect: fx.CaptureState) -> None:
+    def capture_state(self, effect: fx.CaptureState) -> None:
         if self._kept.ask(effect):
             self._send_state()
 
@@ -374,30 +375,22 @@ class WorkerProcess(SingleProcess):
         if self._kept.asked is not None:
             self._kept.send(self._channels.get(self.machine.seat.server))
 
-    def _take_chunks(self, effect: fx.TakeChunks) -> None:
-        computing = self.machine.state is Phase.COMPUTING
-        self._loop.take_lease(effect.lease, computing=computing)
+    def beat(self, effect: fx.Beat) -> None:
+        self.send(fx.Send(LEAD, effect.message))
 
-    def _fail(self, effect: fx.Fail) -> None:
+    def arrange(self, effect: fx.Arrange) -> None:
+        """Nothing to do: no bytes are sent, so there are no buffers."""
+
+    def end(self, effect: fx.End) -> None:
+        self._close()
+
+    def take_chunks(self, effect: fx.TakeChunks) -> None:
+        computing = self.machine.state is Phase.COMPUTING
+        self.loop.take_lease(effect.lease, computing=computing)
+
+    def fail(self, effect: fx.Fail) -> None:
         self.failure = in_words(effect.reason)
         self._close()
 
-    EFFECTS = {  # noqa: RUF012
-        fx.Send: _send,
-        fx.Dial: _dial_servers,
-        fx.Rejoin: _rejoin,
-        fx.Beat: lambda process, effect: process._send(fx.Send(LEAD, effect.message)),
-        fx.Note: _note,
-        fx.Arrange: lambda process, effect: None,  # no bytes are sent, so there are no buffers
-        fx.SeedSlices: _seed,
-        fx.PushSlices: _push_slices,
-        fx.Expect: _expect,
-        fx.Resume: lambda process, effect: process._loop.resume(effect),
-        fx.TakeProgress: lambda process, effect: None,  # no user's code reads it
-        fx.StopWaiting: lambda process, effect: process._loop.let_go(stop=effect.stop),
-        fx.ContributeNow: lambda process, effect: process._loop.hurry(),
-        fx.CaptureState: _capture,
-        fx.TakeChunks: _take_chunks,
-        fx.Fail: _fail,
-        fx.End: lambda process, effect: process._close(),
-    }
+
+WorkerProcess.EFFECTS = performers_of(WorkerProcess, WORKER_EFFECTS)
