@@ -37,7 +37,7 @@ from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.notices import failure_lines, first_line
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.engines.tracebacks import traceback_of
-from polyrhythm.engines.worker_process import run_worker
+from polyrhythm.engines.worker_process import Presence, run_worker
 from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
@@ -329,13 +329,22 @@ def _work(
     run: InlineRun,
 ) -> None:
     node = WorkerNode(name, job.job, hub, options)
-    code = contextlib.nullcontext(main)
+
+    @contextlib.contextmanager
+    def code(job: JobSpec, present: Presence) -> Iterator[Callable[[Worker], None]]:
+        try:
+            yield main
+        except (Exception, SystemExit) as error:
+            # note it before the worker leaves, because the others may fail when it has left
+            run.errors[name] = error
+            raise
+
     try:
-        run_worker(node, hub.address(FIRST_SEAT.server), lambda job, present: code)
+        run_worker(node, hub.address(FIRST_SEAT.server), code)
     # The caller of the job gets the exception. `sys.exit` ends this worker, and not the process, in
     # which other workers run.
     except (Exception, SystemExit) as error:
-        run.errors[name] = error
+        run.errors.setdefault(name, error)
 
 
 def _raise_first(run: InlineRun) -> None:

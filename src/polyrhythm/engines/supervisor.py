@@ -371,6 +371,7 @@ class Supervisor:
                 self._starting = False
                 self._cleaning = True
                 self._host.close()
+                self._members.close()
                 self._run.unrecorded = self._records.close() or self._run.unrecorded
         return self._run
 

@@ -329,6 +329,9 @@ class JournalReader:
             self._at += nbytes
             yield line
 
-    def __del__(self) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def __del__(self) -> None:
+        self.close()

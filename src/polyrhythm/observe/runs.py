@@ -282,6 +282,9 @@ class Members:
         """Take lines of the journal that are perhaps not in its file."""
         self._reader.hand(part)
 
+    def close(self) -> None:
+        self._reader.close()
+
     def present(self) -> frozenset[str]:
         """The names of the workers in the job. Workers that joined with `polyrhythm worker` are
         included."""
