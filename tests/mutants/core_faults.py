@@ -315,4 +315,22 @@ CORE: tuple[Mutant, ...] = (
         "pass",
         "tests/core/lead/servers/test_broken_links.py::test_a_pause_of_the_lead_is_not_the_end_of_a_silence",
     ),
+    mutant(
+        "restored-lead-forgets-the-evaluator",
+        "A lead that was restored from its state chooses another evaluator.",
+        "core:connect",
+        "Evaluator(state.evaluator, view, outbox)",
+        "Evaluator(Chosen(), view, outbox)",
+        "tests/sim/test_lead_snapshot.py"
+        "::test_a_lead_that_is_restored_after_every_event_does_the_same[0]",
+    ),
+    mutant(
+        "restored-lead-forgets-silent-servers",
+        "A lead that was restored from its state counts the silence of every server anew.",
+        "core:connect",
+        "Servers(state.servers, job, routing, rounds, outbox)",
+        "Servers(begin_state(job).servers, job, routing, rounds, outbox)",
+        "tests/sim/test_lead_snapshot.py"
+        "::test_a_lead_that_is_restored_after_every_event_does_the_same[1]",
+    ),
 )

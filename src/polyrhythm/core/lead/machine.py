@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.cuts import Cuts
+from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
 from polyrhythm.core.lead.overtime import Overtime
@@ -35,12 +36,13 @@ class LeadMachine:
         job: m.JobSpec,
         seat: Seat = FIRST_SEAT,
         state: LeadState[sync.SyncPolicy] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
-        """`seat`: where this lead runs, and in which term. `state`: the state of a lead of this job,
-        to go on from there; None for a new job."""
+        """`seat`: where this lead runs, and in which term. `state` and `sharing`: see `restore`; None
+        for a new job."""
         self.job = job
         state = self._state = begin_state(job) if state is None else state
-        parts = connect(job, state, seat)
+        parts = connect(job, state, seat, sharing)
         self.view = parts.view
         self._admission = parts.admission
         self._opening = parts.opening
@@ -68,6 +70,23 @@ class LeadMachine:
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._deadlines = Deadlines(state.pauses, parts.outbox)
         self._register_deadlines(parts)
+
+    @classmethod
+    def restore(
+        cls,
+        job: m.JobSpec,
+        state: LeadState[sync.SyncPolicy],
+        sharing: Sharing,
+        seat: Seat = FIRST_SEAT,
+    ) -> "LeadMachine":
+        """A lead that goes on from this state, as `snapshot` returns it. `sharing`: the part with the
+        data plan, which is not in the state."""
+        return cls(job, seat, state, sharing)
+
+    def snapshot(self) -> LeadState[sync.SyncPolicy]:
+        """The state of the lead between two events, without the data plan. The next event changes this
+        object, so encode it before that (`state.encode_state`)."""
+        return self._state
 
     def _register_deadlines(self, parts: Parts) -> None:
         register = self._deadlines.register

@@ -5,7 +5,8 @@ struct itself: its fields are its state. Every other part keeps what it remember
 own, and has no further attributes that change.* So the parts can be connected around a state at any
 time, and a lead that was restored decides as the lead did from which the state was taken.
 
-Effects are not part of the state: the outbox is empty between two events.
+Effects are not part of the state: the outbox is empty between two events. The data plan
+(`data/sharing.py`) is not part of it yet.
 """
 
 from typing import Generic, TypeVar
@@ -106,29 +107,17 @@ def decode_state(job: JobSpec, encoded: bytes) -> LeadState[SyncPolicy]:
     return msgspec.msgpack.decode(encoded, type=LeadState[policy])  # type: ignore[valid-type]
 
 
-def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
-    """Connect the parts of the lead around this state."""
+def connect(
+    job: JobSpec, state: LeadState[SyncPolicy], seat: Seat, sharing: Sharing | None = None
+) -> Parts:
+    """Connect the parts of the lead around this state. `sharing`: the part with the data plan; None
+    for a new one."""
     policy, view, rounds, routing = state.policy, state.view, state.rounds, state.routing
-    rows = keeps_rows(job.kind)
-    chosen = choose_migration(job, policy.traits)
-    mode, migration = chosen.mode, None
-    if mode in DELIVERING:
-        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
-    sharing = Sharing(
-        job.seed,
-        job.epochs,
-        job.min_batch,
-        whole_chunks=rows,
-        balances=mode != OFF,
-        migration=migration,
-        private=job.data_private,
-        timed=policy.traits.timed,
-        chosen=chosen,
-    )
+    sharing = _share(job, policy) if sharing is None else sharing
     outbox = LeadOutbox(view, routing, seat)
     operators = Operators(state.operators, outbox)
     progress = JobProgress(state.progress, job, sharing, outbox)
-    named = state.contributions if rows and policy.traits.rounds else None
+    named = state.contributions if keeps_rows(job.kind) and policy.traits.rounds else None
     saving = Saving(state.saving, routing, outbox, has_store=bool(job.store))
     best = KeepBest(state.best, job, routing, rounds, outbox)
     return Parts(
@@ -156,4 +145,23 @@ def connect(job: JobSpec, state: LeadState[SyncPolicy], seat: Seat) -> Parts:
         stopping=state.stopping,
         folds=Folds(policy, view, routing, state.removals, rounds, outbox, progress, named),
         evaluator=Evaluator(state.evaluator, view, outbox),
+    )
+
+
+def _share(job: JobSpec, policy: SyncPolicy) -> Sharing:
+    rows = keeps_rows(job.kind)
+    chosen = choose_migration(job, policy.traits)
+    mode, migration = chosen.mode, None
+    if mode in DELIVERING:
+        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
+    return Sharing(
+        job.seed,
+        job.epochs,
+        job.min_batch,
+        whole_chunks=rows,
+        balances=mode != OFF,
+        migration=migration,
+        private=job.data_private,
+        timed=policy.traits.timed,
+        chosen=chosen,
     )

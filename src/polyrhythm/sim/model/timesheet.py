@@ -56,7 +56,8 @@ class SimTimesheet:
             self.transferred_ns -= self._left_ns - now_ns
             self._left_ns = now_ns
         self.waited_ns = now_ns - self._left_ns - self._came_ns
-        self.transferred_ns += self._came_ns
+        # sending may have been queued behind other messages until after the parameters arrived
+        self.transferred_ns = max(0, self.transferred_ns + self._came_ns)
         self.resumed_ns = now_ns
         if handling_ns:
             self.handle(handling_ns, now_ns)
