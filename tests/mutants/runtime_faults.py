@@ -196,7 +196,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "second-link-takes-the-first-ones-place",
         "A second link of the same incarnation replaces the first, which is in use.",
-        "runtime:Peers.add",
+        "core:LinkTable.add",
         "link.incarnation <= before.incarnation",
         "link.incarnation < before.incarnation",
         "tests/runtime/net/test_ending_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",

@@ -32,7 +32,7 @@ def test_no_server_keeps_the_link_of_a_worker_that_does_not_wake(sync: str) -> N
     run = Run(JOB.format(sync=sync))
     assert [line["name"] for line in run.lines("evicted")] == ["worker-1"]
     for server in run.simulation.servers:
-        assert "w1" not in server.links.peers
+        assert "w1" not in server.links.table.links
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])

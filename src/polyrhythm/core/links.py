@@ -1,12 +1,67 @@
-"""A node's links to servers: which it needs, which it has dialled, and which are up.
+"""Which links a process has (`LinkTable`, for nodes and simulated processes), and which links to
+servers a machine needs (`Links`).
 
-*A restarted server has a new incarnation and needs a new link. The end of the link to its earlier
+*A restarted process has a new incarnation and needs a new link. The end of the link to its earlier
 incarnation does not affect the new one.*
 """
 
 from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
 
 from polyrhythm.wire.messages import ServerSpec
+
+
+class NamedLink(Protocol):
+    peer: str
+    """The name of the process at the other end, or the link's own name until that is known."""
+    incarnation: int
+    """The incarnation of that process; 0 until it is known."""
+
+
+AnyLink = TypeVar("AnyLink", bound=NamedLink)
+
+
+class LinkTable(Generic[AnyLink]):
+    """The links of a process, by the names of the processes at their other ends.
+
+    *A process has one link to each other process. A later incarnation of that process replaces the
+    link of the earlier one, whose end was not noticed; a second link of the same incarnation is
+    not used.*"""
+
+    __slots__ = ("links",)
+
+    def __init__(self) -> None:
+        self.links: dict[str, AnyLink] = {}
+
+    def get(self, peer: str) -> AnyLink | None:
+        return self.links.get(peer)
+
+    def add(self, link: AnyLink) -> AnyLink | None:
+        """Add a link. If the peer has a link with an older incarnation, it is replaced and
+        returned. If the peer has a link with the same or a later incarnation, the new link is not
+        added, and is returned itself."""
+        before = self.links.get(link.peer)
+        if before is not None and link.incarnation <= before.incarnation:
+            return link
+        self.links[link.peer] = link
+        return before
+
+    def rename(self, old: str, new: str, incarnation: int) -> AnyLink | None:
+        """The lead has decided that the peer `old` is this incarnation of `new`. Returns the link
+        that `new` had before, if any."""
+        before = self.links.pop(new, None)
+        link = self.links.pop(old, None)
+        if link is not None:
+            link.peer, link.incarnation = new, incarnation
+            self.links[new] = link
+        return before
+
+    def remove(self, link: AnyLink) -> bool:
+        """Remove a link. Returns False if it was removed or replaced before."""
+        if self.links.get(link.peer) is not link:
+            return False
+        del self.links[link.peer]
+        return True
 
 
 class Links:

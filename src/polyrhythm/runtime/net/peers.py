@@ -19,6 +19,7 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from polyrhythm.core.events import LinksQuiet
+from polyrhythm.core.links import LinkTable
 from polyrhythm.core.names import server_number, worker_number
 from polyrhythm.core.seat import Seat
 from polyrhythm.io.link import Link
@@ -28,43 +29,29 @@ from polyrhythm.wire.messages import Alive
 
 class Peers:
     def __init__(self) -> None:
-        self._links: dict[str, Link] = {}
+        self._table: LinkTable[Link] = LinkTable()
         self._dirty: dict[Link, None] = {}
         """The links with queued messages that `flush` must send, in the order of their first
         message."""
         self._lock = threading.Lock()
 
     def add(self, link: Link) -> Link | None:
-        """Add a link. If the peer has a link with an older incarnation, it is replaced and
-        returned. If the peer has a link with the same or a later incarnation, the new link is not
-        added, and is returned itself."""
+        """See `LinkTable.add`."""
         with self._lock:
-            before = self._links.get(link.peer)
-            if before is not None and link.incarnation <= before.incarnation:
-                return link
-            self._links[link.peer] = link
-            return before
+            return self._table.add(link)
 
     def rename(self, old: str, new: str, incarnation: int) -> Link | None:
-        """Rename the peer `old` to `new`. Returns the link that `new` had before, if any."""
+        """See `LinkTable.rename`."""
         with self._lock:
-            before = self._links.pop(new, None)
-            link = self._links.pop(old, None)
-            if link is not None:
-                link.peer, link.incarnation = new, incarnation
-                self._links[new] = link
-            return before
+            return self._table.rename(old, new, incarnation)
 
     def get(self, peer: str) -> Link | None:
-        return self._links.get(peer)
+        return self._table.get(peer)
 
     def remove(self, link: Link) -> bool:
-        """Remove a link. Returns False if it was removed or replaced before."""
+        """See `LinkTable.remove`."""
         with self._lock:
-            if self._links.get(link.peer) is not link:
-                return False
-            del self._links[link.peer]
-            return True
+            return self._table.remove(link)
 
     def touch(self, link: Link) -> None:
         """Note that a message was queued on this link, so that `flush` sends it."""
@@ -94,7 +81,7 @@ class Peers:
 
     def all(self) -> list[Link]:
         with self._lock:
-            return list(self._links.values())
+            return list(self._table.links.values())
 
 
 def can_fall_silent(link: Link) -> bool:

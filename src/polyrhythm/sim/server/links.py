@@ -9,6 +9,7 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.links import LinkTable
 from polyrhythm.core.names import LEAD, operator_name, server_name, server_number
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.senders import called, hello_event
@@ -33,7 +34,8 @@ class SimServerLinks:
         """`me`: the hello of this server. `journal`: None unless the lead runs in this server.
         `dial` returns the channel to another server, or None if that server is not running. `seat`:
         where the lead runs, as far as this server knows."""
-        self.peers: dict[str, Channel] = {}
+        self.table: LinkTable[Channel] = LinkTable()
+        """The channels by which this server receives."""
         self._process = process
         self._me = me
         self._name = me.name
@@ -44,7 +46,8 @@ class SimServerLinks:
 
     def to(self, peer: str) -> Channel | None:
         """The channel to a peer, which may be the lead."""
-        return self.peers.get(self._seat().process_of(peer))
+        channel = self.table.get(self._seat().process_of(peer))
+        return None if channel is None else channel.back
 
     # -- beginnings ----------------------------------------------------------------------------
 
@@ -53,7 +56,7 @@ class SimServerLinks:
         if lead is None:
             self._process.post(LEAD, ev.ServerHelloReceived(self._name, self._me))
         else:
-            self.peers[self._seat().name] = lead
+            self.table.add(lead.back)
             lead.send(self._me)
 
     def hear_hello(self, channel: Channel, hello: Hello) -> None:
@@ -68,33 +71,31 @@ class SimServerLinks:
         operator = isinstance(hello, m.OperatorHello)
         name = operator_name if operator else "link-{}".format
         channel.peer = name(self._strangers)
-        self.peers[channel.peer] = channel.back
+        self.table.add(channel)
 
     def _greet(self, channel: Channel, peer: str, incarnation: int) -> bool:
         """Answer the peer's hello and use this channel for the peer. Returns False if the peer has
         a link already."""
         channel.peer, channel.incarnation = peer, incarnation
-        before = self.peers.get(peer)
-        if before is not None and incarnation <= before.back.incarnation:
+        before = self.table.add(channel)
+        if before is channel:
             self.end_link(channel, f"{peer} is linked to {self._name} already")
             return False
         self._replace(before)
-        self.peers[peer] = channel.back
         me = self._me
         greeting = m.HelloReply(server=me.server, name=me.name, digest=0, address=me.address)
         channel.back.send(greeting)
         return True
 
     def bind(self, effect: fx.Bind) -> None:
-        channel = self.peers.pop(effect.link, None)
+        channel = self.table.get(effect.link)
         if channel is not None and self._journal is None:
+            self.table.remove(channel)
             server = server_number(effect.peer)
-            if self._greet(channel.back, effect.peer, effect.incarnation) and server is not None:
+            if self._greet(channel, effect.peer, effect.incarnation) and server is not None:
                 self._process.put(self._name, ev.Linked(server, effect.incarnation))
         elif channel is not None and self._journal is not None:
-            self._replace(self.peers.get(effect.peer))
-            channel.back.peer, channel.back.incarnation = effect.peer, effect.incarnation
-            self.peers[effect.peer] = channel
+            self._replace(self.table.rename(effect.link, effect.peer, effect.incarnation))
             self._journal.note("linked", peer=effect.peer, link="simulated")
             server = server_number(effect.peer)
             if server is not None:
@@ -110,7 +111,11 @@ class SimServerLinks:
                 self._process.put(self._name, closed)
                 continue
             channel.back.incarnation = spec.incarnation
-            self.peers[channel.back.peer] = channel
+            replaced = self.table.add(channel.back)
+            if replaced is channel.back:
+                channel.hang_up("the server is linked already")
+                continue
+            self._replace(replaced)
             channel.send(msgspec.structs.replace(self._me, incarnation=effect.incarnation))
 
     # -- ends ----------------------------------------------------------------------------------
@@ -124,44 +129,43 @@ class SimServerLinks:
     def forget(self, channel: Channel, detail: str) -> None:
         if self._journal is not None:
             self._journal.note("link-closed", peer=channel.peer, detail=detail)
-        if self.peers.get(channel.peer) is not channel.back:
+        if not self.table.remove(channel):
             return
-        del self.peers[channel.peer]
         # the lead's machine, which was added last, gets the event first
         for name in reversed(self._process.machines):
             self._process.put(name, ev.LinkClosed(channel.peer, detail, channel.incarnation))
 
-    def _replace(self, before: Channel | None) -> None:
+    def _replace(self, channel: Channel | None) -> None:
         """Close the old link of a peer that has opened a new one: this server did not notice that
         the old link broke."""
-        if before is not None:
-            channel = before.back
+        if channel is not None:
             closed = ev.LinkClosed(channel.peer, "it came back", channel.incarnation)
             self._process.put(self._name, closed)
-            before.hang_up("its peer came back")
+            channel.back.hang_up("its peer came back")
 
     def drop(self, effect: fx.Drop) -> None:
-        channel = self.peers.pop(effect.peer, None)
+        channel = self.table.get(effect.peer)
         if channel is not None:
-            channel.hang_up(in_words(effect.reason))
+            self.table.remove(channel)
+            channel.back.hang_up(in_words(effect.reason))
 
     def silent(self) -> tuple[tuple[str, int], ...]:
         """The peers over whose links nothing comes."""
-        peers = self.peers.items()
+        peers = self.table.links.items()
         lead = self._seat().name  # its heartbeats are watched
         return tuple(
-            (name, each.back.incarnation) for name, each in peers if each.silent and name != lead
+            (name, each.incarnation) for name, each in peers if each.back.silent and name != lead
         )
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""
-        for name in peers & self.peers.keys():
-            self.peers[name].cut("the link was cut")
+        for name in peers & self.table.links.keys():
+            self.table.links[name].back.cut("the link was cut")
 
     def break_off(self) -> None:
-        for channel in self.peers.values():
-            channel.break_off(f"the link to {self._name} broke")
+        for channel in self.table.links.values():
+            channel.back.break_off(f"the link to {self._name} broke")
 
     def hang_up(self, reason: str) -> None:
-        for channel in self.peers.values():
-            channel.hang_up(reason)
+        for channel in self.table.links.values():
+            channel.back.hang_up(reason)

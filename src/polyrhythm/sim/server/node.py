@@ -181,9 +181,9 @@ class ServerProcess(Process):
     def silence(self, other: Process, *, silent: bool) -> None:
         """Let nothing pass over the links to this process from now on, or everything again."""
         self.looks = True
-        for channel in list(self.links.peers.values()):
-            if channel.leads_to(other):
-                (channel.silence if silent else channel.heal)()
+        for channel in list(self.links.table.links.values()):
+            if channel.back.leads_to(other):
+                (channel.back.silence if silent else channel.back.heal)()
 
     def wake(self, hosted: Hosted) -> None:
         if self.looks and not self._leads and not self.frozen and self.alive:
@@ -376,8 +376,8 @@ class ServerProcess(Process):
         self.send(fx.Send(LEAD, effect.message))
 
     def beat_all(self, effect: fx.BeatAll) -> None:
-        for channel in self.links.peers.values():
-            channel.send(effect.message)
+        for channel in self.links.table.links.values():
+            channel.back.send(effect.message)
 
 
 ServerProcess.EFFECTS = performers_of(ServerProcess, SERVER_EFFECTS)

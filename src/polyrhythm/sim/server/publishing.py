@@ -43,9 +43,9 @@ class SimPublishing:
         the round or the ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
-        channel = self._links.peers.get(worker_name(effect.worker))
-        if channel is not None and channel.back.incarnation == effect.incarnation:
-            return channel
+        channel = self._links.table.get(worker_name(effect.worker))
+        if channel is not None and channel.incarnation == effect.incarnation:
+            return channel.back
         return None
 
     def publish(self, effect: fx.Publish) -> None:
@@ -98,10 +98,10 @@ class SimPublishing:
         readers."""
         if self._slept_through(lambda: self._have_left(key)):
             return
-        peers = self._links.peers
+        table = self._links.table
         sent = []
         for channel, worker, read in self._leaving.pop(key):
-            if peers.get(channel.back.peer) is not channel:
+            if table.get(channel.back.peer) is not channel.back:
                 continue  # the link has closed, and the lease has ended with it
             if read is not None:
                 self._see_unwritten(channel, *read)
