@@ -14,7 +14,7 @@ import msgspec
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 MS = 10**6
 STEPS_NS = (0, 1 * MS, 40 * MS, 3_000 * MS, 200_000 * MS)
@@ -250,7 +250,7 @@ class ModelLead:
         if self.traits.asks_before_steps:
             self.workers[worker] = State.WAITING
         round_ = self._round_of(worker, pick)
-        self.tell(sync.MemberContributed(worker, round_, self._trailer(worker, pick)))
+        self.tell(sync.MemberContributed(worker, round_, self._report(pick)))
 
     def _round_of(self, worker: int, pick: int) -> int:
         """The round in which servers counted a contribution. When the lead hears of the
@@ -259,11 +259,10 @@ class ModelLead:
         early = pick % 4 == 0
         return max(self.version[worker] + 1, open_round - 1) if early else open_round
 
-    def _trailer(self, worker: int, pick: int) -> Trailer | None:
+    def _report(self, pick: int) -> ContributionReport | None:
         if pick % 7 == 6:
             return None
-        return Trailer(
-            worker=worker,
+        return ContributionReport(
             weight=float(1 + 16 * pick),
             objective=None if pick % 5 == 4 else 1.0 / (1 + len(self.calls)),
             compute_ns=(1 + pick) * MS,

@@ -93,7 +93,9 @@ class Stage:
         lease: int = 0,
     ) -> list[Effect]:
         trailer = m.Trailer(
-            **self.who(worker), sequence=sequence, weight=2.0, progress=progress, lease=lease
+            **self.who(worker),
+            sequence=sequence,
+            report=m.ContributionReport(weight=2.0, progress=progress, lease=lease),
         )
         self.tell(trailer)
         return self.from_servers(m.Arrived, **self.who(worker), sequence=sequence, round=round_)

@@ -232,7 +232,9 @@ def test_a_job_is_not_idle_while_a_contribution_is_in_flight() -> None:
     stage = Stage(workers=1, servers=2, sync="asp", epochs=1).begin()
     who = stage.who(0)
     (lease,) = enrol(stage, 0).values()
-    stage.tell(m.Trailer(**who, sequence=1, weight=1.0, progress=whole(lease)))
+    stage.tell(
+        m.Trailer(**who, sequence=1, report=m.ContributionReport(weight=1.0, progress=whole(lease)))
+    )
     stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1))
     assert ended(stage.tell(m.Abstained(**who, lease=lease.number))) is None
     folds = sent(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)), m.Fold)
@@ -243,7 +245,7 @@ def test_a_job_is_idle_when_the_last_contribution_in_flight_changes_nothing() ->
     stage = Stage(workers=1, servers=2, sync="asp", epochs=1).begin()
     who = stage.who(0)
     (lease,) = enrol(stage, 0).values()
-    stage.tell(m.Trailer(**who, sequence=1, weight=1.0))
+    stage.tell(m.Trailer(**who, sequence=1, report=m.ContributionReport(weight=1.0)))
     stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1))
     stage.tell(m.Abstained(**who, lease=lease.number))
     reason = ended(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)))
@@ -432,7 +434,7 @@ class Hand:
         return self
 
     def compute(self) -> list[Effect]:
-        return self.tell(ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, (), 6))
+        return self.tell(ev.Computed(0, (0.1,), m.ContributionReport(weight=8.0, lease=6)))
 
 
 def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
@@ -456,7 +458,7 @@ def test_the_answer_has_its_own_contribution_in_it_and_acknowledges_it(sync: str
     assert sent(effects, m.Pull) == [], "the contribution asks by itself"
     assert pulled_by(effects) == [1, 1], "and says that the answer before was copied"
     (trailer,) = sent(effects, m.Trailer)
-    assert trailer.lease == 6
+    assert trailer.report.lease == 6
 
 
 LARGE = (1024, 1024)

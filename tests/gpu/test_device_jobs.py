@@ -186,7 +186,7 @@ def test_the_loss_of_a_model_on_a_device_is_reported(
             loss.backward()
             expected.append(loss.item())
             optimizer.step(points=len(labels), objective=loss)
-        assert [sent.trailer.objective for sent in exchanges.of(worker)] == expected
+        assert [sent.trailer.report.objective for sent in exchanges.of(worker)] == expected
 
     run_inline(JobSpec(job="loss", rounds=4, heartbeat_s=20.0), main, timeout_s=60)
 

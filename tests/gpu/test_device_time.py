@@ -125,8 +125,8 @@ def test_the_time_of_kernels_counts_as_computing(monkeypatch: pytest.MonkeyPatch
         sent = exchanges.of(worker)[4:]
         assert sent
         for each in sent:
-            assert each.trailer.compute_ns > 0.8 * SLOW_NS
-            assert each.trailer.transfer_ns < 0.8 * SLOW_NS
+            assert each.trailer.report.compute_ns > 0.8 * SLOW_NS
+            assert each.trailer.report.transfer_ns < 0.8 * SLOW_NS
 
     run_inline(JobSpec(job="slow", rounds=10, heartbeat_s=20.0), main, timeout_s=60)
     assert max(called_ns[4:]) < SLOW_NS / 2
@@ -144,7 +144,9 @@ def test_a_device_that_computes_after_the_call_of_step_counts_as_computing(
 
     def main(worker: Worker) -> None:
         train(worker, "cpu", lambda: None, lambda step: step())
-        assert all(sent.trailer.compute_ns >= SLOW_NS - 1_000 for sent in exchanges.of(worker))
+        assert all(
+            sent.trailer.report.compute_ns >= SLOW_NS - 1_000 for sent in exchanges.of(worker)
+        )
 
     run_inline(JobSpec(job="slow", rounds=3, heartbeat_s=20.0), main, timeout_s=60)
 

@@ -153,7 +153,10 @@ class HostileLead:
         }
         self._due.append(
             m.Trailer(
-                **who, weight=4.0, objective=1.0, probe=1.0, probe_points=8, probe_ns=10**5, **times
+                **who,
+                report=m.ContributionReport(
+                    weight=4.0, objective=1.0, probe=1.0, probe_points=8, probe_ns=10**5, **times
+                ),
             )
         )
         self._due += [

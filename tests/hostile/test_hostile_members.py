@@ -90,16 +90,18 @@ def train(policy: str, value: float) -> Stage:
             trailer = m.Trailer(
                 **stage.who(worker),
                 sequence=sequence,
-                weight=float(2**53) if sequence % 2 else m.LEAST_WEIGHT,
-                objective=value if (sequence + worker) % 3 else -value,
-                probe=value if worker else -value,
-                probe_points=2**53 if sequence % 2 else 0,
-                compute_ns=2**53 if worker else 0,
-                wait_ns=2**53,
-                micro_ns=2**53 if worker else 0,
-                batch=1 if worker else 2**53,
-                steps=2**53 if worker else 0,
-                progress=tuple(m.ChunkProgress(chunk, sequence, 0) for chunk in range(8)),
+                report=m.ContributionReport(
+                    weight=float(2**53) if sequence % 2 else m.LEAST_WEIGHT,
+                    objective=value if (sequence + worker) % 3 else -value,
+                    probe=value if worker else -value,
+                    probe_points=2**53 if sequence % 2 else 0,
+                    compute_ns=2**53 if worker else 0,
+                    wait_ns=2**53,
+                    micro_ns=2**53 if worker else 0,
+                    batch=1 if worker else 2**53,
+                    steps=2**53 if worker else 0,
+                    progress=tuple(m.ChunkProgress(chunk, sequence, 0) for chunk in range(8)),
+                ),
             )
             stage.tell(decoded(trailer))
             arrived = {**stage.who(worker), "sequence": sequence, "round": sequence}
@@ -119,7 +121,7 @@ def test_no_objective_overflows_under_any_policy(policy: str, value: float) -> N
 def test_an_objective_overflows_when_it_is_not_kept_in_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counting, "in_range", lambda trailer: trailer)
+    monkeypatch.setattr(counting, "clamp", lambda report: report)
     with pytest.raises(OverflowError):
         train("bsp", 1e200)
 

@@ -4,7 +4,6 @@ The learning rate is 0, or the gradient does not depend on the parameter, and th
 is the point's number. So a contribution shows which points are in it.
 """
 
-import inspect
 from itertools import count
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 POINTS = 67
 DATA = (torch.arange(1.0, POINTS + 1),)
@@ -32,13 +31,11 @@ class Loop:
         self.sent: list[tuple[float, float, list[list[torch.Tensor]]]] = []
         """Per contribution: its weight, its gradient or change, and the batches of each step."""
         contribute = WorkerNode.contribute
-        signature = inspect.signature(contribute)
 
-        def record(node: WorkerNode, *said: Any, **how: Any) -> None:
-            weight = signature.bind(node, *said, **how).arguments["weight"]
+        def record(node: WorkerNode, report: ContributionReport, *said: Any, **how: Any) -> None:
             steps, self.steps = [step for step in self.steps if step], [[]]
-            self.sent.append((weight, node.push[0][0].item(), steps))
-            contribute(node, *said, **how)
+            self.sent.append((report.weight, node.push[0][0].item(), steps))
+            contribute(node, report, *said, **how)
 
         patch.setattr(WorkerNode, "contribute", record)
 

@@ -2,7 +2,6 @@
 a dropped batch count as visited but have no weight, and the batches that follow are large enough for the
 loop."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from polyrhythm.errors import JobFailed
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import result, summary_text
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 POINTS, BATCH, PASSES = 400, 32, 3
 DATA = (torch.arange(1.0, POINTS + 1),)
@@ -42,11 +41,10 @@ class Loop:
         self.kept = 0
         self.weights: list[float] = []
         contribute = WorkerNode.contribute
-        signature = inspect.signature(contribute)
 
-        def record(node: WorkerNode, *said: Any, **how: Any) -> None:
-            self.weights.append(signature.bind(node, *said, **how).arguments["weight"])
-            contribute(node, *said, **how)
+        def record(node: WorkerNode, report: ContributionReport, *said: Any, **how: Any) -> None:
+            self.weights.append(report.weight)
+            contribute(node, report, *said, **how)
 
         patch.setattr(WorkerNode, "contribute", record)
 

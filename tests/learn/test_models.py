@@ -97,10 +97,13 @@ def test_a_step_contributes_only_the_slices_of_its_own_model(
     job = JobSpec(job="gan", workers=1, servers=2, sync=sync, epochs=1, slice_nbytes=256)
     run_inline(job, main, timeout_s=60)
     assert sum(sizes) == gan.POINTS
-    assert [each.trailer.model for each in sent] == [0, 0, 1] * len(sizes)
-    assert [each.trailer.weight for each in sent] == [size for size in sizes for _ in range(3)]
+    assert [each.trailer.report.model for each in sent] == [0, 0, 1] * len(sizes)
+    assert [each.trailer.report.weight for each in sent] == [
+        size for size in sizes for _ in range(3)
+    ]
     slices = {
-        model: {s for e in sent if e.trailer.model == model for s in e.slices} for model in (0, 1)
+        model: {s for e in sent if e.trailer.report.model == model for s in e.slices}
+        for model in (0, 1)
     }
     buffers = slices[0] & slices[1]
     of_critic, of_generator = slices[0] - buffers, slices[1] - buffers
@@ -179,11 +182,11 @@ def test_local_steps_are_contributed_together(exchanges: Exchanges) -> None:
 
     job = JobSpec(job="gan", workers=1, kind="local", local_steps=6, epochs=1)
     run_inline(job, main, timeout_s=60)
-    assert [each.trailer.weight for each in sent] == [
+    assert [each.trailer.report.weight for each in sent] == [
         sum(sizes[i : i + 2]) for i in range(0, len(sizes), 2)
     ]
-    assert {each.trailer.model for each in sent} == {-1}
-    assert sum(each.trailer.steps for each in sent) == 3 * len(sizes)
+    assert {each.trailer.report.model for each in sent} == {-1}
+    assert sum(each.trailer.report.steps for each in sent) == 3 * len(sizes)
 
 
 def attach_badly(attach: Any) -> str:

@@ -9,15 +9,23 @@ import pytest
 import torch
 
 from polyrhythm.core.batches import least_of
+from polyrhythm.core.lead.members.view import Member
+from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.placement.slices import lay_out
-from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines import inline
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, Target, TensorSpec, Trailer
+from polyrhythm.wire.messages import (
+    JobSpec,
+    ModelSpec,
+    OptimizerSpec,
+    Target,
+    TensorSpec,
+    Trailer,
+)
 
 TRUTH = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
 
@@ -255,24 +263,24 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
     """The mean loss of a round is not used, because local steps lower each worker's loss without
     improving the averaged model."""
     trailers: list[Trailer] = []
-    count = RoundMeasurement.count
+    handle = Counting.trailer
 
-    def spy(self: RoundMeasurement, trailer: Trailer, *, first: bool = False) -> None:
+    def spy(self: Counting, trailer: Trailer, member: Member | None, now_ns: int) -> None:
         trailers.append(trailer)
-        count(self, trailer, first=first)
+        handle(self, trailer, member, now_ns)
 
-    monkeypatch.setattr(RoundMeasurement, "count", spy)
+    monkeypatch.setattr(Counting, "trailer", spy)
     shared = Shared(rate=0.2, batch=4, count=2000)
     job = JobSpec(job="j", workers=2, sync="fsp", kind="local", interval="auto", rounds=40)
     run_inline(job, shared.main, timeout_s=60)
-    read = [trailer for trailer in trailers if trailer.probe is not None]
+    read = [trailer for trailer in trailers if trailer.report.probe is not None]
     # the last batch of a chunk also takes a remainder that is too small for a batch
     largest = shared.batch + least_of(job.min_batch, shared.batch) - 1
-    assert read, [(t.round, t.steps, t.objective) for t in trailers]
+    assert read, [(t.round, t.report) for t in trailers]
     for trailer in read:
         losses = shared.first[trailer.round - 1]
-        assert any(trailer.probe == pytest.approx(loss) for loss in losses)
-        assert 0 < trailer.probe_points <= largest
+        assert any(trailer.report.probe == pytest.approx(loss) for loss in losses)
+        assert 0 < trailer.report.probe_points <= largest
 
 
 class Slope:

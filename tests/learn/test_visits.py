@@ -1,10 +1,10 @@
 """The fields of a contribution about its steps: points, progress, objective and number of steps."""
 
-import inspect
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -13,7 +13,7 @@ from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.objective import NOT_PROBED, Probe
 from polyrhythm.learn.window import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import ChunkProgress, JobSpec
+from polyrhythm.wire.messages import ChunkProgress, ContributionReport, JobSpec
 
 POINTS = 60
 DATA = (torch.arange(float(POINTS)).reshape(POINTS, 1) / POINTS, torch.ones(POINTS, 1))
@@ -25,15 +25,14 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     step) under which it was made."""
     found: list[dict[str, Any]] = []
     contribute = WorkerNode.contribute
-    signature = inspect.signature(contribute)
 
-    def record(node: WorkerNode, *said: Any, **how: Any) -> None:
-        arguments = signature.bind(node, *said, **how).arguments
+    def record(node: WorkerNode, report: ContributionReport, *said: Any, **how: Any) -> None:
+        fields = msgspec.structs.asdict(report)
         push = [tensor.clone() for tensor in node.push]
         found.append(
-            {**arguments, "terms": node.loop.terms, "push": push, "stopped": node.loop.stopped}
+            {**fields, "terms": node.loop.terms, "push": push, "stopped": node.loop.stopped}
         )
-        contribute(node, *said, **how)
+        contribute(node, report, *said, **how)
 
     monkeypatch.setattr(WorkerNode, "contribute", record)
     return found

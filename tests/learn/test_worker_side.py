@@ -17,7 +17,7 @@ from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.objective import Probe
 from polyrhythm.learn.points import Points
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec, Trailer
 from tests.learn.exchanges import Exchanges, Sent, record_exchanges
 
 COUNT = 120
@@ -99,7 +99,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
 
     run(main, sync="psp", kind="local", rounds=40, staging={"min-step": "2ms", "slow": "1=3x"})
     for name in ("worker-0", "worker-1"):
-        told = [(one.trailer.steps, one.trailer.weight) for one in sent[name]]
+        told = [(one.trailer.report.steps, one.trailer.report.weight) for one in sent[name]]
         assert len(told) > 20
         assert told[:-1] == taken[name][: len(told) - 1], "all but the rest at the end of the job"
     assert max(plans) > 1, "the fast worker makes several steps"
@@ -126,7 +126,7 @@ def test_gradients_gathered_over_micro_batches_equal_the_gradient_over_all_their
                 sent += 1
                 loss_of(weight, torch.cat(visited)).backward()
                 found = exchanges.of(worker)[-1]
-                assert found.trailer.weight == sum(map(len, visited))
+                assert found.trailer.report.weight == sum(map(len, visited))
                 compared.append((found.slices[0][:4], weight.grad[0], len(visited)))
                 visited = []
 
@@ -167,7 +167,7 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
             with lock:
                 counted.update(kept)
                 numbers = found.slices[0][:4]
-                compared.append((numbers, twin.grad[0], found.trailer.weight, len(kept)))
+                compared.append((numbers, twin.grad[0], found.trailer.report.weight, len(kept)))
             visited = []
 
         for number, (inputs, wanted, points) in enumerate(worker.batches(DATA, batch_size=6), 1):
@@ -183,7 +183,7 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
             optimizer.step()
             left_out = len(exchanges.of(worker)) == was and worker._visits.points < before
             if len(exchanges.of(worker)) > was:
-                left_out = exchanges.of(worker)[-1].trailer.weight < sum(map(len, visited))
+                left_out = exchanges.of(worker)[-1].trailer.report.weight < sum(map(len, visited))
             if left_out:
                 with lock:
                     abandoned.append(visited.pop())
@@ -301,23 +301,28 @@ def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchan
     run(main, workers=1, kind="local", local_steps=4, epochs=3, timer="off")
     assert len(told) >= 5
     for one in told:
-        assert one.trailer.objective == pytest.approx(one.noted)
+        assert one.trailer.report.objective == pytest.approx(one.noted)
 
 
 def test_the_objective_and_the_probe_of_a_round_are_weighted_by_points() -> None:
-    few = Trailer(worker=0, weight=1.0, objective=8.0, probe=4.0, probe_points=10)
-    many = Trailer(worker=1, weight=3.0, objective=4.0, probe=1.0, probe_points=30)
+    few = Trailer(
+        worker=0, report=ContributionReport(weight=1.0, objective=8.0, probe=4.0, probe_points=10)
+    )
+    many = Trailer(
+        worker=1, report=ContributionReport(weight=3.0, objective=4.0, probe=1.0, probe_points=30)
+    )
     reading = RoundMeasurement()
-    reading.count(few)
-    reading.count(many)
+    reading.count(few.report)
+    reading.count(many.report)
     assert reading.objective == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
     bare = RoundMeasurement()
     for trailer in (few, many):
-        bare.count(Trailer(weight=trailer.weight, objective=trailer.objective))
+        report = trailer.report
+        bare.count(ContributionReport(weight=report.weight, objective=report.objective))
     assert bare.objective == pytest.approx((8.0 * 1 + 4.0 * 3) / 4)
     tally = Accounting()
     for trailer in (few, many):
-        tally.count(trailer, int(trailer.weight), 1)
+        tally.count(trailer, int(trailer.report.weight), 1)
     assert tally.line(1, "all-arrived", 0, 2)["objective"] == pytest.approx(5.0)
 
 

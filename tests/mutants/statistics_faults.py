@@ -270,7 +270,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "terminated-is-ignored",
         "The job goes on when the algorithm has found its parameters to be final.",
         "core:Counting.count",
-        "trailer.terminated and self._evaluator.is_chosen(member)",
+        "report.terminated and self._evaluator.is_chosen(member)",
         "False",
         "tests/learn/test_pointwise_runner.py"
         "::test_the_job_ends_when_all_points_have_voted_to_halt",

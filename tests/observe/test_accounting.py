@@ -9,7 +9,7 @@ from polyrhythm.core.lead.progress.accounting import Accounting
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, summarise, summary_text
 from polyrhythm.observe.work import Totals
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec, Trailer
 from tests.observe.journals import ended, opened, rounds, totals
 
 S = 10**9
@@ -18,12 +18,14 @@ S = 10**9
 def trailer(worker: int, compute_s: float, weight: float = 10.0) -> Trailer:
     return Trailer(
         worker=worker,
-        weight=weight,
-        objective=None,
-        compute_ns=round(compute_s * S),
-        wait_ns=0,
-        transfer_ns=0,
-        progress=(),
+        report=ContributionReport(
+            weight=weight,
+            objective=None,
+            compute_ns=round(compute_s * S),
+            wait_ns=0,
+            transfer_ns=0,
+            progress=(),
+        ),
     )
 
 

@@ -150,7 +150,7 @@ def test_workers_of_a_simulated_job_reach_the_predicted_barrier_together(
 
     def watched(counting: Counting, complete: Complete, *more: Any) -> None:
         trailer = complete.trailer
-        arrivals[complete.round][trailer.worker] = (trailer.steps, more[-1])
+        arrivals[complete.round][trailer.worker] = (trailer.report.steps, more[-1])
         count(counting, complete, *more)
 
     monkeypatch.setattr(Counting, "count", watched)

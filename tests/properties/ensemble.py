@@ -807,7 +807,8 @@ class Ensemble:
             self._worker(life, ev.Exhausted(lease))
         else:
             buffer = life.steps % 2
-            self._worker(life, ev.Computed(buffer, 1.0, (0.1,), None, 0, 0, 0, progress, lease))
+            report = m.ContributionReport(weight=1.0, progress=progress, lease=lease)
+            self._worker(life, ev.Computed(buffer, (0.1,), report))
 
     def _versions(self, life: Life) -> set[Any]:
         if self.rounds:

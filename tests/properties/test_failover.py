@@ -15,7 +15,7 @@ SPEC = m.ModelSpec(
     (m.TensorSpec("weight", (160,), "float32", 0, (1,)),),
     m.OptimizerSpec("SGD", ({"lr": 0.1},)),
 )
-COMPUTED = Computed(0, 1.0, (0.1,), None, 0, 0, 0, ())
+COMPUTED = Computed(0, (0.1,), m.ContributionReport(weight=1.0))
 
 
 def placed(servers: int, replicas: int) -> RoutingTable:

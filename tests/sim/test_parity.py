@@ -242,8 +242,8 @@ class Decisions:
     def count(self, trailer: m.Trailer) -> None:
         self.contributed.append(trailer)
         terms = self._terms[trailer.worker]
-        assert trailer.steps >= terms.steps, "psp"
-        assert terms.points <= 0 or trailer.weight <= terms.points, "bspv"
+        assert trailer.report.steps >= terms.steps, "psp"
+        assert terms.points <= 0 or trailer.report.weight <= terms.points, "bspv"
         what = f"worker-{trailer.worker} does not train on"
         self.wait_for(lambda: self.goes_on(trailer.worker), what)
         self._did("step", trailer.worker)
@@ -434,8 +434,8 @@ def test_the_lead_decides_the_same_in_the_runtime_and_in_the_simulator(
     assert decisions.made == simulated
     assert [t.worker for t in decisions.contributed] == [t.worker for t in contributed]
     if not case.by_time:
-        assert [(t.steps, t.weight) for t in decisions.contributed] == [
-            (t.steps, t.weight) for t in contributed
+        assert [(t.report.steps, t.report.weight) for t in decisions.contributed] == [
+            (t.report.steps, t.report.weight) for t in contributed
         ]
     assert ("left", "worker-1", "link-ended") in simulated
     assert ("joined", "worker-2") in simulated

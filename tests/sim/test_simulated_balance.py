@@ -18,7 +18,7 @@ from polyrhythm.core.lead.data.private import PrivatePlan
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.members.view import View
 from polyrhythm.sim.model.statistics import ChunkMemory, SimMemory
-from polyrhythm.wire.messages import ChunkProgress, Trailer
+from polyrhythm.wire.messages import ChunkProgress, ContributionReport
 from tests.sim.ledger import scenario, storm
 from tests.sim.staged_run import Run
 
@@ -123,27 +123,34 @@ class Visits:
         return watched
 
     def _watch_sharing(self, commit):  # type: ignore[no-untyped-def]
-        def watched(sharing: Sharing, trailer: Trailer, ahead: bool = False) -> int:
-            in_vain = self._in_vain(sharing, trailer)
-            points: int = commit(sharing, trailer, ahead=ahead)
-            computed = trailer.weight if trailer.visited < 0 else trailer.visited
+        def watched(
+            sharing: Sharing,
+            holder: tuple[int, int],
+            report: ContributionReport,
+            ahead: bool = False,
+        ) -> int:
+            in_vain = self._in_vain(sharing, holder, report)
+            points: int = commit(sharing, holder, report, ahead=ahead)
+            computed = report.weight if report.visited < 0 else report.visited
             # otherwise the parameters would contain visits that do not count, and the points would
             # be visited again
-            known = sharing.begun and not (self._subtracts and not trailer.progress)
-            assert not known or points + in_vain == computed or not computed, (points, trailer)
+            known = sharing.begun and not (self._subtracts and not report.progress)
+            assert not known or points + in_vain == computed or not computed, (points, report)
             return points
 
         return watched
 
-    def _in_vain(self, sharing: Sharing, trailer: Trailer) -> int:
+    def _in_vain(
+        self, sharing: Sharing, holder: tuple[int, int], report: ContributionReport
+    ) -> int:
         """The number of visits of this contribution that do not count. *With kind statistics,
         visits of the last pass do not count if they end the pass after the holder was told to give
         the chunk up.* The holder subtracts the points of the chunk, and the next holder visits all
         of them once more."""
-        plan, found, holder = sharing._plan, 0, (trailer.worker, trailer.incarnation)
+        plan, found = sharing._plan, 0
         if not self._subtracts or plan is None or plan.epochs is None:
             return 0
-        for step in trailer.progress:
+        for step in report.progress:
             chunk = plan.chunks[step.chunk]
             given_up = chunk.holder == holder and chunk.heir is not None and not chunk.delivery
             if given_up and step.passes >= plan.epochs:

@@ -5,6 +5,7 @@ from polyrhythm.core.record import Record
 from polyrhythm.wire.messages import (
     Address,
     ChunkProgress,
+    ContributionReport,
     FileEntry,
     ModelSpec,
     OperatorHello,
@@ -299,34 +300,12 @@ class PointsDelivered(Event, frozen=True):
 
 
 class Computed(Event, frozen=True):
-    """The user's code has computed a contribution, which is in push buffer `buffer`."""
+    """The user's code has computed a contribution, which is in push buffer `buffer`. `rates`: the
+    learning rate of each parameter group."""
 
     buffer: int
-    weight: float
-    """The number of points that the contribution contains."""
     rates: tuple[float, ...]
-    objective: float | None
-    compute_ns: int
-    wait_ns: int
-    transfer_ns: int
-    progress: tuple[ChunkProgress, ...]
-    lease: int = 0
-    steps: int = 1
-    probe: float | None = None
-    probe_points: int = 0
-    probe_ns: int = 0
-    abandoned_ns: int = 0
-    batch: int = 0
-    micro_ns: int = 0
-    skipped: int = 0
-    model: int = -1
-    visited: int = -1
-    nbytes: int = -1
-    """See `Trailer.nbytes`."""
-    terminated: str = ""
-    """See `Trailer.terminated`."""
-    whole_steps: float = -1.0
-    """See `Trailer.whole_steps`."""
+    report: ContributionReport
 
 
 class StateKept(Event, frozen=True):

@@ -32,7 +32,7 @@ from polyrhythm.learn.window import (
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.kinds import KINDS
-from polyrhythm.wire.messages import ChunkProgress
+from polyrhythm.wire.messages import ChunkProgress, ContributionReport
 
 
 class Exchange:
@@ -368,24 +368,29 @@ class Exchange:
             self._node.timesheet.resumed_late(self._copies.take_late_ns())
         objective = self.objective.take_mean()
         steps, whole_steps = self._since.take_steps()
-        probe = self.objective.take_first(asked=self._loop.terms.probe[1] > 0)
-        wait = not self.traits.trains_through or self._loop.asked
-        self._node.contribute(
-            weight,
-            rates,
-            objective,
-            progress,
-            lease,
-            began_ns,
-            steps,
-            probe,
-            abandoned_ns=self._micro.take_abandoned_ns(),
-            micro=self.cadence.micro_batch(),
-            skipped=left_out,
-            of=(-1 if stepped is None else stepped, visited),
-            whole_steps=whole_steps if self.traits.gathers else -1.0,
-            wait=wait,
+        probe, probe_points, probe_ns = self.objective.take_first(
+            asked=self._loop.terms.probe[1] > 0
         )
+        wait = not self.traits.trains_through or self._loop.asked
+        batch, micro_ns = self.cadence.micro_batch()
+        report = ContributionReport(
+            weight=weight,
+            objective=objective,
+            progress=progress,
+            lease=lease,
+            steps=steps,
+            probe=probe,
+            probe_points=probe_points,
+            probe_ns=probe_ns,
+            abandoned_ns=self._micro.take_abandoned_ns(),
+            batch=batch,
+            micro_ns=micro_ns,
+            skipped=left_out,
+            model=-1 if stepped is None else stepped,
+            visited=visited,
+            whole_steps=whole_steps if self.traits.gathers else -1.0,
+        )
+        self._node.contribute(report, rates, began_ns, wait=wait)
         self._on_its_way = not wait
         if self._on_its_way and self._node.displaced:
             self.settle()

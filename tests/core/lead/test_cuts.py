@@ -121,7 +121,7 @@ def test_a_fold_with_a_contribution_on_some_servers_only_is_no_cut(silent: str) 
     if silent == "trailer missing":
         lead.from_servers(m.Arrived, **lead.who(1), sequence=1, round=1)
     else:
-        lead.tell(m.Trailer(**lead.who(1), sequence=1, weight=2.0))
+        lead.tell(m.Trailer(**lead.who(1), sequence=1, report=m.ContributionReport(weight=2.0)))
         lead.tell(m.Arrived(**lead.who(1), sequence=1, round=1, server=0, routing=lead.routing))
     assert sent(lead.tick(2.0), m.Fold), "the timer closes the round"
     if silent != "trailer missing":
@@ -179,7 +179,7 @@ def test_without_rounds_the_cut_waits_until_nothing_is_in_flight() -> None:
     asked = sent(lead.tick(5.1), m.Withhold)
     assert {message.worker for message in asked} == {0, 1}
     assert not sent(lead.tell(m.Withheld(**lead.who(0), number=1)), m.Cut)
-    lead.tell(m.Trailer(**lead.who(1), sequence=1, weight=2.0))
+    lead.tell(m.Trailer(**lead.who(1), sequence=1, report=m.ContributionReport(weight=2.0)))
     effects = lead.tell(m.Withheld(**lead.who(1), sequence=1, number=1))
     assert not sent(effects, m.Cut), "a contribution is in flight"
     arrived = lead.from_servers(m.Arrived, **lead.who(1), sequence=1, round=1)

@@ -115,7 +115,7 @@ def test_messages_of_other_incarnations_are_ignored() -> None:
     for message in (
         m.Attach(**ghost, spec=spec()),
         m.Enrol(**ghost, points=10),
-        m.Trailer(**ghost, sequence=1),
+        m.Trailer(**ghost, sequence=1, report=m.ContributionReport()),
         m.Arrived(**ghost, server=0, sequence=1, round=1),
         m.Abstained(**ghost),
         m.Report(**ghost, metrics={}),
@@ -309,7 +309,13 @@ def test_a_contribution_counts_when_all_reports_and_its_trailer_have_come() -> N
     assert (
         sent(stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1)), m.Fold) == []
     )
-    assert sent(stage.tell(m.Trailer(**who, sequence=1, weight=1.0)), m.Fold) == []
+    assert (
+        sent(
+            stage.tell(m.Trailer(**who, sequence=1, report=m.ContributionReport(weight=1.0))),
+            m.Fold,
+        )
+        == []
+    )
     folds = sent(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)), m.Fold)
     assert [fold.round for fold in folds] == [1, 1]
 
@@ -540,7 +546,9 @@ def test_points_count_with_their_contribution() -> None:
     stage = Stage(workers=1, epochs=1).begin()
     (lease,) = sent(stage.tell(m.Enrol(**stage.who(0), points=32)), m.Leased)
     done = tuple(m.ChunkProgress(chunk.chunk, 1, 0) for chunk in lease.chunks)
-    trailer = m.Trailer(**stage.who(0), sequence=1, weight=32.0, progress=done)
+    trailer = m.Trailer(
+        **stage.who(0), sequence=1, report=m.ContributionReport(weight=32.0, progress=done)
+    )
     stage.tell(trailer)
     assert stage.lead._sharing.passes == 0
     stage.from_servers(m.Arrived, **stage.who(0), sequence=1, round=1)
@@ -684,7 +692,9 @@ def test_why_names_the_reason_in_every_phase() -> None:
 def test_why_names_a_late_server_and_not_the_workers() -> None:
     stage = Stage(workers=2, servers=2).begin()
     for worker in (0, 1):
-        stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
+        stage.tell(
+            m.Trailer(**stage.who(worker), sequence=1, report=m.ContributionReport(weight=2.0))
+        )
         stage.tell(m.Arrived(**stage.who(worker), routing=1, server=0, sequence=1, round=1))
         if worker == 0:
             assert stage.why == "round 1 waits for w0 and w1", "one of them has not sent anything"

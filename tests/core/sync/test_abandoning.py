@@ -8,7 +8,7 @@ from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 MS = 10**6
 
@@ -25,7 +25,7 @@ def fsp(**fields: str) -> SyncPolicy:
 
 
 def arrived(worker: int, round_: int = 1) -> sync.MemberContributed:
-    return sync.MemberContributed(worker, round_, Trailer(worker=worker, weight=1.0))
+    return sync.MemberContributed(worker, round_, ContributionReport(weight=1.0))
 
 
 def test_the_patience_begins_when_the_interval_is_over() -> None:

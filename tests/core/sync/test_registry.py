@@ -10,7 +10,7 @@ from polyrhythm.core.sync.barrier.timer import Timer
 from polyrhythm.core.sync.registry import choose_kind, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 SECOND_NS = 10**9
 
@@ -130,8 +130,8 @@ def test_psp_reports_that_it_raised_the_cap() -> None:
         policy.on(sync.Joined(worker), 0)
     policy.on(sync.Opened(0), 0)
     for worker, step_ns in ((0, 10**6), (1, 10 * 10**6)):
-        trailer = Trailer(worker=worker, compute_ns=step_ns)
-        decision = policy.on(sync.MemberContributed(worker, 1, trailer), 20 * 10**6)
+        report = ContributionReport(compute_ns=step_ns)
+        decision = policy.on(sync.MemberContributed(worker, 1, report), 20 * 10**6)
     assert decision.fold and decision.change is not None
     assert "--most-steps 3 is raised to 10" in in_words(decision.change)
     assert policy.terms(0).steps == 10

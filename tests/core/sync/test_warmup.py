@@ -7,7 +7,7 @@ from polyrhythm.core.sync.barrier.measurement import WarmUp
 from polyrhythm.core.sync.barrier.prediction import Prediction
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 MS = 10**6
 FIRST_STEP_MS = 1600
@@ -44,8 +44,7 @@ class Training:
             steps = self._steps[worker]
             first_ms = FIRST_STEP_MS if cold and not steps else 0
             late_ms = max(late_ms, first_ms)
-            trailer = Trailer(
-                worker=worker,
+            report = ContributionReport(
                 weight=100.0,
                 steps=20,
                 compute_ns=200 * MS + 20 * first_ms * MS,
@@ -53,7 +52,7 @@ class Training:
                 probe=self.objective,
                 probe_points=10,
             )
-            arrived = sync.MemberContributed(worker, self._round, trailer)
+            arrived = sync.MemberContributed(worker, self._round, report)
             decision = self.policy.on(arrived, self.now_ns + late_ms * MS)
             self._steps[worker] += 1
         assert decision.fold

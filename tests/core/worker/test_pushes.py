@@ -3,14 +3,14 @@ from polyrhythm.core.events import Computed
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.core.worker.pushes import Pushes
-from polyrhythm.wire.messages import Route, Trailer
+from polyrhythm.wire.messages import ContributionReport, Route, Trailer
 
 ROUTES = Route(0), Route(1)
 
 
 def contribute(contributing: Pushes, landing: Assembly) -> None:
     contributing.sequence += 1
-    contributing.send(Computed(0, 1.0, (), None, 0, 0, 0, ()), landing)
+    contributing.send(Computed(0, (), ContributionReport(weight=1.0)), landing)
 
 
 def pushes(effects: list) -> list[tuple[int, int]]:
@@ -66,7 +66,7 @@ def test_servers_get_the_weight_and_the_lead_gets_the_points() -> None:
         contributing = Pushes(outbox)
         contributing.weights = weights
         effects = outbox.begin()
-        contributing.send(Computed(0, 64.0, (), None, 0, 0, 0, ()), Assembly(ROUTES))
+        contributing.send(Computed(0, (), ContributionReport(weight=64.0)), Assembly(ROUTES))
         assert [e.weight for e in effects if isinstance(e, PushSlices)] == [weight, weight]
         (trailer,) = [e.message for e in effects if isinstance(e, Send)]
-        assert isinstance(trailer, Trailer) and trailer.weight == 64.0
+        assert isinstance(trailer, Trailer) and trailer.report.weight == 64.0

@@ -54,7 +54,15 @@ class Hand:
         return self.tell(ev.Landed(1, m.EVERY_SLICE, round_, sequence))
 
     def compute(self) -> list:
-        return self.tell(ev.Computed(0, 8.0, (0.1,), 0.5, 1, 2, 3, (m.ChunkProgress(0, 0, 8),)))
+        report = m.ContributionReport(
+            weight=8.0,
+            objective=0.5,
+            compute_ns=1,
+            wait_ns=2,
+            transfer_ns=3,
+            progress=(m.ChunkProgress(0, 0, 8),),
+        )
+        return self.tell(ev.Computed(0, (0.1,), report))
 
     def why(self) -> str:
         return in_words(self.worker.why().reason)
@@ -119,8 +127,8 @@ def test_a_contribution_goes_to_all_servers_and_its_trailer_to_the_lead() -> Non
         (1, (1,), 1, 1),
     ]
     (trailer,) = sent(effects, m.Trailer, "lead")
-    assert (trailer.sequence, trailer.weight, trailer.objective) == (1, 8.0, 0.5)
-    assert trailer.progress == (m.ChunkProgress(0, 0, 8),)
+    assert (trailer.sequence, trailer.report.weight, trailer.report.objective) == (1, 8.0, 0.5)
+    assert trailer.report.progress == (m.ChunkProgress(0, 0, 8),)
 
 
 def test_at_most_two_contributions_are_unacknowledged() -> None:

@@ -218,7 +218,7 @@ class LeadMachine:
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
-            self._cuts.computed(message.compute_ns)
+            self._cuts.computed(message.report.compute_ns)
             self._counting.trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.errors import UsageError
-from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 NO_WORKERS: frozenset[int] = frozenset()
 
@@ -37,13 +37,13 @@ class Left(msgspec.Struct, frozen=True, gc=False):
 class MemberContributed(msgspec.Struct, frozen=True, gc=False):
     """A contribution is complete on all its servers, which counted it in `round`.
 
-    The trailer contains what the worker measured. `round` may be folded already, because the
+    The report contains what the worker measured. `round` may be folded already, because the
     worker's trailer can arrive later than the servers' reports.
     """
 
     worker: int
     round: int
-    trailer: Trailer | None = None
+    report: ContributionReport | None = None
 
 
 class MemberAbstained(msgspec.Struct, frozen=True, gc=False):

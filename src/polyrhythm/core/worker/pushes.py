@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 import msgspec
-from msgspec.structs import replace
 
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
@@ -209,45 +208,8 @@ class Pushes:
             # must be sent again.
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
-        # This call has at most 15 keywords. With more, Python would build a dict, which would take
-        # longer than the rest of this function.
-        trailer = m.Trailer(
-            term=outbox.seat.term,
-            view=outbox.view,
-            routing=outbox.routing,
-            worker=outbox.worker,
-            incarnation=outbox.incarnation,
-            sequence=sequence,
-            round=round_,
-            weight=computed.weight,
-            objective=computed.objective,
-            compute_ns=computed.compute_ns,
-            wait_ns=computed.wait_ns,
-            transfer_ns=computed.transfer_ns,
-            progress=computed.progress,
-            lease=computed.lease,
-            steps=computed.steps,
-        )
-        probed = computed.probe_ns or computed.probe_points or computed.probe is not None
-        several = computed.model >= 0 or computed.visited >= 0
-        rare = probed or computed.abandoned_ns or computed.batch or computed.skipped or several
-        rare = rare or computed.whole_steps >= 0
-        if rare or computed.nbytes >= 0 or computed.terminated:
-            trailer = replace(
-                trailer,
-                probe=computed.probe,
-                probe_points=computed.probe_points,
-                probe_ns=computed.probe_ns,
-                abandoned_ns=computed.abandoned_ns,
-                batch=computed.batch,
-                micro_ns=computed.micro_ns,
-                skipped=computed.skipped,
-                model=computed.model,
-                visited=computed.visited,
-                nbytes=computed.nbytes,
-                terminated=computed.terminated,
-                whole_steps=computed.whole_steps,
-            )
+        identity = outbox.identity()
+        trailer = m.Trailer(**identity, sequence=sequence, round=round_, report=computed.report)
         outbox.tell_lead(trailer)
 
     def _push(
@@ -268,7 +230,7 @@ class Pushes:
                 outbox.view,
                 outbox.routing,
                 computed.buffer,
-                weight_in_round(self.weights, computed.weight),
+                weight_in_round(self.weights, computed.report.weight),
                 computed.rates,
                 pull,
                 pulled,

@@ -30,6 +30,7 @@ from polyrhythm.learn.staging import Pacer
 from polyrhythm.learn.window import Visits
 from polyrhythm.learn.worker import Worker
 from polyrhythm.store.model_file import load_into
+from polyrhythm.wire.messages import ContributionReport
 
 BATCH = 32_768
 """How many points a worker visits at a time, unless the sync policy wants fewer."""
@@ -266,20 +267,22 @@ class _Loop:
         difference = self._chunks.remembered.collect()
         self._flat.fill_values(node.push, self._m_step.values(difference, sends=sends))
         objective = self._m_step.objective
-        probe = (None, 0, 0) if objective is None else (objective, max(1, int(points)), 0)
+        probed = objective is not None and self._loop.terms.probe[1] > 0
         steps, self._steps = max(1, self._steps), 0
-        node.contribute(
-            max(1.0, points),
-            _RATES,
-            objective,
-            progress,
-            lease,
-            began_ns,
-            steps,
-            probe if self._loop.terms.probe[1] > 0 else (None, 0, 0),
-            micro=self._cadence.micro_batch(),
+        batch, micro_ns = self._cadence.micro_batch()
+        report = ContributionReport(
+            weight=max(1.0, points),
+            objective=objective,
+            progress=progress,
+            lease=lease,
+            steps=steps,
+            probe=objective if probed else None,
+            probe_points=max(1, int(points)) if probed else 0,
+            batch=batch,
+            micro_ns=micro_ns,
             terminated=self._m_step.terminated if sends else "",
         )
+        node.contribute(report, _RATES, began_ns)
         self._take_version(anew=False)
 
     def _take_version(self, *, anew: bool) -> None:

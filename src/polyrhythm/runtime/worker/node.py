@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.placement.slices import lay_out
@@ -107,51 +108,27 @@ class WorkerNode(MachineHost):
 
     def contribute(
         self,
-        weight: float,
+        report: m.ContributionReport,
         rates: tuple[float, ...],
-        objective: float | None,
-        progress: tuple[m.ChunkProgress, ...],
-        lease: int,
         began_ns: int,
-        steps: int = 1,
-        probe: tuple[float | None, int, int] = (None, 0, 0),
         *,
-        abandoned_ns: int = 0,
-        micro: tuple[int, int] = (0, 0),
-        skipped: int = 0,
-        of: tuple[int, int] = (-1, -1),
-        terminated: str = "",
-        whole_steps: float = -1.0,
         wait: bool = True,
     ) -> None:
-        """Send the contribution in `push`. With `wait`, also wait until the sync policy lets this
-        worker go on. `began_ns`: when the user's code stopped computing and began to fill `push`.
-        `probe`: the loss on the probe sample, the number of its points, and the time in nanoseconds
-        that it took. `micro`: the user's batch size, and the duration of the shortest micro-batch
-        in nanoseconds. `of`: `Trailer.model` and `Trailer.visited`. `terminated` and `whole_steps`: see
-        `Trailer`."""
+        """Send the contribution in `push`, with this report, to which the times and the size are
+        added here. With `wait`, also wait until the sync policy lets this worker go on. `rates`: the
+        learning rates of the parameter groups. `began_ns`: when the user's code stopped computing
+        and began to fill `push`."""
         assert self._model is not None
         buffer, nbytes = self._pushing.lend()
-        event = ev.Computed(
-            buffer,
-            weight,
-            rates,
-            objective,
-            self.timesheet.computed_ns(began_ns),
-            self.timesheet.waited_ns,
-            self.timesheet.transferred_ns,
-            progress,
-            lease,
-            steps,
-            *probe,
-            abandoned_ns,
-            *micro,
-            skipped,
-            *of,
-            nbytes,
-            terminated,
-            whole_steps,
+        timesheet = self.timesheet
+        report = replace(
+            report,
+            compute_ns=timesheet.computed_ns(began_ns),
+            wait_ns=timesheet.waited_ns,
+            transfer_ns=timesheet.transferred_ns,
+            nbytes=nbytes,
         )
+        event = ev.Computed(buffer, rates, report)
         if wait:
             self._exchange(event, began_ns)
         elif self._parting:
@@ -210,7 +187,8 @@ class WorkerNode(MachineHost):
         model: int = -1,
     ) -> None:
         """Contribute nothing to this round, and wait until the sync policy lets this worker go on.
-        `skipped`: why a contribution is left out; `progress`: its points; `model`: see `Trailer`."""
+        `skipped`: why a contribution is left out; `progress`: its points; `model`: see
+        `ContributionReport`."""
         self._exchange(ev.Exhausted(lease, skipped, progress, model), time.monotonic_ns())
 
     def _exchange(self, event: Any, began_ns: int) -> None:

@@ -367,24 +367,21 @@ class Loop(LoopState):
         buffer = self._turns.lend()
         if visits.memory is not None:
             self.differences[buffer] = visits.memory.collect()
-        # the arguments are written out, because `*` would build two more sequences
-        event = ev.Computed(
-            buffer,
-            float(points or 1),
-            _RATES,
-            self._seen,
-            now_ns - time.resumed_ns - time.stopped_ns,
-            time.waited_ns,
-            time.transferred_ns,
-            progress,
-            visits.lease_number,
-            steps or 1,
-            probe,
-            probe_points,
-            probe_ns,
-            self._abandoned_ns,
-            batch,
-            micro_ns,
+        report = m.ContributionReport(
+            weight=float(points or 1),
+            objective=self._seen,
+            compute_ns=now_ns - time.resumed_ns - time.stopped_ns,
+            wait_ns=time.waited_ns,
+            transfer_ns=time.transferred_ns,
+            progress=progress,
+            lease=visits.lease_number,
+            steps=steps or 1,
+            probe=probe,
+            probe_points=probe_points,
+            probe_ns=probe_ns,
+            abandoned_ns=self._abandoned_ns,
+            batch=batch,
+            micro_ns=micro_ns,
             nbytes=self.push_nbytes,
             whole_steps=points / self._batch if traits.gathers else -1.0,
         )
@@ -395,7 +392,7 @@ class Loop(LoopState):
         if self.asked:
             # a worker that was told to leave waits for no further version
             self._on_its_way = self._came = False
-        self._put(event)
+        self._put(ev.Computed(buffer, _RATES, report))
         if traits.trains_through and not self.asked:
             self._on_its_way = True
             self.time.resumed_ns = now_ns

@@ -1,7 +1,9 @@
 """Messages about one contribution: the worker pushes it, the servers fold it, the lead releases the
 worker, and the worker pulls the new version."""
 
-from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Number, Rate
+import msgspec
+
+from polyrhythm.wire.messages.fields import Amount, Count, Label, Message, Number, Rate, Weight
 from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec, Progress, Row
 
@@ -12,6 +14,8 @@ class Contribution(Message, frozen=True, kw_only=True):
     concerns no single slice is in the `Trailer`, which goes to the lead."""
 
     slices: Amount
+    weight: Weight = 0.0
+    """By how much the slice counts in the mean over all contributions to a round."""
     rate: Rate = 0.0
     pull: Amount = 0
     """Without rounds: this message is also a `Pull` with this ticket. The answer has this
@@ -32,9 +36,13 @@ class Contribution(Message, frozen=True, kw_only=True):
     (`core/kinds.py`)."""
 
 
-class Trailer(Message, frozen=True, kw_only=True):
-    """The part of a contribution that goes to the lead: everything but the tensors."""
+class ContributionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """What a worker says about one contribution: everything but the tensors. The user's loop makes
+    the report, and the lead counts it. On the way, only the worker's node changes it: the node adds
+    the times and the size."""
 
+    weight: Weight = 0.0
+    """The number of points that the contribution contains."""
     objective: float | None = None
     compute_ns: Amount = 0
     wait_ns: Amount = 0
@@ -79,6 +87,12 @@ class Trailer(Message, frozen=True, kw_only=True):
     half. -1: all of its steps were made with whole batches."""
 
 
+class Trailer(Message, frozen=True, kw_only=True):
+    """The part of a contribution that goes to the lead."""
+
+    report: ContributionReport
+
+
 class Abstained(Message, frozen=True, kw_only=True):
     """This worker has nothing to contribute to the round: the lead must not wait for it."""
 
@@ -90,7 +104,7 @@ class Abstained(Message, frozen=True, kw_only=True):
     """The points of the contribution that is left out: they count as visited. In a job with several
     models also the points of the last batch, if all its steps are contributed."""
     model: Count = -1
-    """The model whose step is left out: see `Trailer.model`."""
+    """The model whose step is left out: see `ContributionReport.model`."""
 
 
 class Arrived(Message, frozen=True, kw_only=True):
@@ -117,6 +131,8 @@ class Fold(Message, frozen=True, kw_only=True):
 
 class Folded(Message, frozen=True, kw_only=True):
     """A server has folded `round`. `weight`: the largest weight that it folded into a slice."""
+
+    weight: Weight = 0.0
 
 
 class Release(Message, frozen=True, kw_only=True):

@@ -53,5 +53,4 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
     sequence: Count = 0
     round: Count = 0
     slice: Count = EVERY_SLICE
-    weight: Weight = 0.0
     server: Count = -1

@@ -127,7 +127,7 @@ def test_contributions_of_a_removed_worker_count_until_every_server_knows(how: s
     stage = begin(sync="asp", servers=2)
     who = stage.who(1)
     for sequence in (1, 2):
-        stage.tell(m.Trailer(**who, sequence=sequence, weight=1.0))
+        stage.tell(m.Trailer(**who, sequence=sequence, report=m.ContributionReport(weight=1.0)))
         stage.tell(m.Arrived(**who, routing=1, server=0, sequence=sequence, round=1))
     if how == "evicted":
         silence(stage, 0)
@@ -147,7 +147,7 @@ def test_messages_of_an_evicted_incarnation_are_ignored() -> None:
     stage.folded(1)
     for message in (
         m.Alive(**ghost),
-        m.Trailer(**ghost, sequence=1, weight=1.0),
+        m.Trailer(**ghost, sequence=1, report=m.ContributionReport(weight=1.0)),
         m.Abstained(**ghost),
         m.Enrol(**ghost, points=5),
         m.Leave(**ghost),
@@ -267,7 +267,7 @@ def worker(sync: str = "asp", lead: int = 0) -> WorkerMachine:
     return made
 
 
-COMPUTED = ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, ())
+COMPUTED = ev.Computed(0, (0.1,), m.ContributionReport(weight=8.0))
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:1"])

@@ -1,13 +1,14 @@
 """The accounting writes one journal line for many routine rounds."""
 
 from polyrhythm.core.lead.progress.accounting import Accounting
-from polyrhythm.wire.messages import Trailer
+from polyrhythm.wire.messages import ContributionReport, Trailer
 
 SECOND_NS = 10**9
 
 
-def trailer(worker: int = 0, **fields: object) -> Trailer:
-    return Trailer(worker=worker, weight=2.0, **fields)
+def trailer(worker: int = 0, sequence: int = 0, **fields: object) -> Trailer:
+    report = ContributionReport(weight=2.0, **fields)
+    return Trailer(worker=worker, sequence=sequence, report=report)
 
 
 def test_routine_rounds_are_rolled_up() -> None:
@@ -52,8 +53,8 @@ def test_the_objective_is_weighted_and_may_be_missing() -> None:
     tally = Accounting()
     line = tally.close(1, "timer", 0, 1, final=False)
     assert line is not None and line["objective"] is None
-    tally.count(Trailer(worker=0, weight=1.0, objective=4.0), 1)
-    tally.count(Trailer(worker=1, weight=3.0, objective=0.0), 3)
+    tally.count(Trailer(worker=0, report=ContributionReport(weight=1.0, objective=4.0)), 1)
+    tally.count(Trailer(worker=1, report=ContributionReport(weight=3.0, objective=0.0)), 3)
     line = tally.close(2, "timer", 0, 2, final=False)
     assert line is not None and line["objective"] == 1.0
 
@@ -62,9 +63,9 @@ def test_with_whole_objectives_the_last_one_counts() -> None:
     """Each objective is computed over all points, so a mean over rounds would include objectives of
     earlier parameters."""
     tally = Accounting(whole_objectives=True)
-    tally.count(Trailer(worker=0, weight=3.0, objective=9.0), 3)
-    tally.count(Trailer(worker=1, weight=1.0, objective=4.0), 1)
-    tally.count(Trailer(worker=0, weight=1.0), 1)
+    tally.count(Trailer(worker=0, report=ContributionReport(weight=3.0, objective=9.0)), 3)
+    tally.count(Trailer(worker=1, report=ContributionReport(weight=1.0, objective=4.0)), 1)
+    tally.count(Trailer(worker=0, report=ContributionReport(weight=1.0)), 1)
     line = tally.close(2, "timer", 0, 2, final=False)
     assert line is not None and line["objective"] == 4.0
     line = tally.close(3, "timer", 0, 3, final=False)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.progress.learning import Passes, PassObjective
-from polyrhythm.wire.messages import ChunkProgress, Trailer
+from polyrhythm.wire.messages import ChunkProgress, ContributionReport, Trailer
 
 POINTS = 100
 
 
 def contribution(objective: float | None = None, weight: float = 1.0, **fields: object) -> Trailer:
-    return Trailer(worker=0, weight=weight, objective=objective, **fields)
+    return ContributionReport(weight=weight, objective=objective, **fields)
 
 
 def one_pass(passes: Passes, number: int, *losses: float) -> PassObjective:

@@ -17,7 +17,9 @@ def evaluated(workers: int) -> list[list[int]]:
         stage.tick(1.0)
         for worker in range(workers):
             trailer = m.Trailer(
-                **stage.who(worker), sequence=round_, weight=2.0, probe=1.0, probe_points=9
+                **stage.who(worker),
+                sequence=round_,
+                report=m.ContributionReport(weight=2.0, probe=1.0, probe_points=9),
             )
             stage.tell(trailer)
             arrived = {**stage.who(worker), "sequence": round_, "round": round_}

@@ -18,7 +18,7 @@ from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.wire.messages import JobSpec, Progress, Trailer
+from polyrhythm.wire.messages import ContributionReport, JobSpec, Progress, Trailer
 
 
 class Job:
@@ -34,7 +34,7 @@ class Job:
 
     def fold(self, code: str = "all-arrived", contributions: int = 1) -> Reason | None:
         for _ in range(contributions):
-            self.progress.count(Trailer(worker=0, weight=1.0), 1)
+            self.progress.count(Trailer(worker=0, report=ContributionReport(weight=1.0)), 1)
         self.round, self.reason = self.round + 1, Reason(code, {"missing": [1]})
         return self.progress.folded(self.round, self.reason, 1)
 
@@ -73,7 +73,9 @@ def test_a_change_of_the_objective_within_a_pass_is_not_a_goal() -> None:
     job = Job(target_change=0.5, rounds=100)
     job.fold("opened", 0)
     for round_ in range(1, 100):
-        job.progress.count(Trailer(worker=0, weight=1.0, objective=1.0), round_)
+        job.progress.count(
+            Trailer(worker=0, report=ContributionReport(weight=1.0, objective=1.0)), round_
+        )
         assert job.fold("timer", 0) is None
 
 
@@ -126,10 +128,10 @@ def test_points_before_a_resume_count_on(record: dict[str, Any]) -> None:
 def test_a_step_of_the_job_is_a_batch_of_each_worker() -> None:
     """A contribution has two steps, or three parts of batches that are worth one and a half."""
     steps = CountedSteps(4)
-    steps.count(Trailer(worker=0, steps=2))
-    steps.count(Trailer(worker=1, steps=3, whole_steps=1.5))
+    steps.count(ContributionReport(steps=2))
+    steps.count(ContributionReport(steps=3, whole_steps=1.5))
     assert steps.now == 3.5 / 4
-    steps.count(Trailer(worker=1, steps=1, whole_steps=1e50))
+    steps.count(ContributionReport(steps=1, whole_steps=1e50))
     assert steps.now == 4.5 / 4, "no step is worth more than one over a whole batch"
 
 
@@ -138,7 +140,7 @@ def test_a_resumed_job_counts_steps_of_as_many_batches_as_before() -> None:
     steps = CountedSteps(6)
     steps.resume(Record(number=1, round=60, steps=64.0, step_workers=3))
     assert steps.now == 64.0
-    steps.count(Trailer(worker=0, steps=3))
+    steps.count(ContributionReport(steps=3))
     assert steps.now == 65.0
     old = CountedSteps(2)
     old.resume(Record(number=1, round=60, part=0.5))

@@ -207,7 +207,9 @@ def test_patience_begins_again_when_the_lead_was_paused() -> None:
 
 def test_a_goal_is_not_reached_while_the_objective_is_not_finite() -> None:
     stage = begun("asp")
-    trailer = m.Trailer(**stage.who(0), sequence=1, weight=1.0, objective=float("nan"))
+    trailer = m.Trailer(
+        **stage.who(0), sequence=1, report=m.ContributionReport(weight=1.0, objective=float("nan"))
+    )
     stage.tell(trailer)
     stage.from_servers(m.Arrived, **stage.who(0), sequence=1, round=1)
     effects = stage.tick(LIMIT_S + PATIENCE_S)

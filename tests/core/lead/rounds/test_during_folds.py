@@ -29,7 +29,7 @@ def test_chunks_of_a_member_that_dies_during_a_fold_wait_for_the_next_one() -> N
     stage.closed("w1")
     effects = stage.folded(1)
     assert not leased_points(effects, 0), "its chunks are not free yet"
-    trailer = m.Trailer(**stage.who(1), sequence=2, weight=2.0)
+    trailer = m.Trailer(**stage.who(1), sequence=2, report=m.ContributionReport(weight=2.0))
     stage.tell(trailer)
     stage.from_servers(m.Arrived, **stage.who(1), sequence=2, round=2)
     assert stage.lead._contributions.done(*stage.who(1).values()) == 2, "it counts"
@@ -73,7 +73,7 @@ def test_a_contribution_of_an_incarnation_that_is_gone_does_not_count_for_its_su
     stage.folded(1)
     stage.contribute(0, 2, 2)
     stage.folded(2)
-    trailer = m.Trailer(**gone, sequence=1, weight=2.0)
+    trailer = m.Trailer(**gone, sequence=1, report=m.ContributionReport(weight=2.0))
     assert not stage.tell(trailer)
     assert not stage.from_servers(m.Arrived, **gone, sequence=1, round=3)
     assert stage.lead._contributions.done(*stage.who(1).values()) == 0
@@ -92,7 +92,9 @@ def test_the_last_member_dies_during_a_fold() -> None:
 def test_the_objective_of_a_worker_that_has_left_does_not_make_the_job_fail() -> None:
     """worker-1 reports a loss that is not finite, and dies. The goal counts as reached."""
     stage = Stage(workers=2, sync="asp", rounds=3).begin()
-    trailer = m.Trailer(**stage.who(1), sequence=1, weight=1.0, objective=float("nan"))
+    trailer = m.Trailer(
+        **stage.who(1), sequence=1, report=m.ContributionReport(weight=1.0, objective=float("nan"))
+    )
     stage.tell(trailer)
     stage.from_servers(m.Arrived, **stage.who(1), sequence=1, round=1)
     assert stage.lead._progress.learning.unfinished
@@ -122,7 +124,7 @@ def test_a_fold_does_not_wait_for_what_a_dead_worker_was_to_send_again() -> None
     for server in (0, 2):
         stage.tell(m.Placed(server=server, routing=stage.routing))
     assert stage.lead._contributions.owed
-    stage.tell(m.Trailer(**stage.who(1), sequence=1, weight=2.0))
+    stage.tell(m.Trailer(**stage.who(1), sequence=1, report=m.ContributionReport(weight=2.0)))
     for server in (0, 2):
         where = {"server": server, "routing": stage.routing, "round": 1}
         last = stage.tell(m.Arrived(**where, **stage.who(1), sequence=1))
@@ -139,7 +141,9 @@ def test_a_server_may_name_a_contribution_before_anything_else_is_heard_of_it() 
     for server, rows in ((0, (row,)), (2, ())):
         stage.tell(m.Placed(server=server, routing=stage.routing, rows=rows))
     for worker, servers in ((1, (2,)), (0, (0, 2))):
-        stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
+        stage.tell(
+            m.Trailer(**stage.who(worker), sequence=1, report=m.ContributionReport(weight=2.0))
+        )
         for server in servers:
             where = {"server": server, "routing": stage.routing, "round": 1}
             effects = stage.tell(m.Arrived(**where, **stage.who(worker), sequence=1))

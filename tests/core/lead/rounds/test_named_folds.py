@@ -38,7 +38,7 @@ def test_other_kinds_name_nothing() -> None:
 def test_a_late_contribution_is_named_by_the_fold_after_it_is_complete() -> None:
     made = stage()
     made.contribute(0, 1)
-    made.tell(m.Trailer(**made.who(1), sequence=1, weight=1.0))
+    made.tell(m.Trailer(**made.who(1), sequence=1, report=m.ContributionReport(weight=1.0)))
     report(made, 0, 1, 1, round_=1)
     assert rows(made.tick(200.0))[0] == {0: 1, 1: 0}, "s1 has not reported it"
     assert report(made, 1, 1, 1, round_=1) == [], "it had come to s1 before the fold did"
@@ -84,7 +84,13 @@ def test_a_worker_that_rejoins_has_another_row() -> None:
 
 
 def terminated(made: Stage, worker: int, sequence: int, why: str) -> list[Effect]:
-    made.tell(m.Trailer(**made.who(worker), sequence=sequence, weight=1.0, terminated=why))
+    made.tell(
+        m.Trailer(
+            **made.who(worker),
+            sequence=sequence,
+            report=m.ContributionReport(weight=1.0, terminated=why),
+        )
+    )
     return made.from_servers(m.Arrived, **made.who(worker), sequence=sequence, round=1)
 
 

@@ -16,7 +16,7 @@ from polyrhythm.core.lead.members.view import Member, View
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.migration import OFF, MigrationChoice
 from polyrhythm.core.record import Record, RecordedChunk
-from polyrhythm.wire.messages import Delivered, Enrol, Leased, MemberSpec, Trailer
+from polyrhythm.wire.messages import ContributionReport, Delivered, Enrol, Leased, MemberSpec
 
 
 def too_small(name: str, points: int, least: int) -> Reason | None:
@@ -309,13 +309,14 @@ class Sharing:
             migration.shared(plan)
         return self._leases(view, changed)
 
-    def commit(self, trailer: Trailer, ahead: bool = False) -> int:
-        """Record the progress that a contribution reports; returns the number of points visited.
-        `ahead`: see `DataPlan.commit`."""
+    def commit(
+        self, holder: tuple[int, int], report: ContributionReport, ahead: bool = False
+    ) -> int:
+        """Record the progress that this member reports with a contribution; returns the number of
+        points visited. `ahead`: see `DataPlan.commit`."""
         if self._plan is None:
-            return int(trailer.weight) if trailer.visited < 0 else trailer.visited
-        holder = (trailer.worker, trailer.incarnation)
-        points = self._plan.commit(holder, trailer.progress, ahead=ahead)
+            return int(report.weight) if report.visited < 0 else report.visited
+        points = self._plan.commit(holder, report.progress, ahead=ahead)
         if self._balancing is not None:
             self._balancing.speeds.visited(holder, points)
         return points

@@ -111,15 +111,15 @@ class Steps(msgspec.Struct):
     """Per member, the sequence of the last contribution whose step was checked."""
 
     def fault(
-        self, name: str, message: Trailer | Abstained, spec: ModelSpec | None
+        self, name: str, message: Trailer | Abstained, model: int, spec: ModelSpec | None
     ) -> Reason | None:
-        """The message reports a step of one model. Returns why the member with this name must be
-        removed; None if the step follows the order. `spec`: the job's model."""
+        """The message reports a step of this model. Returns why the member with this name must be
+        removed; None if the step follows the order. `spec`: the job's models."""
         if spec is None:
             return None
         names = [part.name for part in spec.parts]
-        if message.model >= len(names):
-            return Reason("unknown-model", {"name": name, "model": message.model})
+        if model >= len(names):
+            return Reason("unknown-model", {"name": name, "model": model})
         member = message.worker, message.incarnation
         if isinstance(message, Trailer):
             if message.sequence <= self._last.get(member, 0):
@@ -127,7 +127,7 @@ class Steps(msgspec.Struct):
             self._last[member] = message.sequence
         if self._order is None:
             self._order = StepOrder(len(names))
-        broken = self._order.step(*member, message.model)
+        broken = self._order.step(*member, model)
         if broken is None:
             return None
         seen, expected = described(broken.seen, names), described(broken.expected, names)

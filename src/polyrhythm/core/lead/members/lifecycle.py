@@ -65,15 +65,16 @@ class Lifecycle:
 
     def fault(self, member: Member, message: m.Trailer | m.Abstained) -> Reason | None:
         """Why the member must be removed because of this message; None if the message is valid."""
-        if isinstance(message, m.Trailer):
+        if isinstance(message, m.Abstained):
+            model = message.model
+        else:
+            model = message.report.model
             fault = self._contributions.fault(member.name, message)
             if fault is not None:
                 return fault
-        return (
-            None
-            if message.model < 0
-            else self._steps.fault(member.name, message, self._routing.spec)
-        )
+        if model < 0:
+            return None
+        return self._steps.fault(member.name, message, model, self._routing.spec)
 
     # -- joining -------------------------------------------------------------------------------
 

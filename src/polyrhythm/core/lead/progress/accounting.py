@@ -122,7 +122,8 @@ class Accounting:
     """The number of contributions of the whole job, including those that were left out."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
-        worker, compute_ns = trailer.worker, trailer.compute_ns
+        worker, report = trailer.worker, trailer.report
+        compute_ns = report.compute_ns
         if not self._computed_ns:
             self._first_ns = now_ns
         self._last_ns = now_ns
@@ -134,17 +135,17 @@ class Accounting:
         totals.points += points
         self.points += points
         totals.compute_ns += compute_ns
-        totals.wait_ns += trailer.wait_ns
-        totals.transfer_ns += trailer.transfer_ns
-        redone_ns = trailer.abandoned_ns
-        visited = trailer.weight if trailer.visited < 0 else trailer.visited
+        totals.wait_ns += report.wait_ns
+        totals.transfer_ns += report.transfer_ns
+        redone_ns = report.abandoned_ns
+        visited = report.weight if report.visited < 0 else report.visited
         if points < visited:
             redone_ns += round(compute_ns * (1 - points / visited))
         if redone_ns:
             totals.redone_ns += redone_ns
-        if trailer.skipped:
-            totals.skipped += trailer.skipped
-            self.made += trailer.skipped
+        if report.skipped:
+            totals.skipped += report.skipped
+            self.made += report.skipped
         self._computed_ns.append(compute_ns)
         span = self._span
         self._last = worker
@@ -153,23 +154,23 @@ class Accounting:
             # the first contribution of an incarnation reports the time of joining, and no
             # round-trip time
             if trailer.sequence > 1:
-                span.rtts_ns.append(trailer.wait_ns)
+                span.rtts_ns.append(report.wait_ns)
         span.contributions += 1
         span.points += points
-        if trailer.nbytes >= 0:
+        if report.nbytes >= 0:
             span.parts += 1
-            span.parts_nbytes += trailer.nbytes
-        if trailer.objective is None:
+            span.parts_nbytes += report.nbytes
+        if report.objective is None:
             return
         if self.whole_objectives:
-            span.objective, span.objective_weight = trailer.objective, 1.0
-            self._pass_objective, self._pass_weight = trailer.objective, 1.0
+            span.objective, span.objective_weight = report.objective, 1.0
+            self._pass_objective, self._pass_weight = report.objective, 1.0
         else:
-            weighted = trailer.objective * trailer.weight
+            weighted = report.objective * report.weight
             span.objective += weighted
-            span.objective_weight += trailer.weight
+            span.objective_weight += report.weight
             self._pass_objective += weighted
-            self._pass_weight += trailer.weight
+            self._pass_weight += report.weight
 
     def visit(self, worker: int, points: int) -> None:
         """A worker reports that it has visited these points. Its earlier contributions contain all

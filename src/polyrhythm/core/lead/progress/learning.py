@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.wire.messages import Trailer
+from polyrhythm.wire.messages import ContributionReport
 
 _REST = 0.5
 """At the end of a job, a last check is made if this share of a pass was visited since the check
@@ -117,17 +117,17 @@ class Passes(msgspec.Struct):
     _compared: _Probed | None = None
     """The earlier measurement on the probe sample with which the next one is compared."""
 
-    def count(self, trailer: Trailer, points: int) -> None:
+    def count(self, report: ContributionReport, points: int) -> None:
         """A contribution is complete; `points` of its points were visited for the first time in
         their pass."""
         self.visited += points
-        if trailer.objective is not None:
-            self._losses.add(trailer.objective, trailer.weight)
-        if trailer.probe is not None:
+        if report.objective is not None:
+            self._losses.add(report.objective, report.weight)
+        if report.probe is not None:
             total, sample = self._share
             self._share = (
-                total + trailer.probe * trailer.probe_points,
-                sample + trailer.probe_points,
+                total + report.probe * report.probe_points,
+                sample + report.probe_points,
             )
 
     def visit(self, points: int) -> None:

@@ -14,7 +14,14 @@ from polyrhythm.core.lead.progress.learning import Learning, Passes, PassObjecti
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.wire.messages import Abstained, JobSpec, Progress, Report, Trailer
+from polyrhythm.wire.messages import (
+    Abstained,
+    ContributionReport,
+    JobSpec,
+    Progress,
+    Report,
+    Trailer,
+)
 from polyrhythm.wire.messages.reasons import NO_STEP, Field
 
 NOT_FINITE = "goal-not-finite"
@@ -55,9 +62,9 @@ class CountedSteps(msgspec.Struct):
         steps = record.round + record.part if record.steps < 0 else record.steps
         self._made = steps * self.workers
 
-    def count(self, trailer: Trailer) -> None:
-        whole = trailer.whole_steps
-        self._made += trailer.steps if whole < 0 else min(whole, trailer.steps)
+    def count(self, report: ContributionReport) -> None:
+        whole = report.whole_steps
+        self._made += report.steps if whole < 0 else min(whole, report.steps)
 
     def skip(self) -> None:
         """A worker has left a step out. The training loop has made it, and goes on."""
@@ -306,15 +313,16 @@ class JobProgress:
     def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
         """A contribution is complete. `ahead`: the contribution belongs to the next fold instead of the
         fold under way."""
-        points = self._sharing.commit(trailer, ahead=ahead)
+        worker, report = trailer.worker, trailer.report
+        points = self._sharing.commit((worker, trailer.incarnation), report, ahead=ahead)
         self._state.points += points
-        self.steps.count(trailer)
+        self.steps.count(report)
         self._state.skipped = 0
-        self.goals.limit.contributed(trailer.worker, now_ns)
+        self.goals.limit.contributed(worker, now_ns)
         self.accounting.count(trailer, points, now_ns)
-        self._passes.count(trailer, points)
-        if trailer.objective is not None:
-            self.learning.count(trailer.worker, trailer.objective, trailer.weight)
+        self._passes.count(report, points)
+        if report.objective is not None:
+            self.learning.count(worker, report.objective, report.weight)
 
     def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
         """A member leaves a contribution out, because it is not finite, or because the training loop
@@ -346,13 +354,9 @@ class JobProgress:
         visited."""
         if not message.progress:
             return 0
-        trailer = Trailer(
-            worker=message.worker,
-            incarnation=message.incarnation,
-            progress=message.progress,
-            lease=message.lease,
-        )
-        points = self._sharing.commit(trailer, ahead=ahead)
+        visited = ContributionReport(progress=message.progress, lease=message.lease)
+        holder = (message.worker, message.incarnation)
+        points = self._sharing.commit(holder, visited, ahead=ahead)
         self._state.points += points
         return points
 

@@ -23,6 +23,7 @@ from polyrhythm.wire.messages import (
     MOST_NUMBER,
     WINDOW,
     Arrived,
+    ContributionReport,
     MemberSpec,
     Row,
     Trailer,
@@ -132,8 +133,9 @@ class Contributions(msgspec.Struct):
         if sender is not None and sender.incomplete >= _MOST_INCOMPLETE:
             counts = {"contributions": _MOST_INCOMPLETE, "most": WINDOW}
             return Reason("too-many-contributions", {"name": name, **counts})
-        if not LEAST_WEIGHT <= trailer.weight < math.inf:
-            weights = {"weight": trailer.weight, "least": LEAST_WEIGHT}
+        weight = trailer.report.weight
+        if not LEAST_WEIGHT <= weight < math.inf:
+            weights = {"weight": weight, "least": LEAST_WEIGHT}
             return Reason("weight", {"name": name, **weights})
         return None
 
@@ -338,20 +340,18 @@ class InFlight(msgspec.Struct):
         return {worker for worker, _ in self._full_ns}, min(self._full_ns.values())
 
 
-def in_range(trailer: Trailer) -> Trailer:
-    """The trailer, with infinity in place of an objective or a probe value that is too large to
+def clamp(report: ContributionReport) -> ContributionReport:
+    """The report, with infinity in place of an objective or a probe value that is too large to
     calculate with.
 
     A diverging run in double precision may report 1e200, and Python raises an error when it squares
     that number. The decoder accepts such values, because the lead uses them to judge whether the job
     learns (`core/lead/progress/learning.py`).
     """
-    if trailer.objective is None and trailer.probe is None:
-        return trailer
-    if not (_too_large(trailer.objective) or _too_large(trailer.probe)):
-        return trailer
+    if not (_too_large(report.objective) or _too_large(report.probe)):
+        return report
     return msgspec.structs.replace(
-        trailer, objective=_bounded(trailer.objective), probe=_bounded(trailer.probe)
+        report, objective=_bounded(report.objective), probe=_bounded(report.probe)
     )
 
 

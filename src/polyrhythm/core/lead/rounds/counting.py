@@ -10,7 +10,7 @@ import msgspec
 
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.rounds.contributions import Complete, in_range
+from polyrhythm.core.lead.rounds.contributions import Complete, clamp
 from polyrhythm.core.lead.rounds.modes import Mode
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
@@ -44,8 +44,9 @@ class Counting:
 
     def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
         """A trailer has come; `member` is None if its sender was removed."""
-        if trailer.objective is not None or trailer.probe is not None:
-            trailer = in_range(trailer)
+        report = clamp(trailer.report)
+        if report is not trailer.report:
+            trailer = msgspec.structs.replace(trailer, report=report)
         self._mode.sent(trailer, now_ns)
         complete = self._contributions.trailer(trailer, self._routing.primary_since)
         if complete is not None:
@@ -64,19 +65,19 @@ class Counting:
     def count(self, complete: Complete, member: Member | None, now_ns: int) -> None:
         """A contribution is complete; `member` is None if its sender was removed."""
         self._rounds.moved_ns = now_ns
-        trailer = complete.trailer
+        trailer, report = complete.trailer, complete.trailer.report
         self._progress.count(trailer, now_ns, self._mode.complete(complete))
         if member is not None:
             if self._reports:
                 self._visit(member)
-            lease = trailer.lease
+            lease = report.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0
             if self._sharing.awaits():
                 self._confirm_lease(member, lease, now_ns)
-            if trailer.terminated and self._evaluator.is_chosen(member):
-                self._terminate(trailer.terminated, now_ns)
-            event = sync.MemberContributed(trailer.worker, complete.round, trailer)
+            if report.terminated and self._evaluator.is_chosen(member):
+                self._terminate(report.terminated, now_ns)
+            event = sync.MemberContributed(trailer.worker, complete.round, report)
             self._mode.ask(event, now_ns)
             self._mode.tell(member, now_ns)
         self._mode.counted(now_ns)

@@ -116,11 +116,11 @@ class Batched(msgspec.Struct):
         match event:
             case Opened(_):
                 self._opened_ns = now_ns
-            case MemberContributed(worker, _, trailer):
+            case MemberContributed(worker, _, report):
                 self._warm_up.arrived(worker)
-                if trailer is not None:
-                    self._measurement.count(trailer)
-                    self._most = max(self._most, trailer.weight)
+                if report is not None:
+                    self._measurement.count(report)
+                    self._most = max(self._most, report.weight)
             case Left(worker):
                 self._warm_up.left(worker)
         decision = self._barrier.on(event, now_ns)

@@ -179,13 +179,13 @@ class Fsp(msgspec.Struct):
         return decision if wake_ns == decision.wake_at else replace(decision, wake_at=wake_ns)
 
     def _measure(self, event: MemberContributed, now_ns: int) -> None:
-        trailer = event.trailer
+        report = event.report
         if not self._asked:
-            probe_ns = 0 if trailer is None else trailer.probe_ns
+            probe_ns = 0 if report is None else report.probe_ns
             self._lateness.arrived(event.worker, self._opened_ns, now_ns, probe_ns)
         first = self._warm_up.arrived(event.worker)
-        if trailer is not None:
-            self._measurement.count(trailer, first=first)
+        if report is not None:
+            self._measurement.count(report, first=first)
 
     def _abandon(self, decision: Decision, now_ns: int) -> Decision:
         deadline_ns, over_ns = self._deadline_ns(), self._over_ns

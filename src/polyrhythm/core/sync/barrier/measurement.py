@@ -1,4 +1,4 @@
-"""The measurements of one round, summed over the trailers of its contributions.
+"""The measurements of one round, summed over the reports of its contributions.
 
 They are the objective, the micro-batches, and the cost of the barrier with which the round opened.
 
@@ -11,7 +11,7 @@ either; the cost of that barrier is reported with the next round.
 
 import msgspec
 
-from polyrhythm.wire.messages import Trailer
+from polyrhythm.wire.messages import ContributionReport
 
 
 class RoundMeasurement(msgspec.Struct):
@@ -25,30 +25,30 @@ class RoundMeasurement(msgspec.Struct):
     _probed: float = 0.0
     _micro_ns: float = 0.0
     _barriers_ns: int = 0
-    _trailers: int = 0
+    _waited: int = 0
 
-    def count(self, trailer: Trailer, *, first: bool = False) -> None:
+    def count(self, report: ContributionReport, *, first: bool = False) -> None:
         """Add one contribution. `first`: it is the worker's first one, whose micro-batches are not
         typical."""
-        steps = trailer.steps or 1
+        steps = report.steps or 1
         if not first:
-            micro_ns = trailer.micro_ns or trailer.compute_ns / steps
+            micro_ns = report.micro_ns or report.compute_ns / steps
             if micro_ns > self._micro_ns:
                 self._micro_ns = micro_ns
-        self._visited += trailer.weight
-        self._batch += trailer.batch or trailer.weight / steps
-        if trailer.probe_ns > self.probe_ns:
-            self.probe_ns = trailer.probe_ns
-        barrier_ns = trailer.wait_ns + trailer.transfer_ns
+        self._visited += report.weight
+        self._batch += report.batch or report.weight / steps
+        if report.probe_ns > self.probe_ns:
+            self.probe_ns = report.probe_ns
+        barrier_ns = report.wait_ns + report.transfer_ns
         if barrier_ns:  # a worker that has not been at a barrier yet reports 0
             self._barriers_ns += barrier_ns
-            self._trailers += 1
-        if trailer.probe is not None:
-            self._probes += trailer.probe * trailer.probe_points
-            self._probed += trailer.probe_points
-        if trailer.objective is not None:
-            self._losses += trailer.objective * trailer.weight
-            self._points += trailer.weight
+            self._waited += 1
+        if report.probe is not None:
+            self._probes += report.probe * report.probe_points
+            self._probed += report.probe_points
+        if report.objective is not None:
+            self._losses += report.objective * report.weight
+            self._points += report.weight
 
     @property
     def objective(self) -> float | None:
@@ -73,7 +73,7 @@ class RoundMeasurement(msgspec.Struct):
     def phi_ns(self) -> int:
         """The cost of the barrier with which this round opened: the mean over workers of the time
         from pause to resume."""
-        return self._barriers_ns // max(1, self._trailers)
+        return self._barriers_ns // max(1, self._waited)
 
 
 class WarmUp(msgspec.Struct):

@@ -46,9 +46,9 @@ class Psp(msgspec.Struct):
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed):
-            trailer = event.trailer
-            if trailer is not None and trailer.steps:
-                self._prediction.measured(event.worker, trailer.compute_ns // trailer.steps)
+            report = event.report
+            if report is not None and report.steps:
+                self._prediction.measured(event.worker, report.compute_ns // report.steps)
         elif isinstance(event, Joined):
             self._prediction.expect(event.worker)
         elif isinstance(event, Left):
