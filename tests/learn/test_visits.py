@@ -11,9 +11,8 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.objective import NOT_PROBED, Probe
-from polyrhythm.learn.window import Visits
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import ChunkProgress, ContributionReport, JobSpec
+from polyrhythm.wire.messages import ContributionReport, JobSpec
 
 POINTS = 60
 DATA = (torch.arange(float(POINTS)).reshape(POINTS, 1) / POINTS, torch.ones(POINTS, 1))
@@ -77,7 +76,7 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
     turn, doomed = count(), [False]
 
     def objective_of(worker: Any) -> float:
-        doomed[0] = worker._exchange._micro.gathered > 0 and next(turn) % 2 == 0
+        doomed[0] = worker._exchange.window.gathered > 0 and next(turn) % 2 == 0
         return 1e6 if doomed[0] else 1.0
 
     times: list[bool] = []
@@ -91,18 +90,6 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
     assert any(times), "or nothing was abandoned"
     assert {line["objective"] for line in sent} == {1.0}
     assert sum(line["weight"] for line in sent) == 3 * POINTS
-
-
-def test_points_that_are_taken_back_are_not_reported() -> None:
-    visits = Visits()
-    visits.put_back = lambda batches: None
-    visits.note(4, [ChunkProgress(0, 0, 4)])
-    visits.stepped()
-    visits.note(8, [ChunkProgress(0, 0, 10), ChunkProgress(1, 0, 2)])
-    visits.take_back()
-    points, progress, _ = visits.collect()
-    assert points == 4.0
-    assert progress == (ChunkProgress(0, 0, 4),)
 
 
 def test_under_psp_a_contribution_has_the_predicted_number_of_steps(

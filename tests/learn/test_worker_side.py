@@ -63,12 +63,12 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
 
     def main(worker: Worker) -> None:
         model, optimizer = attach(worker)
-        planned, due = {0}, worker._exchange._due
+        planned, due = {0}, worker._exchange.contributor.due
         called = False
 
         def note_plan() -> bool:
-            """Record the planned number of steps before and after `_due` is called. A new plan may
-            arrive during the call, so `_due` may have used either number."""
+            """Record the planned number of steps before and after `due` is called. A new plan may
+            arrive during the call, so `due` may have used either number."""
             nonlocal called
             before = worker._node.loop.terms.steps
             result = due()
@@ -77,12 +77,12 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
             planned.update((before, worker._node.loop.terms.steps))
             return result
 
-        worker._exchange._due = note_plan
+        worker._exchange.contributor.due = note_plan
         mine = taken[worker.name] = []
         steps = came = points = 0
         for inputs, wanted, _ in worker.batches(DATA, batch_size=7):
             (model(inputs) - wanted).square().mean().backward()
-            in_flight = worker._exchange._on_its_way
+            in_flight = worker._exchange.contributor.in_flight
             optimizer.step()
             steps, points = steps + 1, points + len(inputs)
             if worker.stopped:  # when the job ends, pending points may or may not be contributed
@@ -93,7 +93,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
                 plans.update(planned)
                 mine.append((steps, points))
                 steps = came = points = 0
-            elif in_flight and not worker._exchange._on_its_way:
+            elif in_flight and not worker._exchange.contributor.in_flight:
                 came = steps
         sent[worker.name] = exchanges.of(worker)
 
@@ -174,14 +174,14 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folde
             settle()
             if not visited:
                 weight = model.weight.detach().clone()
-            before = worker._visits.points
+            before = worker._exchange.window.points
             if number % 6 == 0:
                 time.sleep(0.15)  # this micro-batch takes so long that it is abandoned
             (model(inputs) - wanted).square().mean().backward()
             visited.append(points.tolist())
             was = len(exchanges.of(worker))
             optimizer.step()
-            left_out = len(exchanges.of(worker)) == was and worker._visits.points < before
+            left_out = len(exchanges.of(worker)) == was and worker._exchange.window.points < before
             if len(exchanges.of(worker)) > was:
                 left_out = exchanges.of(worker)[-1].trailer.report.weight < sum(map(len, visited))
             if left_out:

@@ -65,9 +65,9 @@ DEVICE_MODELS: tuple[Mutant, ...] = (
     mutant(
         "the-loss-is-read-too-early",
         "The loss of a step is read before it has been copied to the host.",
-        "learn:ObjectiveReport.add",
-        "self._fetch(loss)",
-        "float(self._fetch(loss))",
+        "learn:Exchange._read",
+        "self._copies.fetch(loss)",
+        "float(self._copies.fetch(loss))",
         "tests/gpu/test_device_jobs.py::test_the_loss_of_a_model_on_a_device_is_reported[cpu]",
     ),
     mutant(

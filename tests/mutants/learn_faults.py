@@ -89,21 +89,21 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "abandoned-points-are-counted",
         "The progress over points that were given back is reported.",
-        "learn:Visits.take_back",
-        "self.points, self._progress, self.dropped = self._before",
-        "self.points, self.dropped = self._before[0], self._before[2]",
-        "tests/learn/test_visits.py::test_points_that_are_taken_back_are_not_reported",
+        "core:Window.take_back",
+        "self._work, self._before = work, None",
+        "work.visited, self._work, self._before = self._work.visited, work, None",
+        "tests/core/worker/test_window.py::test_a_step_that_is_taken_back_leaves_no_trace",
     ),
     mutant(
         "rest-of-the-points-is-forgotten",
         "Points visited since the last contribution are not sent when the data ends.",
-        "learn:Worker._leased",
-        "if self._visits.pending:\n"
+        "learn:Batches._leased",
+        "if window.has_points:\n"
         "    exchange.contribute_rest()\n"
         "else:\n"
-        "    self._node.abstain(lease.number)\n"
+        "    contributor.abstain()\n"
         "    exchange.take_version()",
-        "self._node.abstain(lease.number)\nexchange.take_version()",
+        "contributor.abstain()\nexchange.take_version()",
         "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed",
     ),
     mutant(
@@ -135,7 +135,7 @@ LEARN: tuple[Mutant, ...] = (
         "accumulated-gradients-are-lost",
         "Gradients since the last step are not in the contribution that counts their points.",
         "learn:Exchange.contribute_rest",
-        "if self._visits.unstepped:\n    self._finish_accumulation()",
+        "if window.batches:\n    self._finish_accumulation()",
         "pass",
         "tests/learn/test_accumulation.py"
         "::test_a_contribution_is_the_mean_of_its_steps_weighted_by_points",
@@ -144,15 +144,15 @@ LEARN: tuple[Mutant, ...] = (
         "accumulated-batches-differ-in-size",
         "The batches of one step have different sizes under policies that choose the size.",
         "learn:BatchPlan.next_points",
-        "if self._visits.unstepped and not ahead:\n    return self._batch",
+        "if self._window.batches and not ahead:\n    return self._batch",
         "pass",
         "tests/learn/test_accumulation.py::test_the_batches_of_a_step_have_the_same_size",
     ),
     mutant(
         "dropped-points-have-weight",
         "The points of a batch that the loop drops count in the weight of the next contribution.",
-        "learn:Visits.drop_batches",
-        "self.dropped += self.in_step",
+        "core:Window.drop_batches",
+        "self._work.dropped += self.batch_points",
         "pass",
         "tests/learn/test_dropped_batches.py"
         "::test_a_loop_that_skips_small_batches_makes_its_steps[fsp-gradient]",
@@ -170,15 +170,23 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "abandoned-loss-is-counted",
         "The objective of a micro-batch that was given back is in the mean.",
-        "learn:Exchange._leave_out",
-        "if objective:\n    self.objective.remove_last()",
-        "pass",
+        "core:_Work.copy",
+        "losses=self.losses[:]",
+        "losses=self.losses",
         "tests/learn/test_visits.py::test_the_objective_of_an_abandoned_micro_batch_is_not_counted",
+    ),
+    mutant(
+        "steps-of-an-evicted-worker-count",
+        "A worker that has rejoined contributes the steps that it made before it was evicted.",
+        "core:Window.drop",
+        "self._end()",
+        "self._work.visited = _Batches()",
+        "tests/core/worker/test_window.py::test_nothing_is_left_of_a_window_that_has_ended[drop]",
     ),
     mutant(
         "micro-batches-weigh-alike",
         "The gradient of a micro-batch is gathered without its number of points.",
-        "learn:MicroBatches.end",
+        "learn:Exchange._end_micro_batch",
         "points or 1.0",
         "1.0",
         "tests/learn/test_visits.py::test_the_gradient_of_a_round_is_the_mean_over_its_points",
@@ -186,9 +194,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "objective-since-the-beginning",
         "A contribution reports the mean objective since the beginning of the job.",
-        "learn:ObjectiveReport.take_mean",
-        "losses, self._losses = self._losses, []",
-        "losses = self._losses",
+        "core:Window._end",
+        "work, self._work, self._before = self._work, _Work(), None",
+        "work, self._before = self._work, None\nself._work = _Work(losses=work.losses)",
         "tests/learn/test_visits.py::test_a_contribution_reports_the_objective_of_its_own_steps",
     ),
     mutant(
@@ -253,9 +261,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "points-count-at-the-first-step",
         "The points of a batch count as visited at the first step that is made with it.",
-        "learn:SharedVisits.collect",
-        "points, closed = self.points, self._closed",
-        "self.close()\npoints, closed = self.points, self._closed",
+        "core:Window.contribute",
+        "weight, lease, work = self.weight, self._first_lease, self._end()",
+        "self.close_batches()\nweight, lease, work = self.weight, self._first_lease, self._end()",
         "tests/learn/test_models.py::test_the_last_batch_has_all_its_steps",
     ),
     mutant(

@@ -432,7 +432,7 @@ class AttachedModels:
         self._worker = worker
         self._models = tuple(models)
         self._names = tuple(names)
-        self._steps_on_servers = steps_on_servers
+        self.steps_on_servers = steps_on_servers
         self._order = StepOrder(len(models))
 
     @property
@@ -446,7 +446,7 @@ class AttachedModels:
         step of one model; None if a contribution contains the steps of all models. Refuses a step
         that is not the next one in the order of this worker's own steps; the lead compares the
         orders of all workers."""
-        if not self.several or not self._steps_on_servers:
+        if not self.several or not self.steps_on_servers:
             return None
         broken = self._order.step(0, 0, model.number)
         if broken is not None and broken.seen == broken.expected:
@@ -482,7 +482,7 @@ class AttachedModels:
 
     def check_options(self) -> None:
         for model in self._models:
-            model.check_options(steps_on_servers=self._steps_on_servers)
+            model.check_options(steps_on_servers=self.steps_on_servers)
 
     def take_scaled(self) -> list[AttachedOptimizer]:
         """The models whose step a GradScaler has left out since the last call, in the order of

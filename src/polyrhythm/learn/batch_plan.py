@@ -14,21 +14,19 @@ next batch has the full size, so that a loop that skips small batches still make
 from collections.abc import Callable, Sequence
 
 from polyrhythm.core.worker.batch_sizes import UsedSizes
-from polyrhythm.core.worker.cadence import Cadence, Standing, after_step
+from polyrhythm.core.worker.cadence import after_step
+from polyrhythm.core.worker.window import Window
 from polyrhythm.learn.attached import AttachedOptimizer
-from polyrhythm.learn.window import Visits
+from polyrhythm.learn.contributor import Contributor
 from polyrhythm.runtime.worker.loop import UserLoop
 
 
 class BatchPlan:
-    def __init__(
-        self, cadence: Cadence, visits: Visits, loop: UserLoop, standing: Callable[[], Standing]
-    ) -> None:
-        """`standing`: returns what the worker has done since its last contribution."""
-        self._cadence = cadence
-        self._visits = visits
+    def __init__(self, contributor: Contributor, window: Window, loop: UserLoop) -> None:
+        self._cadence = contributor.cadence
+        self._standing = contributor.standing
+        self._window = window
         self._loop = loop
-        self._standing = standing
         self.sizes = UsedSizes()
         self._whole = 1
         """The size of the batches that the user's loop asks for."""
@@ -43,7 +41,7 @@ class BatchPlan:
     def next_points(self, ahead: Sequence[int] = ()) -> int:
         """Return the number of points of the next batch. `ahead`: the number of points in each batch
         that is loaded already and comes before this one."""
-        if self._visits.unstepped and not ahead:
+        if self._window.batches and not ahead:
             return self._batch
         standing = self._standing()
         for points in ahead:
@@ -57,7 +55,7 @@ class BatchPlan:
     def fits(self, points: int) -> bool:
         """Whether a batch that was loaded ahead, and planned with this many points, may be the next
         one."""
-        if self._visits.unstepped:
+        if self._window.batches:
             return points == self._batch
         if points < self._least:
             return False
@@ -66,8 +64,8 @@ class BatchPlan:
     def share(self) -> float:
         """The size of the step that the training loop has just made, as a share of a step over whole
         batches."""
-        batches = max(1, self._visits.unstepped)
-        return min(1.0, self._visits.in_step / (batches * self._whole))
+        batches = max(1, self._window.batches)
+        return min(1.0, self._window.batch_points / (batches * self._whole))
 
     def begin_batch(self, points: int) -> None:
         """The training loop gets a batch for which this many points were requested."""
@@ -86,13 +84,13 @@ class BatchPlan:
 class Dropping:
     def __init__(
         self,
-        visits: Visits,
+        window: Window,
         plan: BatchPlan,
         model: AttachedOptimizer,
         say: Callable[[str], None],
     ) -> None:
         """`say` prints a message once for all workers of a job."""
-        self._visits = visits
+        self._window = window
         self._plan = plan
         self._model = model
         self._say = say
@@ -102,8 +100,8 @@ class Dropping:
 
     def stepped(self) -> None:
         """The training loop has made a step with all batches since its last step."""
-        if self._visits.unstepped:
-            self._plan.used(self._visits.last)
+        if self._window.batches:
+            self._plan.used(self._window.last_batch)
         self._gradients = []
 
     def all_dropped(self) -> bool:
@@ -111,14 +109,14 @@ class Dropping:
         it has dropped all batches since its last step."""
         gradients = self._model.gradient_states()
         if gradients and gradients != self._gradients:
-            self._plan.used(self._visits.last)
+            self._plan.used(self._window.last_batch)
             self._gradients = gradients
             return False
-        self._plan.dropped(self._visits.last)
+        self._plan.dropped(self._window.last_batch)
         if gradients:
-            self._visits.drop_batch()
+            self._window.drop_batch()
         else:
-            self._visits.drop_batches()
+            self._window.drop_batches()
             self._gradients = []
         if self._plan.sizes.warns():
             self._warn()

@@ -16,15 +16,26 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from polyrhythm.core.batches import least_of
+from polyrhythm.core.migration import MOVING
+from polyrhythm.core.names import own_number
+from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.loading import Loading, fetcher, loader_of
+from polyrhythm.learn.exchange import Exchange
+from polyrhythm.learn.fingerprint import fingerprint_of
+from polyrhythm.learn.loading import Loading, edges_of, fetcher, loader_of, order_of, ranks_of
 from polyrhythm.learn.migration.moving import MovingPoints
+from polyrhythm.learn.migration.received import ReceivedPoints
 from polyrhythm.learn.points import Points
-from polyrhythm.wire.messages import ChunkProgress, Leased
+from polyrhythm.runtime.worker.loop import UserLoop
+from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.wire.messages import ChunkProgress, JobSpec, Leased
+from polyrhythm.wire.messages.reasons import STREAM_ENDED
 
 
 class Drawn(NamedTuple):
@@ -102,6 +113,10 @@ class Lookahead:
             self._iterator = iter(self._loader)
         batch = next(self._iterator)
         return self._ahead.popleft(), batch
+
+    @property
+    def everything(self) -> int:
+        return self._points.everything
 
     def put_back(self, batches: int) -> None:
         """Give back the points of the last batches that `next` returned, so that they are drawn
@@ -224,3 +239,169 @@ def leading(batch: Any) -> int:
         "the points of a batch cannot be counted, because it has no tensor: use a DataLoader with a"
         " batch_size"
     )
+
+
+class VisitedPasses:
+    """How often the training loop has visited all points of its lease. A batch counts as visited
+    when the loop gets it."""
+
+    def __init__(self, loop: UserLoop) -> None:
+        self.first = 0
+        self._loop = loop
+        self._been: dict[int, int] | None = None
+        """Per chunk that this worker has visited, its passes. None: passes are not counted."""
+
+    def begin(self, lease: Leased) -> None:
+        """A training loop over the points of this lease begins."""
+        if self._been is None:
+            self._been = {}
+            self.first = min((chunk.passes for chunk in lease.chunks), default=0)
+
+    def visited(self, progress: Sequence[ChunkProgress]) -> None:
+        if self._been is not None:
+            self._been.update({step.chunk: step.passes for step in progress})
+
+    @property
+    def now(self) -> int | None:
+        been, lease = self._been, self._loop.lease
+        if been is None or lease is None:
+            return None if been is None else self.first
+        passes = (max(chunk.passes, been.get(chunk.chunk, 0)) for chunk in lease.chunks)
+        return min(passes, default=self.first)
+
+
+class Batches:
+    """The batches of all loops over `worker.batches` of one worker."""
+
+    def __init__(
+        self,
+        node: WorkerNode,
+        job: JobSpec,
+        stopped: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        """`stopped` returns whether the training loop must end. `say` prints a message once for all
+        workers of a job."""
+        self._node = node
+        self._job = job
+        self._stopped = stopped
+        self._say = say
+        self.passes = VisitedPasses(node.loop)
+        self._points: Points | None = None
+        self._received = ReceivedPoints()
+        """Points of other workers. They stay when the user's code begins another loop."""
+
+    def of(self, loading: Loading, exchange: Exchange) -> Iterator[Any]:
+        """Yield batches until the job ends, and then contribute what is left."""
+        least = least_of(self._job.min_batch, loading.batch_size)
+        exchange.plan.begin(loading.batch_size, least)
+        if loading.uncounted:
+            found = self._streamed(loading, exchange)
+        else:
+            found = self._leased(loading, exchange, least)
+        for points, batch in found:
+            exchange.contributor.set_share(points, loading.batch_size)
+            yield batch
+        if exchange.window.has_points:
+            exchange.contribute_rest()
+
+    def _leased(
+        self, loading: Loading, exchange: Exchange, least: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield batches of leased points, each with its number of points."""
+        node, job, window = self._node, self._job, exchange.window
+        count = len(loading.dataset)
+        order = order_of(loading.dataset)
+        shared = job.data_private and node.shares
+        if shared and loading.sampler is not None:
+            raise UsageError(
+                "a sampler and --share-data contradict each other: other workers do not know the order"
+                " in which the sampler visits the points that they get; leave one of the two out"
+            )
+        edges, data = edges_of(order, job.seed), fingerprint_of(loading.dataset)
+        lease = node.enrol(count, loading.batch_size, edges, data)
+        if not exchange.pending:
+            exchange.take_version()
+        points = self._points = self._points or Points(lease, least, order, shared=shared)
+        self.passes.begin(lease)
+        ranks = None
+        if loading.sampler is not None:
+            ranks = ranks_of(loading.sampler, count, lease.seed)
+        whole = loading.batch_size if loading.drop_last else 0
+        if whole and exchange.traits.gathers:
+            self._say("drop_last has no effect: under this policy the lead chooses the batch size")
+            whole = 0
+        points.begin(least, whole, ranks)
+        moving = None
+        if node.points is not None:
+            moving = MovingPoints(node.points, points, loading, self._received)
+        plan = exchange.plan
+        ahead = Lookahead(points, loading, self._own_seed(), plan.next_points, plan.fits, moving)
+        window.put_back = ahead.put_back if job.abandon != OFF else None
+        node.timesheet.begin_interval()
+        contributor = exchange.contributor
+        turns = contributor.iterations(ahead, lease, self._stopped, exchange.before_batch)
+        try:
+            for _ in turns:
+                found = ahead.next(0 if window.put_back is None else window.batches)
+                if found is None:
+                    exchange.settle()
+                    if window.has_points:
+                        exchange.contribute_rest()
+                    else:
+                        contributor.abstain()
+                        exchange.take_version()
+                    continue
+                drawn, batch = found
+                plan.begin_batch(drawn.asked)
+                window.note(drawn.points, drawn.progress)
+                self.passes.visited(drawn.progress)
+                yield drawn.points, batch
+        finally:
+            ahead.close()
+
+    def _streamed(self, loading: Loading, exchange: Exchange) -> Iterator[tuple[int, Any]]:
+        """Yield batches of a source whose passes are not counted, each with its number of
+        points."""
+        node, job, window = self._node, self._job, exchange.window
+        by_passes = job.epochs is not None or job.target_change is not None
+        if job.rounds is None and job.points is None and by_passes:
+            raise UsageError(
+                f"passes are not counted, because {loading.uncounted}: --epochs and --target-change"
+                " cannot end the job; give --points, --rounds, --max-seconds or another goal instead"
+            )
+        count = max(1, job.workers)
+        moves = job.migrate in MOVING
+        unmoved = f", and --migrate {job.migrate} has no effect" if moves else ""
+        self._say(
+            f"passes are not counted, because {loading.uncounted}; each of {count} workers takes its"
+            f" share of the points{unmoved}"
+        )
+        window.put_back = None
+        node.timesheet.begin_interval()
+        incarnation = node.incarnation
+        found = stream(loading, self._number() % count, count, self._own_seed())
+        while not self._stopped():
+            node.state.end_iteration()
+            exchange.before_batch()
+            item = next(found, None)
+            if item is None:
+                node.loop.done = STREAM_ENDED
+                return
+            points, batch = item
+            if incarnation != node.incarnation:
+                incarnation = node.incarnation
+                window.drop()
+            window.begin(0)
+            window.note(points)
+            yield points, batch
+
+    def _number(self) -> int:
+        """The number in the worker's name, which is the same after a restart. For a worker whose
+        name has no number, this is a number that no other worker has."""
+        number = own_number(self._node.name)
+        return self._node.number if number is None else number
+
+    def _own_seed(self) -> int:
+        """A seed that differs between workers."""
+        return crc32(f"{self._job.seed} {self._node.name}".encode())

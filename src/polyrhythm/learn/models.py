@@ -21,13 +21,13 @@ from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.model import file_of, is_model_name
 from polyrhythm.core.placement.slices import BUFFERS, MEAN
 from polyrhythm.core.sync.registry import check_several
+from polyrhythm.core.worker.window import Window
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.buffers import asked_for, quoted, sharing_of
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.keeping import KeptObjects
 from polyrhythm.learn.staging import Pacer
-from polyrhythm.learn.window import SharedVisits, Visits
 from polyrhythm.observe.words import listed
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_file import load_into
@@ -245,7 +245,7 @@ class Models:
         self._pacer = pacer
         self._say = say
         self._models: list[_Model] = []
-        self.visits = Visits()
+        self.window = Window()
         self.exchange: Exchange | None = None
         """The exchange of the worker; None until the worker has joined the job with its models."""
 
@@ -282,7 +282,7 @@ class Models:
         several = len(models) > 1
         if several:
             check_several(job)
-            self.visits = SharedVisits()
+            self.window = Window(several=True)
         if job.init:
             self._load(Path(job.init))
         described = [self._described(each) for each in models]
@@ -304,7 +304,7 @@ class Models:
         attached = [each.attached for each in models]
         names = [each.name for each in models]
         exchange = Exchange(
-            self._node, flat, self.visits, attached, names, self._pacer, say=self._say
+            self._node, flat, self.window, attached, names, self._pacer, say=self._say
         )
         self._kept.attach([each.param_groups for each in attached])
         return exchange

@@ -23,11 +23,12 @@ from functools import partial
 import torch
 from xxhash import xxh3_64_intdigest
 
+from polyrhythm.core.worker.window import Window
 from polyrhythm.errors import ModelChanged, NotFinite, UsageError
 from polyrhythm.learn.attached import AttachedModels, AttachedOptimizer
-from polyrhythm.learn.window import SCALER_SKIPPED, LeftOut, not_made
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire.messages.reasons import Reason, no_step, not_finite
 
 _NO_ROWS = (
     "rows are contributed only for embeddings with sparse=True whose optimizer is SparseAdam, or SGD"
@@ -158,9 +159,25 @@ def _digest(tensor: torch.Tensor) -> int:
     )
 
 
+SCALER_SKIPPED = "a GradScaler made no step, because a gradient holds NaN or infinity"
+NO_STEP = "the training loop made no step with its last points"
+NOT_MADE = "step"
+"""The value of `NotFinite.what` for a step that the training loop has not made."""
+
+
+def not_made() -> NotFinite:
+    """The error for a training loop that has made no step."""
+    return NotFinite(NO_STEP, what=NOT_MADE)
+
+
+def reason_of(error: NotFinite) -> Reason:
+    if error.what == NOT_MADE:
+        return no_step(error.step, str(error))
+    return not_finite(error.what, error.tensor, error.step, str(error))
+
+
 class StepMaker:
-    """`say` prints a message once for all workers of a job. `on_servers`: the servers make the
-    steps."""
+    """`say` prints a message once for all workers of a job."""
 
     def __init__(
         self,
@@ -168,15 +185,19 @@ class StepMaker:
         flat: FlatModel,
         models: AttachedModels,
         optimizers: Sequence[AttachedOptimizer],
-        left_out: LeftOut,
+        window: Window,
         say: Callable[[str], None],
-        *,
-        on_servers: bool,
     ) -> None:
+        assert node.job is not None
+        self.skips = node.job.on_nan == "skip"
+        """Whether steps that are not finite are left out, and do not end the job."""
+        self._worker = node.name
+        self._made = 0
+        """The number of steps of this worker since it attached its model."""
         self._flat = flat
         self._models = models
-        self._left_out = left_out
-        self._on_servers = on_servers
+        self._window = window
+        self._on_servers = on_servers = models.steps_on_servers
         self._sparse = [
             SparseGradients(
                 m.inner, m.module, flat, say, on_servers=on_servers, several=models.several
@@ -196,11 +217,12 @@ class StepMaker:
         closed = model.has_closure and not self._on_servers
         if not closed:
             prepare()
-        if not closed and self._left_out.step(points, number):
+        if not closed and not self._is_finite(points, lambda: self._flat.check_gradients(number)):
             return False
         if not self._on_servers:
             model.step_locally(share(), prepare)
-            if closed and self._left_out.stepped(points):
+            # the gradients of a closure were not known before the step
+            if closed and not self._is_finite(points, self._flat.check_parameters):
                 model.take_back()
                 return False
             model.end_local_step()
@@ -213,9 +235,36 @@ class StepMaker:
         model = self._models.only
         if model.scales or model.needs_closure or not model.has_gradient:
             scaled = self._models.take_scaled()
-            self._left_out.leave(points, NotFinite(SCALER_SKIPPED) if scaled else not_made())
+            self.leave_out(points, NotFinite(SCALER_SKIPPED) if scaled else not_made())
             return False
         return self.make(model, points, share)
+
+    def _is_finite(self, points: float, check: Callable[[], None]) -> bool:
+        """Whether the worker's step, over this many points, is finite. Otherwise the step is left
+        out."""
+        if self.skips:
+            try:
+                check()
+            except NotFinite as error:
+                self.leave_out(points, error)
+                return False
+        self._made += 1
+        return True
+
+    def leave_out(self, points: float, why: NotFinite) -> None:
+        """Leave out a step over this many points."""
+        self._made += 1
+        self._window.leave_out(points, self.named(why), made=why.what != NOT_MADE)
+        self._flat.restore_buffers(sums=False)
+
+    def named(self, error: NotFinite) -> NotFinite:
+        """The error, with the name of the worker and the number of its step added."""
+        return error.at(self._worker, self._made)
+
+    def changed(self, error: ModelChanged) -> ModelChanged:
+        """The error about a changed model, with the name of the worker and the number of its step
+        added."""
+        return error.at(self._worker, self._made)
 
     def check(self) -> None:
         """Raise an error if the user's code has replaced a tensor of the model, or has written to a
@@ -226,7 +275,7 @@ class StepMaker:
             if self._written is not None:
                 self._written.check()
         except ModelChanged as error:
-            raise self._left_out.changed(error) from None
+            raise self.changed(error) from None
 
     def version_came(self) -> None:
         """The worker continues with the parameters of a new version."""

@@ -5,44 +5,26 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
-from zlib import crc32
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from polyrhythm.core.batches import least_of
-from polyrhythm.core.migration import MOVING
 from polyrhythm.core.names import own_number
-from polyrhythm.core.sync.barrier.abandoning import OFF
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
-from polyrhythm.learn.batches import Lookahead, stream
+from polyrhythm.learn.batches import Batches
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.fingerprint import fingerprint_of
 from polyrhythm.learn.keeping import KeptObjects, Stateful
-from polyrhythm.learn.loading import (
-    Loading,
-    count_of,
-    edges_of,
-    fetcher,
-    loading_of,
-    order_of,
-    ranks_of,
-)
-from polyrhythm.learn.migration.moving import MovingPoints
-from polyrhythm.learn.migration.received import ReceivedPoints
+from polyrhythm.learn.loading import count_of, fetcher, loading_of
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.objective import Probe
-from polyrhythm.learn.points import Points
 from polyrhythm.learn.reporting import AnyWriter, Reporter
 from polyrhythm.learn.staging import Pacer, Stage, Staging
-from polyrhythm.learn.window import VisitedPasses, Visits
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
-from polyrhythm.wire.messages.reasons import STREAM_ENDED
 
 Metric: TypeAlias = SupportsFloat
 """A value that is reported: a number, or a tensor with one element."""
@@ -58,13 +40,10 @@ class Worker:
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
         self._pacer = Pacer(self._stage) if self._stage != Stage() else None
-        self._points: Points | None = None
-        self._received = ReceivedPoints()
-        """Points of other workers. They stay when the user's code begins another loop."""
         self._kept = KeptObjects(node)
         self._models = Models(node, job, self._kept, self._pacer, self.say)
-        self._passes = VisitedPasses(node.loop)
-        self._reporting = Reporter(node, job, self._passes, self._models)
+        self._batches = Batches(node, job, lambda: self.stopped, self.say)
+        self._reporting = Reporter(node, job, self._batches.passes, self._models)
 
     @property
     def name(self) -> str:
@@ -161,10 +140,6 @@ class Worker:
         """The exchange of the worker; None until the worker has joined the job with its models."""
         return self._models.exchange
 
-    @property
-    def _visits(self) -> Visits:
-        return self._models.visits
-
     def attach(
         self,
         model: torch.nn.Module,
@@ -229,7 +204,7 @@ class Worker:
         exchange = self._models.join("probe")
         sample, seed = self._job.probe_points, self._job.seed
         probe = Probe(count_of(dataset), sample, seed, fetcher(dataset), loss_of)
-        exchange.objective.probe = probe
+        exchange.probe = probe
         exchange.begin_round()
 
     def finish(self) -> None:
@@ -270,131 +245,9 @@ class Worker:
             pin_memory=pin_memory,
             sampler=sampler,
         )
-        least = least_of(self._job.min_batch, loading.batch_size)
-        exchange.plan.begin(loading.batch_size, least)
-        found = self._streamed(loading) if loading.uncounted else self._leased(loading, least)
-        for points, batch in found:
-            if self._pacer is not None:
-                varies = exchange.traits.gathers
-                self._pacer.share = points / loading.batch_size if varies else 1.0
-            yield batch
-        if self._visits.pending:
-            exchange.contribute_rest()
+        yield from self._batches.of(loading, exchange)
         if self._node.loop.stopped:
             self._models.end_schedules()
-
-    def _leased(self, loading: Loading, least: int) -> Iterator[tuple[int, Any]]:
-        """Yield batches of leased points, each with its number of points."""
-        exchange, job = self._exchange, self._job
-        assert exchange is not None
-        count = len(loading.dataset)
-        order = order_of(loading.dataset)
-        shared = job.data_private and self._node.shares
-        if shared and loading.sampler is not None:
-            raise UsageError(
-                "a sampler and --share-data contradict each other: other workers do not know the order"
-                " in which the sampler visits the points that they get; leave one of the two out"
-            )
-        edges, data = edges_of(order, job.seed), fingerprint_of(loading.dataset)
-        lease = self._node.enrol(count, loading.batch_size, edges, data)
-        if not exchange.pending:
-            exchange.take_version()
-        points = self._points = self._points or Points(lease, least, order, shared=shared)
-        self._passes.begin(lease)
-        ranks = None
-        if loading.sampler is not None:
-            ranks = ranks_of(loading.sampler, count, lease.seed)
-        whole = loading.batch_size if loading.drop_last else 0
-        if whole and exchange.traits.gathers:
-            self.say("drop_last has no effect: under this policy the lead chooses the batch size")
-            whole = 0
-        points.begin(least, whole, ranks)
-        carrier = self._node.points
-        ahead = Lookahead(
-            points,
-            loading,
-            self._own_seed(),
-            exchange.plan.next_points,
-            exchange.plan.fits,
-            None if carrier is None else MovingPoints(carrier, points, loading, self._received),
-        )
-        self._visits.put_back = ahead.put_back if job.abandon != OFF else None
-        self._node.timesheet.begin_interval()
-        try:
-            while not self.stopped:
-                self._node.state.end_iteration()
-                if carrier is not None:
-                    carrier.between_batches()
-                exchange.before_batch()
-                lease = self._node.loop.lease or lease
-                if ahead.take(lease):
-                    self._visits.drop()
-                self._visits.begin(lease.number)
-                self._visits.everything = points.everything
-                found = ahead.next(self._visits.unstepped if self._visits.returnable else 0)
-                if found is None:
-                    exchange.settle()
-                    if self._visits.pending:
-                        exchange.contribute_rest()
-                    else:
-                        self._node.abstain(lease.number)
-                        exchange.take_version()
-                    continue
-                drawn, batch = found
-                exchange.plan.begin_batch(drawn.asked)
-                self._visits.note(drawn.points, drawn.progress)
-                self._passes.visited(drawn.progress)
-                yield drawn.points, batch
-        finally:
-            ahead.close()
-
-    def _streamed(self, loading: Loading) -> Iterator[tuple[int, Any]]:
-        """Yield batches of a source whose passes are not counted, each with its number of
-        points."""
-        exchange, job = self._exchange, self._job
-        assert exchange is not None
-        by_passes = job.epochs is not None or job.target_change is not None
-        if job.rounds is None and job.points is None and by_passes:
-            raise UsageError(
-                f"passes are not counted, because {loading.uncounted}: --epochs and --target-change"
-                " cannot end the job; give --points, --rounds, --max-seconds or another goal instead"
-            )
-        count = max(1, job.workers)
-        moves = job.migrate in MOVING
-        unmoved = f", and --migrate {job.migrate} has no effect" if moves else ""
-        self.say(
-            f"passes are not counted, because {loading.uncounted}; each of {count} workers takes its"
-            f" share of the points{unmoved}"
-        )
-        self._visits.put_back = None
-        self._visits.everything = 0
-        self._node.timesheet.begin_interval()
-        incarnation = self.incarnation
-        found = stream(loading, self._number() % count, count, self._own_seed())
-        while not self.stopped:
-            self._node.state.end_iteration()
-            exchange.before_batch()
-            item = next(found, None)
-            if item is None:
-                self._node.loop.done = STREAM_ENDED
-                return
-            points, batch = item
-            if incarnation != self.incarnation:
-                incarnation = self.incarnation
-                self._visits.drop()
-            self._visits.begin(0)
-            self._visits.note(points, ())
-            yield points, batch
-
-    def _number(self) -> int:
-        """The number in the worker's name, which is the same after a restart. For a worker whose
-        name has no number, this is a number that no other worker has."""
-        number = own_number(self.name)
-        return self._node.number if number is None else number
-
-    def _own_seed(self) -> int:
-        """A seed that differs between workers."""
-        return crc32(f"{self.seed} {self.name}".encode())
 
     def say(self, message: str) -> None:
         """Print a message that concerns all workers of the job. If one command starts several

@@ -12,25 +12,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from polyrhythm.core.batches import least_of
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.data.chunks import announced
 from polyrhythm.core.model import file_of
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
+from polyrhythm.core.worker.window import Window
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.contributor import Contributor
 from polyrhythm.learn.fingerprint import fingerprint_of
 from polyrhythm.learn.pointwise.algorithm import Algorithm, Batch, joined
 from polyrhythm.learn.pointwise.chunks import Chunks
 from polyrhythm.learn.pointwise.layout import Arrays
 from polyrhythm.learn.pointwise.m_step import MStep
 from polyrhythm.learn.pointwise.source import Source
-from polyrhythm.learn.staging import Pacer
-from polyrhythm.learn.window import Visits
 from polyrhythm.learn.worker import Worker
 from polyrhythm.store.model_file import load_into
-from polyrhythm.wire.messages import ContributionReport
 
 BATCH = 32_768
 """How many points a worker visits at a time, unless the sync policy wants fewer."""
@@ -145,17 +144,14 @@ class _Loop:
         self._source = source
         self._node = node
         self._loop = node.loop
-        self._pacer: Pacer | None = pacer
+        self._pacer = pacer
         self._after_pass = after_pass
         self._batch = max(1, min(batch, len(source)))
         self._count = len(source)
-        self._cadence = choose_cadence(job)
-        self._timed = traits_of(job.sync).timed
-        self._varies = traits_of(job.sync).gathers
-        """Whether the sync policy chooses the points of a step."""
+        self._window = Window()
+        self._contributor = Contributor(node, self._window, pacer)
         self._least = least_of(min(job.min_batch, self._batch), self._batch)
         self._block = max(1, min(block, self._batch))
-        rounds = traits_of(job.sync).rounds
         expected = None
         if algorithm.starts_from_sample:
             expected = expected_statistics(algorithm, source, parameter, job.seed)
@@ -164,50 +160,37 @@ class _Loop:
             parameter,
             len(source),
             job.resume_number,
-            rounds=rounds,
+            rounds=self._contributor.traits.rounds,
             expected=expected,
         )
         size = self._m_step.row_size
         self._chunks = Chunks(algorithm, source, size, self._block, node.points)
-        self._visits = Visits()
         self._fit = Fit(parameter, 0, terminated=False)
-        self._steps = 0
-        self._ended_ns = 0
-        """The computing time of this round at the end of the last step."""
 
     def run(self) -> Fit:
-        node, loop = self._node, self._loop
+        node, window, contributor = self._node, self._window, self._contributor
         self._flat = node.attach(self._m_step.spec, self._m_step.tensors)
         data = fingerprint_of(self._source)
         lease = node.enrol(self._count, self._batch, announced(self._source.groups()), data)
         longest = max((chunk.last - chunk.first for chunk in lease.chunks), default=self._block)
         # A batch has at least one whole block, and a block is never larger than a chunk.
-        self._cadence.begin(self._batch, max(self._least, min(self._block, longest)))
+        contributor.cadence.begin(self._batch, max(self._least, min(self._block, longest)))
         if self._pacer is not None:
             self._pacer.begin()
         self._chunks.take(lease)
         self._take_version(anew=True)
-        while not self._worker.stopped:
-            node.state.end_iteration()
-            if node.points is not None:
-                node.points.between_batches()
-            lease = loop.lease or lease
-            if self._chunks.take(lease):
-                self._visits.drop()
-                self._steps = 0
+        for anew in contributor.iterations(self._chunks, lease, lambda: self._worker.stopped):
+            if anew:
                 self._take_version(anew=True)
-            self._visits.begin(lease.number)
-            self._visits.everything = self._chunks.everything
             if self._m_step.terminated and node.evaluates:
                 self._contribute()
-                continue
-            if self._visit():
-                if self._due():
+            elif self._visit():
+                if not self._loop.asked and contributor.due():
                     self._contribute()
-            elif self._visits.pending or self._chunks.remembered.pending or self._owes:
+            elif window.has_points or self._chunks.remembered.pending or self._owes:
                 self._contribute()
             else:
-                node.abstain(lease.number)
+                contributor.abstain()
                 self._take_version(anew=False)
         self._fit.parameter = self._m_step.parameter
         self._fit.passes = self._chunks.passes
@@ -221,65 +204,42 @@ class _Loop:
 
     def _visit(self) -> bool:
         """Visit the points of one step. Returns False if no points are left."""
-        standing = self._standing()
-        count = self._cadence.next_points(standing, self._loop.terms)
+        contributor, window = self._contributor, self._window
+        cadence, standing = contributor.cadence, contributor.standing()
+        count = cadence.next_points(standing, self._loop.terms)
         # Before the last micro-batches of an interval, the number of points in a visit does not
         # matter.
-        loose = self._timed and self._cadence.takes_ns(2 * count) < standing.left_ns
+        loose = contributor.traits.timed and cadence.takes_ns(2 * count) < standing.left_ns
         step = self._m_step
         points, progress = self._chunks.visit(
             count, step.parameter, loose=loose, generation=step.generation
         )
         if not points:
             return False
-        self._visits.note(points, progress)
-        self._visits.stepped()
-        self._steps += 1
-        if self._pacer is not None:
-            self._pacer.share = points / self._batch if self._varies else 1.0
-            self._pacer.pace(self._visits.points)
-        now_ns = self._node.timesheet.computed_ns()
-        self._cadence.measured(points, now_ns - self._ended_ns)
-        self._ended_ns = now_ns
-        if self._cadence.looks(in_flight=False):
+        window.note(points, progress)
+        window.end_steps()
+        window.end_batches()
+        contributor.set_share(points, self._batch)
+        contributor.pace()
+        contributor.measure(points)
+        if cadence.looks(in_flight=False):
             self._node.look()
         return True
-
-    def _standing(self) -> Standing:
-        visits, left_ns = self._visits, self._node.interval_left_ns()
-        return Standing(self._steps, visits.points, visits.everything, left_ns=left_ns)
-
-    def _due(self) -> bool:
-        loop = self._loop
-        if loop.stopped or loop.asked:
-            return False
-        called = loop.hurried or self._node.stopping
-        due = decide(self._cadence, self._standing(), loop.terms, asked=False, called=called)
-        if due is Due.PASSED_ALL:
-            self._node.ask_for_barrier()
-        return due is not Due.NO
 
     def _contribute(self) -> None:
         """Send the difference since the last contribution, and wait for the next version."""
         began_ns, node = time.monotonic_ns(), self._node
-        points, progress, lease = self._visits.collect()
         sends = node.evaluates
         difference = self._chunks.remembered.collect()
         self._flat.fill_values(node.push, self._m_step.values(difference, sends=sends))
         objective = self._m_step.objective
+        points = max(1, int(self._window.points))
         probed = objective is not None and self._loop.terms.probe[1] > 0
-        steps, self._steps = max(1, self._steps), 0
-        batch, micro_ns = self._cadence.micro_batch()
-        report = ContributionReport(
-            weight=max(1.0, points),
+        report = replace(
+            self._contributor.report(),
             objective=objective,
-            progress=progress,
-            lease=lease,
-            steps=steps,
             probe=objective if probed else None,
-            probe_points=max(1, int(points)) if probed else 0,
-            batch=batch,
-            micro_ns=micro_ns,
+            probe_points=points if probed else 0,
             terminated=self._m_step.terminated if sends else "",
         )
         node.contribute(report, _RATES, began_ns)
@@ -303,9 +263,7 @@ class _Loop:
         )
         if passes > before:
             self._end_pass(passes)
-        if self._pacer is not None:
-            self._pacer.resume(node.timesheet.resumed_ns)
-        self._ended_ns = 0
+        self._contributor.resume_pace()
         node.timesheet.begin_interval()
 
     def _end_pass(self, passes: int) -> None:
