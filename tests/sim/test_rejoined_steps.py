@@ -1,5 +1,6 @@
 """The steps of an evicted incarnation of a simulated worker are not contributed by the next one."""
 
+from polyrhythm.core.worker.window import Window
 from polyrhythm.sim.worker.visits import SimVisits
 from polyrhythm.wire.messages import ChunkLease, Leased
 
@@ -10,14 +11,18 @@ def lease(incarnation: int) -> Leased:
 
 
 def test_a_worker_that_rejoins_has_nothing_to_contribute() -> None:
-    visits = SimVisits()
+    window = Window()
+    visits = SimVisits(window)
     visits.lease = lease(1)
     visits.take_lease(visits.lease)
-    visits.visit(30, 3)
+    visits.visit(30)
+    window.end_steps(3)
     assert visits.pending
     visits.lease = lease(2)
     visits.take_lease(visits.lease)
     assert not visits.pending
-    visits.visit(10, 1)
-    points, steps, (progress,) = visits.collect()
-    assert (points, steps, progress.cursor) == (10, 1, 10)
+    visits.visit(10)
+    window.end_steps()
+    (progress,) = visits.collect()
+    report = window.contribute()
+    assert (report.weight, report.steps, progress.cursor) == (10.0, 1, 10)

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.worker.window import Window
 from polyrhythm.sim.model.points import SimPoints
 from polyrhythm.sim.model.statistics import ZERO, ChunkMemory, SimMemory
 from polyrhythm.sim.worker.visits import SimVisits
@@ -93,13 +94,15 @@ def test_a_chunk_that_was_given_up_is_visited_from_the_position_in_the_lease() -
     """Kind statistics. The worker has made a pass over the chunk and has given it up. The chunk comes
     back, but the worker is ordered to send it on before it takes a lease with it. The move is given
     up then."""
-    visits = SimVisits()
+    window = Window()
+    visits = SimVisits(window)
     visits.memory = SimMemory()
     chunk = ChunkLease(0, 0, 10, 0, 0)
     visits.lease = lease(chunk)
     visits.take_lease(visits.lease)
-    visits.visit(10, 1)
+    visits.visit(10)
     visits.collect()
+    window.contribute()
     visits.take_lease(lease())
     received = {0: ChunkMemory({}, ZERO)}
     visits.take_received = lambda number: received.pop(number, None)
@@ -107,5 +110,5 @@ def test_a_chunk_that_was_given_up_is_visited_from_the_position_in_the_lease() -
     visits.take_lease(structs.replace(lease(), sends=(on,)))
     assert not received
     visits.take_lease(lease(chunk))
-    visits.visit(20, 1)
-    assert visits.points == 10
+    visits.visit(20)
+    assert window.points == 10

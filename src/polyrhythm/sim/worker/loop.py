@@ -5,12 +5,14 @@ As in the real loop, `core/worker/cadence` decides when the worker contributes a
 step has. All steps up to the next decision are one event, however many they are. Some workers read
 their links between steps. A message that arrives during a step interrupts such a worker at the end
 of that step.
-
-The state of a simulated training loop. `loop.py` has its actions.
 """
 
 from collections.abc import Callable, Sized
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -33,6 +35,7 @@ from polyrhythm.core.worker.cadence import (
 )
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import BufferTurns
+from polyrhythm.core.worker.window import Window
 from polyrhythm.sim.model.computing import Computing, Stretch
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import SimulatedPace
@@ -45,140 +48,6 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 
 NOT_PROBED = (None, 0, 0)
-
-
-class LoopState:
-    __slots__ = (  # without slots, access to more than 30 attributes would be slower
-        "_abandoned_ns",
-        "_ahead",
-        "_awaiting_ns",
-        "_batch",
-        "_came",
-        "_clock",
-        "_data",
-        "_enrolling",
-        "_hurried",
-        "_job",
-        "_least",
-        "_looks",
-        "_machine",
-        "_model",
-        "_next",
-        "_objective",
-        "_on_its_way",
-        "_points",
-        "_probed",
-        "_process",
-        "_put",
-        "_received",
-        "_seen",
-        "_shares",
-        "_size",
-        "_stopped",
-        "_terms",
-        "_turns",
-        "_unread",
-        "_visits",
-        "asked",
-        "began",
-        "cadence",
-        "computing",
-        "contributions",
-        "differences",
-        "end_iteration",
-        "looking",
-        "pace",
-        "push_nbytes",
-        "ready",
-        "take_sends",
-        "time",
-        "traits",
-    )
-
-    def __init__(
-        self,
-        attach: Callable[[], None],
-        computed: Callable[[int, int], None],
-        process: Process,
-        machine: WorkerMachine,
-        put: Callable[[Event], None],
-        unread: Sized,
-        model: m.ModelSpec,
-        points: int | None,
-        batch: int,
-        pace: SimulatedPace,
-        objective: Objective | None,
-        *,
-        shares: bool = False,
-        data: str = "",
-    ) -> None:
-        """`attach` begins the user's code. `computed` is called with the number of steps taken and
-        the time of one step. The loop runs in `process` and hands events to its machine with `put`.
-        `unread`: messages that have arrived but were not read yet."""
-        self.pace = pace
-        self.contributions = 0
-        self.push_nbytes = -1
-        """The size of a contribution, if slices of it are quantised; otherwise -1."""
-        self.differences: dict[int, Difference] = {}
-        """Kind statistics: the difference of statistics that each push buffer holds."""
-        self.time = SimTimesheet()
-        self.computing = Computing(process, computed)
-        self.ready = False
-        """Whether the user's code may run."""
-        self.looking = False
-        """Whether the loop will decide what to do next, as soon as all messages that have arrived
-        are read."""
-        self.began = False
-        self.end_iteration: Callable[[], None] | None = None
-        """Called when an iteration of the loop has ended."""
-        self.take_sends: Callable[[m.Leased], None] = lambda lease: None
-        """Called with a lease as soon as the loop visits no more points of earlier leases."""
-        self.asked = False
-        self.cadence: Cadence = ByCount()
-        self._looks = (False, False)
-        """Whether the loop reads its links between steps. The first value applies while no
-        contribution is in flight, the second while one is in flight."""
-        self._received: Sized = ()
-        """The points that came from other workers."""
-        self.traits: Traits = BSP.traits
-        self._process = process
-        self._clock = process.clock
-        self._machine = machine
-        self._put = put
-        self._turns = BufferTurns()
-        self._unread = unread
-        self._model = model
-        self._points = points
-        self._batch = batch
-        self._objective = objective
-        self._shares, self._data = shares, data
-        self._next = attach
-        """The part of the user's code that runs next."""
-        self._job: m.JobSpec | None = None
-        self._enrolling = False
-        self._stopped = False
-        self._abandoned_ns = 0
-        self._terms = fx.Resume(-1, stop=False)
-        self._hurried = False
-        self._on_its_way = False
-        """Under a policy whose workers train while their contribution is in flight
-        (`trains_through`): whether the version that includes the last contribution has not been
-        taken over yet."""
-        self._came = False
-        """Whether the version that `_on_its_way` refers to has arrived."""
-        self._awaiting_ns: int | None = None
-        """When the loop began to wait for that version because it has nothing to compute. None: it
-        does not wait."""
-        self._visits = SimVisits()
-        self._least = 1
-        self._size = batch
-        """The number of points of a step."""
-        self._ahead = (0, 0)
-        """The number of steps that are being computed, and the number of their points."""
-        self._seen: float | None = None
-        self._probed: tuple[float | None, int, int] = NOT_PROBED
-
-
 _RATES = (0.1,)
 _ADDRESS = m.Address("", 0, "", "")
 """The address at which a simulated worker receives points. It is empty, because workers are found by
@@ -187,12 +56,104 @@ _FORWARD = 1 / 3
 """The cost of a forward pass over a point, as a share of the cost of training on it."""
 
 
-class Loop(LoopState):
-    __slots__ = ()
+class UserCode(msgspec.Struct, frozen=True):
+    """What the user's code of a simulated worker attaches, and the data set that it enrols."""
 
-    def __init__(self, *parts: Any, **options: Any) -> None:
-        """The arguments are those of `LoopState`, from `process` on."""
-        super().__init__(self._attach, self._computed, *parts, **options)
+    model: m.ModelSpec
+    points: int | None
+    """None: the user's code enrols no data set."""
+    batch: int
+    shares: bool = False
+    """Whether the worker sends its private points to others."""
+    data: str = ""
+    """The fingerprint of the data set."""
+
+
+class _Ahead(NamedTuple):
+    """The steps that are being computed, and the number of their points. `size`: the points of a
+    step."""
+
+    steps: int
+    points: int
+    size: int
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """Under a policy whose workers train while their contribution is in flight (`trains_through`):
+    the version that contains the last contribution."""
+
+    came: bool = False
+    """Whether the version has arrived. The worker takes it over at the end of a step."""
+    awaited_ns: int | None = None
+    """When the loop began to wait for the version because it has nothing to compute. None: it does
+    not wait."""
+
+
+class Loop:
+    def __init__(
+        self,
+        process: Process,
+        machine: WorkerMachine,
+        put: Callable[[Event], None],
+        unread: Sized,
+        user: UserCode,
+        pace: SimulatedPace,
+        objective: Objective | None,
+    ) -> None:
+        """The loop runs in `process` and hands events to its machine with `put`. `unread`: messages
+        that have arrived but were not read yet."""
+        self._process = process
+        self._clock = process.clock
+        self._machine = machine
+        self._put = put
+        self._unread = unread
+        self._user = user
+        self.pace = pace
+        self._objective = objective
+        self._job: m.JobSpec | None = None
+        self.cadence: Cadence = ByCount()
+        self.traits: Traits = BSP.traits
+        self._looks = (False, False)
+        """Whether the loop reads its links between steps. The first value applies while no
+        contribution is in flight, the second while one is in flight."""
+        self._least = 1
+        # what the loop does next
+        self._next = self._attach
+        """The part of the user's code that runs next."""
+        self.ready = False
+        """Whether the user's code may run."""
+        self.looking = False
+        """Whether the loop will decide what to do next, as soon as all messages that have arrived
+        are read."""
+        self.began = False
+        self._enrolling = False
+        self.asked = False
+        self._stopped = False
+        self._terms = fx.Resume(-1, stop=False)
+        self._hurried = False
+        self._in_flight: _InFlight | None = None
+        # what it computes
+        self.computing = Computing(process, self._computed)
+        self._ahead = _Ahead(0, 0, user.batch)
+        self.time = SimTimesheet()
+        self._window = Window()
+        self._visits = SimVisits(self._window)
+        self._seen: float | None = None
+        self._probed: tuple[float | None, int, int] = NOT_PROBED
+        # what it sends
+        self.contributions = 0
+        self.push_nbytes = -1
+        """The size of a contribution, if slices of it are quantised; otherwise -1."""
+        self.differences: dict[int, Difference] = {}
+        """Kind statistics: the difference of statistics that each push buffer holds."""
+        self._turns = BufferTurns()
+        self._received: Sized = ()
+        """The points that came from other workers."""
+        self.end_iteration: Callable[[], None] | None = None
+        """Called when an iteration of the loop has ended."""
+        self.take_sends: Callable[[m.Leased], None] = lambda lease: None
+        """Called with a lease as soon as the loop visits no more points of earlier leases."""
 
     # -- calls from the process ----------------------------------------------------------------
 
@@ -202,8 +163,8 @@ class Loop(LoopState):
             self.cadence, self.traits = choose_cadence(job), traits_of(job.sync)
             looks = self.cadence.looks
             self._looks = looks(in_flight=False), looks(in_flight=True)
-            self._least = least_of(job.min_batch, self._batch)
-            self.cadence.begin(self._batch, self._least)
+            self._least = least_of(job.min_batch, self._user.batch)
+            self.cadence.begin(self._user.batch, self._least)
             self._visits.cut_at(self._least)
             if keeps_rows(job.kind):
                 self._visits.memory = SimMemory()
@@ -228,12 +189,14 @@ class Loop(LoopState):
         self._terms = effect
         self._hurried = False
         self._stopped = self._stopped or effect.stop
-        if self._on_its_way:
-            self._came = True
+        if self._in_flight is not None:
+            self._in_flight.came = True
             if self.computing.on:
                 self.computing.look_up()
-            elif self._awaiting_ns is not None:
-                self._version_came()
+            elif self._in_flight.awaited_ns is not None:
+                self.time.wait(self._clock.now_ns - self._in_flight.awaited_ns)
+                self._rebase()
+                self._begin_steps()
         elif not self._enrolling or self._visits.lease is not None:
             self._get_ready()
 
@@ -259,18 +222,19 @@ class Loop(LoopState):
         self._next()
 
     def _attach(self) -> None:
-        self._next = self._enrol if self._points is not None else self._begin_version
-        self._put(ev.Attaching(self._model))
+        self._next = self._enrol if self._user.points is not None else self._begin_version
+        self._put(ev.Attaching(self._user.model))
 
     def _enrol(self) -> None:
-        assert self._points is not None
+        user = self._user
+        assert user.points is not None
         self._next = self._begin_version
         self._enrolling = True
         assert self._job is not None
         delivers = migration_of(self._job, self.traits) in DELIVERING
         listens = _ADDRESS if delivers else None
         self._put(
-            ev.Enrolling(self._points, self._batch, listens, shares=self._shares, data=self._data)
+            ev.Enrolling(user.points, user.batch, listens, shares=user.shares, data=user.data)
         )
 
     def _begin_version(self) -> None:
@@ -293,7 +257,7 @@ class Loop(LoopState):
         if parts:
             assert self._job is not None
             share = len(range(part, self._job.probe_points, parts))
-            took_ns = round(share * self.pace.point_ns(self._batch) * _FORWARD)
+            took_ns = round(share * self.pace.point_ns(self._user.batch) * _FORWARD)
             self._probed = (objective if share else None, share, took_ns)
             self.time.resumed_ns += took_ns
 
@@ -314,40 +278,33 @@ class Loop(LoopState):
             self.take_sends(lease)
         if self._compute():
             return
-        if self._on_its_way:
-            self._awaiting_ns = self._clock.now_ns
+        if self._in_flight is not None:
+            self._in_flight.awaited_ns = self._clock.now_ns
         elif visits.pending:
             self._contribute()
         else:
             self.time.begin_exchange(self._clock.now_ns)
-            self._put(ev.Exhausted(visits.lease_number))
+            number, _ = self._window.abstain()
+            self._put(ev.Exhausted(number))
 
     def after_steps(self) -> None:
         self.looking = False
-        if self._on_its_way and self._came:
+        if self._in_flight is not None and self._in_flight.came:
             self._rebase()
         if not self._stopped and self._due():
             self._contribute()
         else:
             self._begin_steps()
 
-    def _version_came(self) -> None:
-        assert self._awaiting_ns is not None
-        self.time.wait(self._clock.now_ns - self._awaiting_ns)
-        self._awaiting_ns = None
-        self._rebase()
-        self._begin_steps()
-
     def _rebase(self) -> None:
-        self._on_its_way = self._came = False
+        self._in_flight = None
         self.time.handle(self.pace.handling_ns, self._clock.now_ns)
         if self._objective is not None:
             self._seen = self._objective.value
 
     def _standing(self, now_ns: int) -> Standing:
-        visits = self._visits
         left_ns = self._terms.interval_ns - (now_ns - self.time.resumed_ns)
-        return Standing(visits.steps, visits.points, visits.everything, self._on_its_way, left_ns)
+        return self._window.standing(in_flight=self._in_flight is not None, left_ns=left_ns)
 
     def _due(self) -> bool:
         standing = self._standing(self._clock.now_ns)
@@ -358,43 +315,38 @@ class Loop(LoopState):
         return due is not NO
 
     def _contribute(self) -> None:
-        now_ns, visits, traits = self._clock.now_ns, self._visits, self.traits
-        points, steps, progress = visits.collect()
+        now_ns, traits, time = self._clock.now_ns, self.traits, self.time
         if self.contributions:
             self._turns.turn(self._machine.unacknowledged)
-        time, (probe, probe_points, probe_ns) = self.time, self._probed
-        batch, micro_ns = self.cadence.micro_batch() if traits.gathers else (0, 0)
         buffer = self._turns.lend()
-        if visits.memory is not None:
-            self.differences[buffer] = visits.memory.collect()
-        report = m.ContributionReport(
-            weight=float(points or 1),
+        memory, progress = self._visits.memory, self._visits.collect()
+        if memory is not None:
+            self.differences[buffer] = memory.collect()
+        probe, probe_points, probe_ns = self._probed
+        batch, micro_ns = self.cadence.micro_batch() if traits.gathers else (0, 0)
+        report = replace(
+            self._window.contribute(varies=traits.gathers),
             objective=self._seen,
             compute_ns=now_ns - time.resumed_ns - time.stopped_ns,
             wait_ns=time.waited_ns,
             transfer_ns=time.transferred_ns,
             progress=progress,
-            lease=visits.lease_number,
-            steps=steps or 1,
             probe=probe,
             probe_points=probe_points,
             probe_ns=probe_ns,
-            abandoned_ns=self._abandoned_ns,
             batch=batch,
             micro_ns=micro_ns,
             nbytes=self.push_nbytes,
-            whole_steps=points / self._batch if traits.gathers else -1.0,
         )
         self.contributions += 1
         self._probed = NOT_PROBED
-        self._abandoned_ns = 0
         time.begin_exchange(now_ns)
         if self.asked:
             # a worker that was told to leave waits for no further version
-            self._on_its_way = self._came = False
+            self._in_flight = None
         self._put(ev.Computed(buffer, _RATES, report))
         if traits.trains_through and not self.asked:
-            self._on_its_way = True
+            self._in_flight = _InFlight()
             self.time.resumed_ns = now_ns
             self._begin_steps()
 
@@ -409,7 +361,7 @@ class Loop(LoopState):
             begins_ns = max(time.resumed_ns, time.busy_ns)
         standing = self._standing(begins_ns)
         ahead = cadence.next_steps(standing, self._terms)
-        self._size = size = ahead.size
+        size = ahead.size
         points = visits.left(ahead.points)
         if not points:
             return False
@@ -417,10 +369,10 @@ class Loop(LoopState):
             steps = 1
         else:
             steps = min(-(-ahead.points // size), steps_of(points, size, self._least))
-        batches = points / self._batch if self.traits.gathers else float(steps)
+        batches = points / self._user.batch if self.traits.gathers else float(steps)
         took_ns = self.pace.stretch_ns(batches, points, visits.ever, begins_ns)
         stretch = Stretch(begins_ns, steps, took_ns)
-        self._ahead = (steps, points)
+        self._ahead = _Ahead(steps, points, size)
         due_in_ns = cadence.due_in_ns(standing.left_ns)
         if due_in_ns is not None:
             steps = stretch.current(begins_ns + max(1, due_in_ns))
@@ -432,19 +384,21 @@ class Loop(LoopState):
     @property
     def looks(self) -> bool:
         """Whether the loop reads its links between steps."""
-        return self._looks[self._on_its_way]
+        return self._looks[self._in_flight is not None]
 
     def _computed(self, steps: int, step_ns: int) -> None:
         process = self._process
-        whole, points = self._ahead
+        whole, points, size = self._ahead
         if self.traits.gathers:
             if self._abandons(steps - 1):
                 steps -= 1
-                self._abandoned_ns += step_ns
+                self._window.add_abandoned(step_ns)
             self.cadence.measured(points / whole, step_ns, steps)
-        self._visits.visit(points if steps == whole else steps * self._size, steps)
+        points = self._visits.visit(points if steps == whole else steps * size)
+        self._window.end_steps(steps, points / self._user.batch)
+        self._window.end_batches()
         process.unsettled = bool(self._unread)
-        if self._looks[self._on_its_way]:
+        if self.looks:
             self.looking = process.unsettled = True
         else:
             self.after_steps()
@@ -454,7 +408,7 @@ class Loop(LoopState):
         """Whether to abandon the last step because it ended too late. `before`: how many steps were
         computed before it since the last decision."""
         late_ns = self._clock.now_ns - self.time.resumed_ns - self._terms.interval_ns
-        return self.cadence.abandons(late_ns, self._visits.steps + before)
+        return self.cadence.abandons(late_ns, self._window.steps + before)
 
     def thaw(self) -> None:
         """The process was stopped and continues."""

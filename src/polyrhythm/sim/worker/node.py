@@ -27,7 +27,7 @@ from polyrhythm.sim.model.sizes import quantised_sizes, slice_sizes
 from polyrhythm.sim.model.statistics import carry
 from polyrhythm.sim.process import Hosted, SingleProcess
 from polyrhythm.sim.worker.deliveries import SimDeliveries
-from polyrhythm.sim.worker.loop import Loop
+from polyrhythm.sim.worker.loop import Loop, UserCode
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
@@ -117,13 +117,9 @@ class WorkerProcess(SingleProcess):
             self.machine,
             self._queue.append,
             self._backlog,
-            model,
-            points,
-            batch,
+            UserCode(model, points, batch, shares, data),
             pace,
             objective,
-            shares=shares,
-            data=data,
         )
         self._kept = SimKeptState(kept_nbytes)
         if kept_nbytes:
