@@ -29,6 +29,7 @@ from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.scenario import LINKS, Happening, Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
 from polyrhythm.sim.tables import LinkTable
+from polyrhythm.sim.worker.loop import UserCode
 from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import STOP
@@ -165,12 +166,17 @@ class Simulation:
         return link(self._clock, self._rng, table, near, far, (near.name, far.name))
 
     def _start(self, spec: WorkerSpec) -> None:
-        worker = WorkerProcess(
-            spec.name,
-            self.job.job,
+        user = UserCode(
             self._model,
             spec.table.points or self.scenario.job.points,
             self.scenario.job.batch,
+            spec.table.share_data,
+            spec.table.data,
+        )
+        worker = WorkerProcess(
+            spec.name,
+            self.job.job,
+            user,
             SimulatedPace(spec.table, self._began_ns, self._rng),
             self.objective,
             self._clock,
@@ -181,8 +187,6 @@ class Simulation:
             dial_worker=self._dial_worker,
             point_nbytes=self.scenario.job.point,
             memory=spec.table.memory,
-            shares=spec.table.share_data,
-            data=spec.table.data,
         )
         before = self.workers.get(spec.name)
         if before is None or not before.alive:

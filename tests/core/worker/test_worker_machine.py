@@ -133,7 +133,7 @@ def test_a_contribution_goes_to_all_servers_and_its_trailer_to_the_lead() -> Non
 
 def test_at_most_two_contributions_are_unacknowledged() -> None:
     hand = Hand().begin()
-    for sequence in range(1, m.WINDOW + 1):
+    for sequence in range(1, m.MOST_IN_FLIGHT + 1):
         assert of(hand.compute(), fx.PushSlices)
         hand.release(sequence)
         hand.land(sequence)

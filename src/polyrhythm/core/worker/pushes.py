@@ -129,13 +129,13 @@ class BufferTurns:
 
     __slots__ = ("_lent", "last", "next")
 
-    BUFFERS = m.WINDOW + 1
+    BUFFERS = m.MOST_IN_FLIGHT + 1
 
     def __init__(self) -> None:
         self.next = 0
         self.last = 0
         """The number of the push buffer with the last contribution."""
-        self._lent: deque[int] = deque(maxlen=m.WINDOW)
+        self._lent: deque[int] = deque(maxlen=m.MOST_IN_FLIGHT)
 
     def lend(self) -> int:
         """Let the servers read the buffer that was filled. Returns its number."""
@@ -188,7 +188,7 @@ class Pushes:
     def full(self) -> bool:
         """Whether no further contribution may be sent now: two are unacknowledged, or a cut is
         being taken."""
-        return len(self.outstanding.sent) >= m.WINDOW or self.withheld > 0
+        return len(self.outstanding.sent) >= m.MOST_IN_FLIGHT or self.withheld > 0
 
     @property
     def acknowledged(self) -> int:
@@ -263,5 +263,5 @@ class Pushes:
 
     def check(self) -> None:
         unacknowledged = len(self.outstanding.sent)
-        if unacknowledged > m.WINDOW:
+        if unacknowledged > m.MOST_IN_FLIGHT:
             raise InvariantBroken(f"{unacknowledged} contributions unacknowledged")

@@ -67,9 +67,7 @@ class WorkerProcess(SingleProcess):
         self,
         name: str,
         job: str,
-        model: m.ModelSpec,
-        points: int | None,
-        batch: int,
+        user: UserCode,
         pace: SimulatedPace,
         objective: Objective | None,
         clock: Clock,
@@ -81,15 +79,12 @@ class WorkerProcess(SingleProcess):
         dial_worker: Callable[["WorkerProcess", m.ChunkSend], Channel | None] = lambda *_: None,
         point_nbytes: int = 0,
         memory: int | None = None,
-        shares: bool = False,
-        data: str = "",
     ) -> None:
         """`kept_nbytes`: the size of the state that the user's code keeps; 0 if it keeps none.
         `dial` returns the channel to a server, or None if no server listens there. `lead_linked`:
         the event that the machine gets when the link to the lead is up. `dial_worker` returns the
         channel to another worker. `point_nbytes`: the size of a point. `memory`: how many points of
-        other workers fit into memory. `shares`: the worker sends its private points to others.
-        `data`: the fingerprint of the worker's data set."""
+        other workers fit into memory."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, _ME, self.machine, check=check)
         self.name = name
@@ -102,7 +97,7 @@ class WorkerProcess(SingleProcess):
         self._lead_unread = False
         """Whether a message of the lead has arrived that the worker has not read yet."""
         self._job_id = job
-        self._model = model
+        self._model = user.model
         self._nbytes: dict[int, int] = {}
         self._quantised: dict[int, int] = {}
         """The slices that are quantised in contributions, with their sizes."""
@@ -117,7 +112,7 @@ class WorkerProcess(SingleProcess):
             self.machine,
             self._queue.append,
             self._backlog,
-            UserCode(model, points, batch, shares, data),
+            user,
             pace,
             objective,
         )
@@ -129,7 +124,7 @@ class WorkerProcess(SingleProcess):
             lambda event: self.post(_ME, event),
             point_nbytes,
             memory,
-            shares=shares,
+            shares=user.shares,
         )
         self.loop.connect(self._deliveries)
         self._computing = self.loop.computing

@@ -12,7 +12,7 @@ from msgspec import Meta
 PROTOCOL = 3
 EVERY_SLICE = -1
 """A value of `Message.slice`: the message concerns all slices that this server holds."""
-WINDOW = 2
+MOST_IN_FLIGHT = 2
 """How many contributions of a worker may be in flight, that is, sent but not yet acknowledged."""
 
 MOST_COUNT = 2**53

@@ -20,8 +20,8 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import (
     LEAST_WEIGHT,
     MOST_COUNT,
+    MOST_IN_FLIGHT,
     MOST_NUMBER,
-    WINDOW,
     Arrived,
     ContributionReport,
     MemberSpec,
@@ -131,7 +131,7 @@ class Contributions(msgspec.Struct):
         """Why the member must be removed because of this trailer; None if the trailer is valid."""
         sender = self._senders.get((trailer.worker, trailer.incarnation))
         if sender is not None and sender.incomplete >= _MOST_INCOMPLETE:
-            counts = {"contributions": _MOST_INCOMPLETE, "most": WINDOW}
+            counts = {"contributions": _MOST_INCOMPLETE, "most": MOST_IN_FLIGHT}
             return Reason("too-many-contributions", {"name": name, **counts})
         weight = trailer.report.weight
         if not LEAST_WEIGHT <= weight < math.inf:

@@ -47,7 +47,7 @@ from polyrhythm.core.lead.rounds.contributions import Complete, InFlight
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEvent
-from polyrhythm.wire.messages import WINDOW, Folded, JobSpec, Trailer
+from polyrhythm.wire.messages import MOST_IN_FLIGHT, Folded, JobSpec, Trailer
 
 _ON_ARRIVAL = Reason("on-arrival")
 _TELL_EVERY_NS = 5 * 10**7
@@ -606,7 +606,7 @@ ModeState: TypeAlias = ByRoundsState | ByArrivalState
 def begin_mode(job: JobSpec, traits: sync.Traits) -> ModeState:
     if traits.rounds:
         return ByRoundsState()
-    return ByArrivalState(RoundEquivalents(job.resume_round), InFlight(WINDOW))
+    return ByArrivalState(RoundEquivalents(job.resume_round), InFlight(MOST_IN_FLIGHT))
 
 
 def connect_mode(state: ModeState, parts: Parts) -> Mode:
