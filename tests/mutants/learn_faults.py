@@ -90,8 +90,8 @@ LEARN: tuple[Mutant, ...] = (
         "abandoned-points-are-counted",
         "The progress over points that were given back is reported.",
         "core:Window.take_back",
-        "self._work, self._before = work, None",
-        "work.visited, self._work, self._before = self._work.visited, work, None",
+        "self._work = work",
+        "work.visited, self._work = self._work.visited, work",
         "tests/core/worker/test_window.py::test_a_step_that_is_taken_back_leaves_no_trace",
     ),
     mutant(
@@ -195,8 +195,8 @@ LEARN: tuple[Mutant, ...] = (
         "objective-since-the-beginning",
         "A contribution reports the mean objective since the beginning of the job.",
         "core:Window._end",
-        "work, self._work, self._before = self._work, _Work(), None",
-        "work, self._before = self._work, None\nself._work = _Work(losses=work.losses)",
+        "work, self._work = self._work, _Work()",
+        "work, self._work = self._work, _Work(losses=self._work.losses)",
         "tests/learn/test_visits.py::test_a_contribution_reports_the_objective_of_its_own_steps",
     ),
     mutant(

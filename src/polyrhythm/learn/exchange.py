@@ -193,13 +193,11 @@ class Exchange:
         return self.plan.share() if self.traits.gathers and self.window.batch_points else 1.0
 
     def _abandons(self) -> bool:
-        """Whether to abandon the step that was just computed because it took too long. Only points
-        from `worker.batches` are abandoned, because only these can be visited again."""
-        window = self.window
-        if window.put_back is None or window.is_given:
+        """Whether to abandon the step that was just computed because it took too long."""
+        if not self.window.can_take_back:
             return False
         late_ns = -self._node.interval_left_ns()
-        return self.contributor.cadence.abandons(late_ns, window.gathered)
+        return self.contributor.cadence.abandons(late_ns, self.window.gathered)
 
     def _end_micro_batch(self, *, skipped: bool) -> None:
         """Gather the gradients unless the step is `skipped`, measure the time, and read whether the

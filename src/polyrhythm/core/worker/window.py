@@ -153,11 +153,11 @@ class Window:
         """The training loop has dropped all batches since the last step."""
         self._work.dropped += self.batch_points
         self.batch_points = 0.0
-        self.batches = 0
+        self.end_batches()
 
     def end_batches(self) -> None:
         """A step was made with all batches so far."""
-        self.batches = 0
+        self.batches, self._before = 0, None
 
     def give(self, points: float) -> None:
         """The user's code says how many points its step has."""
@@ -312,15 +312,21 @@ class Window:
         self._open = _Batches()
         self.batch_points = 0.0
 
+    @property
+    def can_take_back(self) -> bool:
+        """Whether the points of the present step can be visited again: they came from batches, and
+        no step was made with them before."""
+        return self._before is not None and not self.is_given
+
     def take_back(self, computed_ns: int) -> None:
         """Undo the last step, as if its batches had never been drawn, and give back their points.
         `computed_ns`: see `lap`; the time of the step counts as abandoned."""
         assert self.put_back is not None and self._before is not None
         work, self._open = self._before
         work.abandoned_ns += computed_ns - self._work.ended_ns
-        self._work, self._before = work, None
+        self._work = work
         self.put_back(self.batches)
-        self.batches = 0
+        self.end_batches()
 
     @property
     def _first_lease(self) -> int:
@@ -332,6 +338,6 @@ class Window:
         return self._lease
 
     def _end(self) -> _Work:
-        work, self._work, self._before = self._work, _Work(), None
-        self.batches = 0
+        work, self._work = self._work, _Work()
+        self.end_batches()
         return work
