@@ -171,8 +171,8 @@ LEARN: tuple[Mutant, ...] = (
         "abandoned-loss-is-counted",
         "The objective of a micro-batch that was given back is in the mean.",
         "core:_Work.copy",
-        "losses=self.losses[:]",
-        "losses=self.losses",
+        "self.losses[:]",
+        "self.losses",
         "tests/learn/test_visits.py::test_the_objective_of_an_abandoned_micro_batch_is_not_counted",
     ),
     mutant(
