@@ -19,15 +19,18 @@ def job(**fields: object) -> JobSpec:
     return JobSpec(job="leftovers", workers=2, servers=2, timer="off", **fields)  # type: ignore[arg-type]
 
 
-def loop(worker: Worker, every: int = 1, mask: bool = False) -> None:
+def loop(worker: Worker, every: int = 1, mask: bool = False) -> int:
+    """A training loop that makes a step after every `every` batches; returns their number."""
     model = torch.nn.Linear(4, 1)
     if mask:
         model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    number = 0
     for number, (points, targets) in enumerate(worker.batches(DATA, batch_size=5), 1):
         ((model(points) - targets) ** 2).mean().backward()
         if number % every == 0:
             optimizer.step()
+    return number
 
 
 def points_of(journal: list[dict]) -> int:
@@ -36,8 +39,14 @@ def points_of(journal: list[dict]) -> int:
 
 @pytest.mark.parametrize("every", [2, 3, 50])
 def test_accumulated_gradients_at_the_end_of_the_data_are_contributed(every: int) -> None:
-    run = run_inline(job(epochs=1), lambda worker: loop(worker, every), timeout_s=20)
+    batches: list[int] = []
+    """The number of batches of each worker."""
+    run = run_inline(
+        job(epochs=1), lambda worker: batches.append(loop(worker, every)), timeout_s=20
+    )
     assert points_of(run.journal) == POINTS
+    sent = sum(line["contributions"] for line in run.journal if line["what"] == "rounds")
+    assert sent >= sum(math.ceil(count / every) for count in batches)
 
 
 def test_a_short_run_of_local_steps_at_the_end_is_contributed() -> None:
