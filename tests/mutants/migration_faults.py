@@ -1,6 +1,6 @@
 """Mutants of the code that moves points from worker to worker."""
 
-from tests.mutants.mutant import Change, Mutant, mutant
+from tests.mutants.mutant import Mutant, mutant
 
 _MOVES = "tests/core/lead/data/test_moves.py"
 _PASS_END = "tests/core/lead/data/balance/test_finish_pass.py"
@@ -11,32 +11,32 @@ MIGRATION: tuple[Mutant, ...] = (
     mutant(
         "move-commits-before-its-points-have-arrived",
         "A migration is committed before the target has the data.",
-        "core:DataPlan._complete",
-        "chunk.given_up and (chunk.delivered or not chunk.delivery)",
-        "chunk.given_up",
+        "core:DataPlan.on_confirmed",
+        "move.points_there",
+        "True",
         f"{_COMMIT}[True]",
     ),
     mutant(
         "move-commits-before-its-source-has-confirmed",
         "A migration is committed while a contribution with points of the chunk may be in flight.",
-        "core:DataPlan._complete",
-        "chunk.given_up and (chunk.delivered or not chunk.delivery)",
-        "chunk.delivered or (chunk.given_up and not chunk.delivery)",
+        "core:DataPlan.on_arrived",
+        "move.phase is Phase.GIVEN_UP",
+        "True",
         f"{_COMMIT}[False]",
     ),
     mutant(
         "window-is-not-locked",
         "A chunk in flight stays in the lease of its holder, which visits it.",
-        "core:DataPlan.lease",
-        "(chunk := self.chunks[index]).heir is None",
-        "(chunk := self.chunks[index]) is not None",
+        "core:DataPlan.held_by",
+        "self.moving(index) is None",
+        "True",
         f"{_COMMIT}[True]",
     ),
     mutant(
         "inactive-copy-is-visited",
         "A worker goes on visiting a chunk that it gave away.",
-        "core:DataPlan._hand",
-        "self._held[chunk.holder].discard(index)",
+        "core:DataPlan.hand",
+        "self.held[chunk.holder].discard(index)",
         "pass",
         f"{_MOVES}::test_a_chunk_comes_back_without_its_points",
     ),
@@ -69,47 +69,38 @@ MIGRATION: tuple[Mutant, ...] = (
         "dead-source-gives-points-that-have-not-arrived",
         "A chunk of a dead source goes to a target that does not have its points.",
         "core:DataPlan.release",
-        "chunk.heir if chunk.delivered or not chunk.delivery else None",
-        "chunk.heir",
+        "move.target if move.points_there else None",
+        "move.target",
         f"{_MOVES}::test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arrived",
     ),
     mutant(
         "points-before-the-first-lease-are-dropped",
         "A worker that has joined again drops points that came before its first lease.",
         "core:Migration.lease",
-        "self._earlier.get(holder, self._numbers)",
-        "self._numbers",
+        "self._deliveries if receiver is None else receiver.earlier",
+        "self._deliveries",
         f"{_MOVES}::test_a_lease_names_the_deliveries_to_earlier_incarnations_of_its_worker",
     ),
-    Mutant(
+    mutant(
         "late-delivery-counts",
         "A report of a delivery that was given up completes a later one.",
-        (
-            Change(
-                "core:Migration.delivered",
-                "delivery is None or delivery.number != number or delivery.target != sender",
-                "delivery is None or delivery.target != sender",
-            ),
-            Change(
-                "core:DataPlan.delivered",
-                "not number or chunk.delivery != number or chunk.delivered",
-                "not number or chunk.delivered",
-            ),
-        ),
-        (f"{_MOVES}::test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored",),
+        "core:Migration.on_arrived",
+        "move is None or move.delivery != number or move.target != sender",
+        "move is None or move.target != sender",
+        f"{_MOVES}::test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored",
     ),
     mutant(
         "active-copy-is-dropped",
         "A copy that is about to become active is dropped.",
-        "core:InactiveCopies.moved",
-        "plan.chunks[index].heir != source",
+        "core:InactiveCopies.keep",
+        "plan.due(index) != source",
         "True",
         f"{_MOVES}::test_a_copy_that_becomes_active_again_is_not_dropped",
     ),
     mutant(
         "old-points-are-sent-on",
         "Points are sent on although their owner is back with other points, and shares nothing.",
-        "core:PrivatePlan.enrol",
+        "core:PrivateData.enrol",
         "each.shares and each.name != name",
         "each.shares",
         f"{_SHARED}::test_moves_of_old_points_end_if_their_owner_does_not_share_its_new_points",
@@ -117,16 +108,16 @@ MIGRATION: tuple[Mutant, ...] = (
     mutant(
         "copies-outlive-permission",
         "A worker keeps a copy of points that their owner does not share any more.",
-        "core:InactiveCopies.moved",
-        "not may_return or plan.reads(source, chunk)",
-        "plan.reads(source, chunk)",
+        "core:InactiveCopies.keep",
+        "not may_return or plan.ownership.reads(source, chunk)",
+        "plan.ownership.reads(source, chunk)",
         f"{_SHARED}::test_members_drop_copies_of_points_that_are_not_shared_any_more",
     ),
     mutant(
         "old-private-points-are-visited",
         "Workers visit old points of an owner that has come back with others and shares no more.",
         "core:Sharing._enrol_private",
-        "self._changed |= plan.drop_unshared(member.key)",
+        "private.drop_unshared(member.key)",
         "pass",
         "tests/sim/test_simulated_sharing.py"
         "::test_old_points_are_dropped_when_their_owner_comes_back_with_others_and_shares_no_more",
@@ -134,7 +125,7 @@ MIGRATION: tuple[Mutant, ...] = (
     mutant(
         "private-chunk-leaves-without-permission",
         "The lead moves a chunk of a worker that was started without --share-data.",
-        "core:PrivatePlan.may_move",
+        "core:PrivateData.may_move",
         "found.shares and (not sent or (sender is not None and sender.shares))",
         "True",
         f"{_SHARED}::test_a_private_chunk_stays_if_its_owner_does_not_share_it",
@@ -152,14 +143,14 @@ MIGRATION: tuple[Mutant, ...] = (
         "chunk-on-its-way-back-is-dropped",
         "A worker drops the points of a chunk before its owner has it back.",
         "core:Migration.lease",
-        "not self._rows",
+        "not plan.forgets",
         "False",
         f"{_SHARED}::test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it",
     ),
     mutant(
         "passes-of-a-returned-chunk-are-left-out",
         "When the holder of a chunk dies, its owner skips the passes that the holder owes.",
-        "core:PrivatePlan.release",
+        "core:PrivateData.on_released",
         "self._lend(found, passes)",
         "self._lend(found, self.passes)",
         f"{_SHARED}"

@@ -33,8 +33,8 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "subtracted-visit-counts",
         "A contribution under two leases finishes a chunk whose points it subtracts.",
-        "core:Chunk.counted",
-        "self.heir is not None and not self.delivery",
+        "core:DataPlan._remembered",
+        "move is not None and not move.in_flight",
         "False",
         "tests/core/lead/data/test_forgotten_points.py"
         "::test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts",
@@ -42,9 +42,9 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "earlier-pass-is-visited-again",
         "A report over two passes counts for neither of them if its chunk is given up.",
-        "core:Chunk.counted",
-        "(epochs - 1, 0)",
-        "(self.passes, self.cursor)",
+        "core:DataPlan._remembered",
+        "(self.epochs - 1, 0)",
+        "(self.chunks[index].passes, self.chunks[index].cursor)",
         "tests/core/lead/data/test_forgotten_points.py"
         "::test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass",
     ),
@@ -339,9 +339,9 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "added-before-it-is-subtracted",
         "The new holder of a chunk adds its points while they are in the row of the old one.",
-        "core:DataPlan.delivered",
-        "not again or chunk.holder is None",
-        "True",
+        "core:DataPlan.on_arrived",
+        "self.forgets",
+        "False",
         "tests/core/lead/data/test_moves.py"
         "::test_with_rows_the_holder_subtracts_when_the_points_have_arrived_and_not_before",
     ),
@@ -394,7 +394,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "forgotten-chunk-counts-as-finished",
         "A worker gets a chunk again while its last visits are in flight, but has forgotten them.",
         "core:DataPlan._keep",
-        "self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery)",
+        "self.forgets and move is not None and move.points_there",
         "False",
         "tests/core/lead/data/test_forgotten_points.py"
         "::test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up[the heir dies]",
@@ -403,8 +403,8 @@ STATISTICS: tuple[Mutant, ...] = (
         "remembered-points-are-visited-again",
         "A chunk begins its last pass again, although its memory has travelled with it.",
         "core:DataPlan._complete",
-        "self._hand(index, chunk.heir, remembered=chunk.delivered)",
-        "self._hand(index, chunk.heir, remembered=False)",
+        "self.hand(move.chunk, move.target, remembered=move.phase is Phase.ARRIVED)",
+        "self.hand(move.chunk, move.target, remembered=False)",
         "tests/sim/test_simulated_migration.py::test_every_pass_visits_every_point_once[71]",
     ),
     mutant(

@@ -149,11 +149,10 @@ def test_workers_end_with_different_parameters_if_servers_do_not_freeze(monkeypa
 def test_points_are_visited_twice_if_chunks_of_living_workers_move_at_once(monkeypatch) -> None:
     honest = DataPlan.share
 
-    def at_once(self: DataPlan, members: list[Holder]) -> set[Holder]:
-        changed = honest(self, members)
+    def at_once(self: DataPlan, members: list[Holder]) -> None:
+        honest(self, members)
         for member in members:
-            changed |= self.confirm(member, 10**9)
-        return changed
+            self.on_confirmed(member, 10**9)
 
     monkeypatch.setattr(DataPlan, "share", at_once)
     with pytest.raises(AssertionError, match="a point was not visited"):

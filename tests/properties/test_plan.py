@@ -41,10 +41,10 @@ def test_shares_are_even_and_as_few_chunks_move_as_possible(points, changes) -> 
     plan = DataPlan(points, 3, 0, None)
     for members in changes:
         plan.release({chunk.holder for chunk in plan.chunks if chunk.holder} - set(members))
-        before = [chunk.due for chunk in plan.chunks]
+        before = [plan.due(index) for index in range(len(plan.chunks))]
         plan.share(members)
         plan.check()
-        after = [chunk.due for chunk in plan.chunks]
+        after = [plan.due(index) for index in range(len(plan.chunks))]
         if not members:
             assert set(after) == {None}
             continue
@@ -54,8 +54,8 @@ def test_shares_are_even_and_as_few_chunks_move_as_possible(points, changes) -> 
         stayed = sum(one == other for one, other in zip(before, after, strict=True))
         assert stayed == most_that_can_stay(Counter(before), members, len(plan.chunks))
         for member in members:
-            plan.confirm(member, plan.lease(member).number)
-        assert not plan.moving
+            plan.on_confirmed(member, plan.lease(member).number)
+        assert not plan.moves
         leased = [lease.chunk for member in members for lease in plan.lease(member).chunks]
         assert sorted(leased) == list(range(len(plan.chunks)))
 
@@ -114,8 +114,8 @@ class Churn(RuleBasedStateMachine):
         self.incarnations = 0
         self.join(0)
 
-    def write(self, holders: set[Holder]) -> None:
-        for holder in holders & self.visitors.keys():
+    def send_leases(self) -> None:
+        for holder in self.plan.take_changed() & self.visitors.keys():
             self.visitors[holder].letters.append(self.plan.lease(holder))
 
     @rule(worker=st.integers(0, 3))
@@ -140,18 +140,18 @@ class Churn(RuleBasedStateMachine):
         for visitor in self.gone.values():
             while visitor.sent:
                 self.count(visitor)
-        changed = self.plan.release(self.gone)
+        self.plan.release(self.gone)
         self.gone.clear()
-        self.write(changed)
+        self.send_leases()
         self.share()
 
     def share(self) -> None:
         members = sorted(self.visitors)
-        changed = self.plan.share(members)
+        self.plan.share(members)
         if self.moved_at_once:
             for member in members:
-                changed |= self.plan.confirm(member, 10**9)
-        self.write(changed)
+                self.plan.on_confirmed(member, 10**9)
+        self.send_leases()
 
     @rule(data=st.data(), points=st.integers(1, 9), letters=st.integers(0, 2))
     def visit(self, data, points: int, letters: int) -> None:
@@ -178,7 +178,8 @@ class Churn(RuleBasedStateMachine):
         if visitor.sent:
             number = visitor.sent[0][0]
             self.count(visitor)
-            self.write(self.plan.confirm(visitor.key, number))
+            self.plan.on_confirmed(visitor.key, number)
+            self.send_leases()
 
     def count(self, visitor: Visitor) -> None:
         _, progress, places = visitor.sent.popleft()

@@ -9,12 +9,14 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.data.chunks import Gift, Holder
+from polyrhythm.core.lead.data.chunks import Holder, WantedMove
+from polyrhythm.core.lead.data.moves import How
 from polyrhythm.core.lead.data.plan import DataPlan
-from polyrhythm.core.lead.data.private import PrivatePlan
+from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.members.view import View
 from polyrhythm.sim.model.statistics import ChunkMemory, SimMemory
@@ -92,7 +94,7 @@ class Visits:
     def _positions(self, plan: DataPlan) -> list[tuple[int, int]]:
         """The positions in all chunks, which only watched methods may change."""
         found = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
-        assert self.plan is not plan or isinstance(plan, PrivatePlan) or self._at == found
+        assert self.plan is not plan or isinstance(plan.ownership, PrivateData) or self._at == found
         self.plan = plan
         return found
 
@@ -102,7 +104,7 @@ class Visits:
                 self._at = self._positions(plan)
             chunk = plan.chunks[index]
             before = chunk.passes, chunk.cursor
-            assert isinstance(plan, PrivatePlan) or self._at[index] == before
+            assert isinstance(plan.ownership, PrivateData) or self._at[index] == before
             forget(plan, index)
             self.in_vain.discard(index)
             if (now := (chunk.passes, chunk.cursor)) != before:
@@ -152,7 +154,8 @@ class Visits:
             return 0
         for step in report.progress:
             chunk = plan.chunks[step.chunk]
-            given_up = chunk.holder == holder and chunk.heir is not None and not chunk.delivery
+            move = plan.moving(step.chunk)
+            given_up = chunk.holder == holder and move is not None and not move.in_flight
             if given_up and step.passes >= plan.epochs:
                 self.in_vain.add(step.chunk)
                 found += chunk.points - (chunk.cursor if chunk.passes == plan.epochs - 1 else 0)
@@ -180,27 +183,28 @@ def text_of(seed: int) -> str:
     return text.replace("[job]\n", '[job]\nmigrate = "lease"\n', 1)
 
 
-class Gifts:
-    """Counts gifts: how many begin, and how many become complete. A gift is a move of a chunk that the
-    balance orders. A chunk can also move because all chunks are distributed over the members anew. Such
-    a move is no gift, even between the same two workers."""
+class Ordered:
+    """Counts the moves of chunks that the balance orders: how many begin, and how many become complete.
+    A chunk can also move because all chunks are distributed over the members again. Such a move does not
+    count, even between the same two workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = self.complete = 0
         self._targets: dict[int, Holder] = {}
-        """Per chunk that is being given away, its next holder."""
-        give, move, hand = DataPlan.give, DataPlan._move, DataPlan._hand
+        """Per chunk whose move the balance has ordered, its next holder."""
+        begin, move, hand = DataPlan.begin, DataPlan._move, DataPlan.hand
 
-        def watch_give(plan: DataPlan, given: Iterable[Gift], delivery: int = 0) -> set[Holder]:
-            changed = give(plan, found := list(given), delivery)
+        def watch_begin(
+            plan: DataPlan, wanted: Iterable[WantedMove], how: How, delivery: int = 0
+        ) -> None:
+            begin(plan, found := list(wanted), how, delivery)
             self.begun += len(found)
             self._targets.update((index, target) for index, _, target in found)
-            return changed
 
-        def watch_move(plan: DataPlan, index: int, member: Holder) -> Holder:
+        def watch_move(plan: DataPlan, index: int, member: Holder, *more: Any) -> Holder:
             if self._targets.get(index) != member:
                 self._targets.pop(index, None)
-            return move(plan, index, member)
+            return move(plan, index, member, *more)
 
         def watch_hand(
             plan: DataPlan, index: int, member: Holder | None, *, remembered: bool
@@ -209,21 +213,21 @@ class Gifts:
             self.complete += target is not None and target == member
             hand(plan, index, member, remembered=remembered)
 
-        monkeypatch.setattr(DataPlan, "give", watch_give)
+        monkeypatch.setattr(DataPlan, "begin", watch_begin)
         monkeypatch.setattr(DataPlan, "_move", watch_move)
-        monkeypatch.setattr(DataPlan, "_hand", watch_hand)
+        monkeypatch.setattr(DataPlan, "hand", watch_hand)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_pass_visits_every_point_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     visits = Visits(monkeypatch, subtracts="statistics" in MODES[seed % len(MODES)])
-    gifts = Gifts(monkeypatch)
+    ordered = Ordered(monkeypatch)
     run = Run(text_of(seed), seed=seed)
     assert not run.end.failed, run.end.reason
     visits.check()
     begun = sum(line["moved"] for line in run.lines("chunks"))
-    assert begun == gifts.begun
-    assert begun == gifts.complete + sum(line["chunks"] for line in run.lines("points-kept"))
+    assert begun == ordered.begun
+    assert begun == ordered.complete + sum(line["chunks"] for line in run.lines("points-kept"))
 
 
 def job(migrate: str, goal: str, slow: str = "40ms") -> str:

@@ -95,7 +95,7 @@ def differences(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
         if (plan := sharing._plan) is not None:
             counts = [chunk.passes for chunk in plan.chunks]
             apart.append((now_ns / 1e9, max(counts) - min(counts)))
-            assert not plan.handed, "the list of complete moves would grow without bound"
+            assert not plan.ended, "the list of ended moves would grow without bound"
         return balance(sharing, view, remaining_s, now_ns)
 
     monkeypatch.setattr(Sharing, "balance", watched)

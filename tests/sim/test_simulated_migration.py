@@ -5,12 +5,14 @@ The tests try 200 seeds. With POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 see
 
 import os
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
 from polyrhythm.core.lead.data.chunks import Holder
+from polyrhythm.core.lead.data.moves import ChunkMove
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.observe.summary import summarise
@@ -41,14 +43,13 @@ class Places:
             if part.chunk in deliveries.received:
                 self.received.setdefault(part.number, set()).add(part.chunk)
 
-        def watch_complete(plan: DataPlan, chunks: Any) -> set[Holder]:
-            before = {index: plan.chunks[index].delivery for index in plan.moving}
-            changed: set[Holder] = complete(plan, chunks)
-            for index, number in before.items():
-                if number and index not in plan.moving:
-                    assert index in self.received.get(number, ()), "the points have not arrived"
+        def watch_complete(plan: DataPlan, moves: Iterable[ChunkMove]) -> None:
+            complete(plan, moves := list(moves))
+            for move in moves:
+                if move.delivery:
+                    found = self.received.get(move.delivery, ())
+                    assert move.chunk in found, "the points have not arrived"
                     self.moved += 1
-            return changed
 
         monkeypatch.setattr(SimDeliveries, "receive", watch_receive)
         monkeypatch.setattr(DataPlan, "_complete", watch_complete)
@@ -233,7 +234,7 @@ def test_a_job_that_resumes_from_a_cut_in_the_middle_of_a_window_visits_the_rest
     record_chunks = DataPlan.recorded
 
     def watch(plan: DataPlan, names: dict[Holder, str]) -> Any:
-        if any(plan.chunks[index].delivery for index in plan.moving):
+        if any(move.in_flight for move in plan.moves.values()):
             watched.append(record_chunks(plan, names))
         return record_chunks(plan, names)
 

@@ -9,12 +9,15 @@ POLYRHYTHM_TORTURE=N and N > 1 they try 10,000 seeds.
 import os
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from polyrhythm.core.lead.data.chunks import Holder
-from polyrhythm.core.lead.data.private import PrivatePlan
+from polyrhythm.core.lead.data.moves import ChunkMove
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.simulation import Simulation
 from polyrhythm.sim.worker.deliveries import SimDeliveries
@@ -30,6 +33,11 @@ FOUND = {
 }
 """Seeds beyond the first 200 in which this test has failed, and what happens in them."""
 SEEDS = [*range(200), *FOUND] if TORTURE == 1 else range(10_000)
+
+
+def data_of(plan: DataPlan) -> PrivateData:
+    assert isinstance(plan.ownership, PrivateData)
+    return plan.ownership
 
 
 class Watch:
@@ -50,13 +58,13 @@ class Watch:
         worker that is still a member may differ from the first. The lead refuses the second one."""
         self.by_others = 0
         """How many points were visited by workers that are not their owners."""
-        self.plan: PrivatePlan | None = None
-        commit, lend, complete = PrivatePlan.commit, PrivatePlan._lend, PrivatePlan._complete
+        self.plan: DataPlan | None = None
+        commit, lend, complete = DataPlan.commit, PrivateData._lend, DataPlan._complete
         receive, dial = SimDeliveries.receive, Simulation._dial_worker
         take, send_points, begin = SimDeliveries.take, SimDeliveries._send, WorkerProcess.__init__
 
         def watch_commit(
-            plan: PrivatePlan, holder: Holder, progress: tuple[ChunkProgress, ...], **how: bool
+            plan: DataPlan, holder: Holder, progress: tuple[ChunkProgress, ...], **how: bool
         ) -> int:
             self.plan = plan
             indices = {step.chunk for step in progress}
@@ -69,22 +77,22 @@ class Watch:
                 while (passes, cursor) < (chunk.passes, chunk.cursor):
                     end = chunk.cursor if passes == chunk.passes else chunk.points
                     self.visited[index, passes].extend(range(cursor, end))
-                    self.by_others += (end - cursor) * (plan._set_of[index].worker != holder[0])
+                    self.by_others += (end - cursor) * (
+                        data_of(plan)._set_of[index].worker != holder[0]
+                    )
                     passes, cursor = passes + 1, 0
             return points
 
-        def watch_lend(plan: PrivatePlan, found: Any, passes: int) -> bool:
-            for index in plan._loose(found) if found.holder is not None else ():
-                self.skipped[index].update(range(plan.chunks[index].passes, passes))
-            return lend(plan, found, passes)
+        def watch_lend(data: PrivateData, found: Any, passes: int) -> bool:
+            for index in data._loose(found) if found.holder is not None else ():
+                self.skipped[index].update(range(data.plan.chunks[index].passes, passes))
+            return lend(data, found, passes)
 
-        def watch_complete(plan: PrivatePlan, chunks: Any) -> set[Holder]:
-            before = {index: plan.chunks[index].delivery for index in plan.moving}
-            changed = complete(plan, chunks)
-            for index, number in before.items():
-                done = number and index not in plan.moving
-                assert not done or number in self.arrived, "the points have not arrived"
-            return changed
+        def watch_complete(plan: DataPlan, moves: Iterable[ChunkMove]) -> None:
+            complete(plan, moves := list(moves))
+            for move in moves:
+                arrived = not move.delivery or move.delivery in self.arrived
+                assert arrived, "the points have not arrived"
 
         def watch_receive(deliveries: SimDeliveries, part: ChunkPart) -> None:
             receive(deliveries, part)
@@ -114,9 +122,9 @@ class Watch:
             self.senders.add(worker.name)
             return dial(simulation, worker, send)
 
-        monkeypatch.setattr(PrivatePlan, "commit", watch_commit)
-        monkeypatch.setattr(PrivatePlan, "_lend", watch_lend)
-        monkeypatch.setattr(PrivatePlan, "_complete", watch_complete)
+        monkeypatch.setattr(DataPlan, "commit", watch_commit)
+        monkeypatch.setattr(PrivateData, "_lend", watch_lend)
+        monkeypatch.setattr(DataPlan, "_complete", watch_complete)
         monkeypatch.setattr(SimDeliveries, "receive", watch_receive)
         monkeypatch.setattr(SimDeliveries, "take", watch_take)
         monkeypatch.setattr(SimDeliveries, "_send", watch_send)
@@ -280,8 +288,8 @@ def test_a_worker_refuses_to_send_points_that_it_does_not_share(
     """The test makes the lead order the worker to send its points, which a correct lead would not
     do."""
     watch = Watch(monkeypatch)
-    monkeypatch.setattr(PrivatePlan, "may_move", lambda *order, **more: True)
-    monkeypatch.setattr(PrivatePlan, "can_give", lambda *order: True)
+    monkeypatch.setattr(PrivateData, "may_move", lambda *order, **more: True)
+    monkeypatch.setattr(PrivateData, "can_give", lambda *order: True)
     run = Run(job(), check=False)
     kept = [line for line in run.lines("points-kept") if line["reason"] == "move-not-shared"]
     assert kept and {line["worker"] for line in kept} == {2}
@@ -322,7 +330,7 @@ def test_an_owner_that_comes_back_and_shares_no_more_gets_all_its_chunks(
     watch.check()
     assert watch.plan is not None
     for index, chunk in enumerate(watch.plan.chunks):
-        own = watch.plan._set_of[index].name != "worker-2"
+        own = data_of(watch.plan)._set_of[index].name != "worker-2"
         assert own or chunk.holder is None or chunk.holder[0] == 2
 
 
@@ -337,7 +345,7 @@ def test_old_points_are_dropped_when_their_owner_comes_back_with_others_and_shar
     watch.check()
     assert watch.plan is not None
     for index, chunk in enumerate(watch.plan.chunks):
-        own = watch.plan._set_of[index].name != "worker-2"
+        own = data_of(watch.plan)._set_of[index].name != "worker-2"
         assert own or chunk.holder is None or chunk.holder[0] == 2
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.cuts import Cuts
+from polyrhythm.core.lead.data.leasing import Leasing
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
@@ -62,7 +63,8 @@ class LeadMachine:
         self._stopping = parts.stopping
         self._folds = parts.folds
         self._mode = connect_mode(state.mode, parts)
-        self._counting = Counting(state.counting, parts, self._mode)
+        self._leasing = Leasing(parts, self._mode)
+        self._counting = Counting(state.counting, parts, self._mode, self._leasing)
         self._lifecycle = Lifecycle(state.lifecycle, parts, self._mode)
         self._waiting = WaitReport(state.waiting, parts, self._mode)
         self._cuts = Cuts(state.cuts, parts, self._mode)
@@ -96,7 +98,7 @@ class LeadMachine:
         register(parts.best)
         register(parts.servers.suspicion, self._suspect_servers)
         register(parts.progress.goals.limit, self._end_overtime)
-        register(parts.sharing, self._counting.stop_waiting)
+        register(parts.sharing, self._leasing.on_time)
         register(parts.removals, self._lifecycle.on_removals_due)
         register(parts.stopping, self._end_stopping)
         register(self._cuts)
@@ -171,9 +173,11 @@ class LeadMachine:
     def _on_data(self, message: m.Enrol | m.Delivered, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None and isinstance(message, m.Enrol):
-            self._lifecycle.enrol(member, message, now_ns)
+            fault = self._leasing.on_enrol(message, member, now_ns)
+            if fault is not None:
+                self._lifecycle.refuse(member, fault, now_ns)
         elif member is not None and isinstance(message, m.Delivered):
-            self._counting.delivered(message, member, now_ns)
+            self._leasing.on_delivered(message, member, now_ns)
 
     def _on_report(self, message: m.Report, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -258,7 +262,7 @@ class LeadMachine:
             self._lifecycle.send_stop(self._ending.goal, self._folds, now_ns)
             return
         self._cuts.after_fold(now_ns)
-        self._counting.share(removed, now_ns)
+        self._leasing.on_folded(removed, now_ns)
         self._folds.release(self._rounds.release, self._rounds.readers)
         opened = self._rounds.round
         self._mode.ask(sync.Opened(opened), now_ns)

@@ -15,7 +15,6 @@ import msgspec
 
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.lead.cuts import CutsState
-from polyrhythm.core.lead.data.moves import Migration
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.ending import Ending, EndingState, Stopping
 from polyrhythm.core.lead.members.evaluator import Chosen, Evaluator
@@ -37,7 +36,6 @@ from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
 from polyrhythm.core.lead.waiting import WaitingState
 from polyrhythm.core.liveness import PauseDetector, Suspicion, link_timeout_s
-from polyrhythm.core.migration import BLOCKING, DELIVERING, OFF, choose_migration
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
@@ -113,7 +111,7 @@ def connect(
     """Connect the parts of the lead around this state. `sharing`: the part with the data plan; None
     for a new one."""
     policy, view, rounds, routing = state.policy, state.view, state.rounds, state.routing
-    sharing = _share(job, policy) if sharing is None else sharing
+    sharing = Sharing(job, policy.traits) if sharing is None else sharing
     outbox = LeadOutbox(view, routing, seat)
     operators = Operators(state.operators, outbox)
     progress = JobProgress(state.progress, job, sharing, outbox)
@@ -145,23 +143,4 @@ def connect(
         stopping=state.stopping,
         folds=Folds(policy, view, routing, state.removals, rounds, outbox, progress, named),
         evaluator=Evaluator(state.evaluator, view, outbox),
-    )
-
-
-def _share(job: JobSpec, policy: SyncPolicy) -> Sharing:
-    rows = keeps_rows(job.kind)
-    chosen = choose_migration(job, policy.traits)
-    mode, migration = chosen.mode, None
-    if mode in DELIVERING:
-        migration = Migration(job.migrate_memory, blocking=mode == BLOCKING, rows=rows)
-    return Sharing(
-        job.seed,
-        job.epochs,
-        job.min_batch,
-        whole_chunks=rows,
-        balances=mode != OFF,
-        migration=migration,
-        private=job.data_private,
-        timed=policy.traits.timed,
-        chosen=chosen,
     )

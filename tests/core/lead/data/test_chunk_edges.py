@@ -70,7 +70,7 @@ def test_members_that_share_statistics_get_points_of_the_whole_data_set() -> Non
     late = (9, 1)
     plan.share([*members, late])
     for member in members:
-        plan.confirm(member, plan.numbers[member])
+        plan.on_confirmed(member, plan.numbers[member])
     for member in (*members, late):
         firsts = [chunk.first for chunk in plan.lease(member).chunks]
         assert firsts == sorted(firsts), "chunks are read in the order of the file"

@@ -4,6 +4,7 @@ import operator
 
 import pytest
 
+from polyrhythm.core.lead.data.moves import JOB_ENDS, How
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.worker.remembered import Remembered
 from polyrhythm.wire.messages import ChunkProgress
@@ -40,8 +41,10 @@ def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> N
     """The worker's last visits are in flight, and the worker may have forgotten the points after
     these visits."""
     plan = plan_of(2, 5)
-    assert plan.share([A, B]) == {A}
-    (moved,) = plan.moving
+    plan.take_changed()
+    plan.share([A, B])
+    assert plan.take_changed() == {A}
+    (moved,) = plan.moves
     asked = plan.lease(A).number
     if end == "the heir dies":
         plan.release([B])
@@ -49,9 +52,11 @@ def test_a_chunk_stays_with_a_holder_that_was_asked_to_give_it_up(end: str) -> N
     assert leased(plan) == [1 - moved]
     visit(plan, 3, 0)
     assert positions(plan)[1 - moved] == (3, 0) and positions(plan)[moved] == (2, 5)
-    assert plan.confirm(A, asked) == {A}
+    plan.take_changed()
+    plan.on_confirmed(A, asked)
+    assert plan.take_changed() == {A}
     assert positions(plan)[moved] == (2, 0) and not plan.done
-    assert leased(plan) == [0, 1] and not plan.moving
+    assert leased(plan) == [0, 1] and not plan.moves
 
 
 def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtracts() -> None:
@@ -68,12 +73,15 @@ def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtrac
     for chunk in range(2):
         worker.visited(chunk, 0)
     plan.share([A, B])
-    (moved,) = plan.moving
+    (moved,) = plan.moves
     assert worker.take(plan.lease(A)) == {moved}
     assert worker.collect() == -10, "the contribution reports visits that it subtracts"
     visit(plan, 3, 0)
-    assert not plan.confirm(A, first) and not plan.done
-    assert plan.confirm(A, plan.lease(A).number) == {B}
+    plan.take_changed()
+    plan.on_confirmed(A, first)
+    assert not plan.take_changed() and not plan.done
+    plan.on_confirmed(A, plan.lease(A).number)
+    assert plan.take_changed() == {B}
     assert positions(plan)[moved] == (2, 0)
     plan.commit(B, (ChunkProgress(moved, 3, 0),))
     assert plan.done
@@ -84,16 +92,18 @@ def test_a_contribution_over_two_passes_counts_up_to_the_begin_of_the_last_pass(
     visited in the pass before the last."""
     plan = plan_of(1, 5)
     plan.share([A, B])
-    (moved,) = plan.moving
+    (moved,) = plan.moves
     assert plan.commit(A, (ChunkProgress(moved, 3, 0),)) == 5
     assert positions(plan)[moved] == (2, 0)
-    assert plan.confirm(A, plan.lease(A).number) == {B}
+    plan.take_changed()
+    plan.on_confirmed(A, plan.lease(A).number)
+    assert plan.take_changed() == {B}
     assert positions(plan)[moved] == (2, 0)
 
 
 def test_the_last_visits_of_a_chunk_that_is_sent_with_its_memory_count() -> None:
     plan = plan_of(2, 5)
-    plan.give([(0, A, B)], delivery=1)
+    plan.begin([(0, A, B)], How.SENT, delivery=1)
     visit(plan, 3, 0)
     assert positions(plan) == [(3, 0), (3, 0)]
 
@@ -104,42 +114,50 @@ def test_a_holder_dies_after_its_heir() -> None:
     plan.release([B])
     plan.release([A])
     assert positions(plan) == [(2, 0), (2, 0)]
-    assert [chunk.holder for chunk in plan.chunks] == [None, None] and not plan.moving
+    assert [chunk.holder for chunk in plan.chunks] == [None, None] and not plan.moves
 
 
 def test_both_die_after_the_points_have_arrived() -> None:
     plan = plan_of(3, 0)
-    plan.give([(0, A, B)], delivery=1)
-    plan.delivered(0, 1, again=True)
+    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.on_arrived(0)
     plan.lose([A, B])
     assert positions(plan) == [(2, 0), (2, 0)]
     plan.release([A, B])
-    assert [chunk.holder for chunk in plan.chunks] == [None, None] and not plan.moving
+    assert [chunk.holder for chunk in plan.chunks] == [None, None] and not plan.moves
 
 
 def test_a_chunk_whose_points_have_not_arrived_stays_where_it_is_remembered() -> None:
     plan = plan_of(2, 5)
-    plan.give([(0, A, B)], delivery=1)
-    assert plan.take_back([0]) == {A}
+    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.take_changed()
+    plan.take_back([0], JOB_ENDS)
+    assert plan.take_changed() == {A}
     assert positions(plan) == [(2, 5), (2, 5)] and leased(plan) == [0, 1]
 
 
 def test_a_chunk_that_is_taken_back_when_its_points_have_arrived_begins_again() -> None:
     plan = plan_of(2, 5)
-    plan.give([(0, A, B)], delivery=1)
-    assert plan.delivered(0, 1, again=True) == {A}
+    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.take_changed()
+    plan.on_arrived(0)
+    assert plan.take_changed() == {A}
     asked = plan.lease(A).number
-    plan.take_back([0])
+    plan.take_back([0], JOB_ENDS)
     assert leased(plan) == [1]
-    assert plan.confirm(A, asked) == {A}
+    plan.take_changed()
+    plan.on_confirmed(A, asked)
+    assert plan.take_changed() == {A}
     assert positions(plan) == [(2, 0), (2, 5)] and leased(plan) == [0, 1]
 
 
 def test_a_chunk_that_moves_with_its_memory_keeps_its_position() -> None:
     plan = plan_of(2, 5)
-    plan.give([(0, A, B)], delivery=1)
-    plan.delivered(0, 1, again=True)
-    assert plan.confirm(A, plan.lease(A).number) == {B}
+    plan.begin([(0, A, B)], How.SENT, delivery=1)
+    plan.on_arrived(0)
+    plan.take_changed()
+    plan.on_confirmed(A, plan.lease(A).number)
+    assert plan.take_changed() == {B}
     assert positions(plan) == [(2, 5), (2, 5)]
 
 

@@ -4,8 +4,15 @@ event that completes a move, and inactive copies."""
 import pytest
 
 from polyrhythm.core.lead.data.balance.balancing import Balancing
-from polyrhythm.core.lead.data.chunks import Gift, Holder
-from polyrhythm.core.lead.data.moves import JOB_ENDS, WINDOW_CHUNKS, Migration
+from polyrhythm.core.lead.data.chunks import Holder, WantedMove
+from polyrhythm.core.lead.data.migration import (
+    WINDOW_CHUNKS,
+    Concurrent,
+    Migration,
+    Synchronous,
+    Travel,
+)
+from polyrhythm.core.lead.data.moves import JOB_ENDS, EndedMoves
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import Address, ChunkProgress
@@ -19,16 +26,16 @@ class Job:
     """A plan of 300 points in 30 chunks, and its migration."""
 
     def __init__(
-        self, *, copies_nbytes: int | None = None, blocking: bool = False, rows: bool = False
+        self, travel: Travel | None = None, *, copies_nbytes: int | None = None, rows: bool = False
     ) -> None:
         self.plan = DataPlan(300, 3, 0, None, least=10, fewest=30)
-        self.migration = Migration(copies_nbytes, blocking=blocking, rows=rows)
+        self.plan.forgets = rows
         self.plan.share(MEMBERS)
-        self.migration.begin(self.plan, 3)
+        self.migration = Migration(self.plan, travel or Concurrent(), copies_nbytes, members=3)
         for number, member in enumerate(MEMBERS):
-            self.migration.listening(member, f"worker-{number}", Address("h", number, "", ""))
+            self.migration.on_listening(member, f"worker-{number}", Address("h", number, "", ""))
 
-    def gifts(self, count: int, source: Holder = SLOW, target: Holder = FAST) -> list[Gift]:
+    def wanted(self, count: int, source: Holder = SLOW, target: Holder = FAST) -> list[WantedMove]:
         return [(chunk, source, target) for chunk in self.held(source)[:count]]
 
     def held(self, member: Holder) -> list[int]:
@@ -36,40 +43,42 @@ class Job:
 
     def begin(self, count: int, source: Holder = SLOW, target: Holder = FAST) -> list[int]:
         """Begin to move this many chunks; returns the chunks in flight."""
-        self.migration.queue(self.gifts(count, source, target))
-        self.migration.slide(self.plan)
+        self.migration.order(self.wanted(count, source, target))
         self.check()
         return [send.chunk for send in self.sends(source)]
 
     def sends(self, source: Holder):  # type: ignore[no-untyped-def]
-        return self.migration.lease(self.plan, source).sends
+        return self.migration.lease(source).sends
+
+    def ended(self, *, last: bool = False) -> list[EndedMoves]:
+        return self.migration.take_ended(MEMBERS, last=last)
 
     def confirm(self, member: Holder = SLOW) -> None:
-        self.plan.confirm(member, self.plan.lease(member).number)
+        self.migration.on_confirmed(member, self.plan.lease(member).number)
         self.settle()
 
     def deliver(self, chunk: int, source: Holder = SLOW, target: Holder = FAST) -> None:
         (number,) = (send.number for send in self.sends(source) if send.chunk == chunk)
-        self.migration.delivered(self.plan, target, chunk, number, nbytes=1000)
+        self.migration.on_arrived(target, chunk, number, nbytes=1000)
         self.settle()
 
     def move(self, count: int, source: Holder, target: Holder) -> list[int]:
         """Move this many chunks completely, with their points where they must be sent."""
-        chunks = [chunk for chunk, _, _ in self.gifts(count, source, target)]
+        chunks = [chunk for chunk, _, _ in self.wanted(count, source, target)]
         self.begin(count, source, target)
-        while self.migration.busy or self.plan.moving:
+        while self.plan.moves:
             self.confirm(source)
             for send in self.sends(source):
                 self.deliver(send.chunk, source, target)
         return chunks
 
     def settle(self) -> None:
-        self.migration.settle(self.plan)
+        self.migration.settle(MEMBERS)
         self.check()
 
     def check(self) -> None:
         self.plan.check()
-        self.migration.check(self.plan)
+        self.migration.check()
 
 
 @pytest.mark.parametrize("confirms_first", [False, True])
@@ -84,7 +93,7 @@ def test_a_move_is_complete_when_points_have_arrived_and_the_holder_has_confirme
         assert chunk not in job.held(SLOW) + job.held(FAST), "the chunk in flight is locked"
         step()
     assert job.plan.chunks[chunk].holder == FAST and chunk in job.held(FAST)
-    assert not job.migration.busy
+    assert not job.plan.moves
 
 
 def test_only_the_window_is_locked_and_it_slides() -> None:
@@ -101,11 +110,14 @@ def test_only_the_window_is_locked_and_it_slides() -> None:
 
 def test_a_chunk_that_is_being_visited_when_its_turn_comes_stays() -> None:
     job = Job()
-    job.migration.queue(job.gifts(2))
-    first, second = (chunk for chunk, _, _ in job.gifts(2))
+    flying = job.begin(WINDOW_CHUNKS + 2)
+    *_, first, second = sorted(job.plan.moves)
     job.plan.commit(SLOW, (ChunkProgress(first, 0, 5),))
-    job.migration.slide(job.plan)
-    assert [send.chunk for send in job.sends(SLOW)] == [second]
+    job.confirm()
+    job.deliver(flying[0])
+    job.deliver(flying[1])
+    assert [send.chunk for send in job.sends(SLOW)] == [*flying[2:], second]
+    assert first in job.held(SLOW)
 
 
 def test_chunks_in_flight_stay_where_they_are_if_the_target_is_removed() -> None:
@@ -113,10 +125,10 @@ def test_chunks_in_flight_stay_where_they_are_if_the_target_is_removed() -> None
     flying = job.begin(6)
     job.confirm()
     job.plan.release([FAST])
-    job.migration.forget(job.plan, [FAST])
+    job.migration.forget([FAST])
     job.settle()
-    assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
-    (ended,) = job.migration.ended(job.plan)
+    assert set(flying) <= set(job.held(SLOW)) and not job.plan.moves
+    (ended,) = job.ended()
     assert ended.reason is not None and ended.reason.code == "move-member-left"
     assert (ended.chunks, ended.points) == (6, 60), "those that wait are counted too"
 
@@ -126,7 +138,7 @@ def test_chunks_of_a_dead_source_go_to_the_target_only_if_their_points_have_arri
     flying = job.begin(4)
     job.deliver(flying[0])
     job.plan.release([SLOW])
-    job.migration.forget(job.plan, [SLOW])
+    job.migration.forget([SLOW])
     job.settle()
     assert job.plan.chunks[flying[0]].holder == FAST
     assert all(job.plan.chunks[chunk].holder is None for chunk in flying[1:])
@@ -138,15 +150,17 @@ def test_a_change_of_the_view_ends_all_moves_and_late_points_are_ignored() -> No
     (send,) = job.sends(SLOW)
     before = job.plan.lease(SLOW).number
     anew = Reason("move-shared-anew", {"members": 4})
-    assert job.migration.cancel(job.plan, anew) == {SLOW, FAST}
+    job.plan.take_changed()
+    job.migration.cancel(anew)
+    assert job.plan.take_changed() == {SLOW, FAST}
     assert chunk in job.held(SLOW) and job.plan.lease(SLOW).number > before
-    job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
+    job.migration.on_arrived(FAST, chunk, send.number, nbytes=1000)
     job.confirm()
     assert job.plan.chunks[chunk].holder == SLOW
-    assert [ended.reason for ended in job.migration.ended(job.plan)] == [anew]
+    assert [ended.reason for ended in job.ended()] == [anew]
     assert job.begin(1) == [chunk]
     job.confirm()
-    job.migration.delivered(job.plan, FAST, chunk, send.number, nbytes=1000)
+    job.migration.on_arrived(FAST, chunk, send.number, nbytes=1000)
     assert job.plan.chunks[chunk].holder == SLOW, "the points of the later delivery are missing"
 
 
@@ -154,28 +168,30 @@ def test_a_target_without_memory_gets_nothing_more() -> None:
     job = Job()
     flying = job.begin(6)
     (first, *_) = job.sends(SLOW)
-    changed = job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
+    job.plan.take_changed()
+    job.migration.on_failed(FAST, first.chunk, first.number, NO_MEMORY)
     job.settle()
-    assert changed == {SLOW, FAST}, "FAST drops the points that it has received in vain"
-    assert not job.migration.lease(job.plan, FAST).arriving
-    assert set(flying) <= set(job.held(SLOW)) and not job.migration.busy
-    (ended,) = job.migration.ended(job.plan)
+    assert job.plan.take_changed() == {SLOW, FAST}, (
+        "FAST drops the points that it has received in vain"
+    )
+    assert not job.migration.lease(FAST).arriving
+    assert set(flying) <= set(job.held(SLOW)) and not job.plan.moves
+    (ended,) = job.ended()
     assert ended.reason is not None and ended.reason.fields["targets"] == [FAST[0]]
     assert ended.chunks == 6
-    assert job.migration.targets([FAST, THIRD]) == [THIRD]
+    assert job.migration.receivers([FAST, THIRD]) == [THIRD]
     assert not job.migration.reaches(SLOW, FAST) and job.migration.reaches(SLOW, THIRD)
-    balancing = Balancing(job.migration)
-    assert not balancing._may_give(job.plan, SLOW, FAST), "another worker is chosen"
-    assert balancing._may_give(job.plan, SLOW, THIRD)
+    balancing = Balancing(job.plan, job.migration)
+    assert not balancing._may_give(SLOW, FAST), "another worker is chosen"
+    assert balancing._may_give(SLOW, THIRD)
 
 
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_move_that_the_end_of_the_job_interrupts_is_reported_once(arrives: bool) -> None:
     """While the model is being saved, points may still arrive, and connections may break."""
     job = Job()
-    balancing = Balancing(job.migration)
     flying = job.begin(3)
-    (ended,) = balancing.ended(job.plan, MEMBERS, last=True)
+    (ended,) = job.ended(last=True)
     assert (ended.reason, ended.chunks) == (JOB_ENDS, 3)
     if arrives:
         job.confirm()
@@ -184,39 +200,36 @@ def test_a_move_that_the_end_of_the_job_interrupts_is_reported_once(arrives: boo
         assert set(flying) <= set(job.held(FAST))
     else:
         (first, *_) = job.sends(SLOW)
-        job.migration.failed(job.plan, FAST, first.chunk, first.number, NO_MEMORY)
+        job.migration.on_failed(FAST, first.chunk, first.number, NO_MEMORY)
         job.settle()
-    assert balancing.ended(job.plan, MEMBERS) == []
+    assert job.ended() == []
 
 
 def test_a_report_of_another_worker_about_a_delivery_is_ignored() -> None:
     job = Job()
     (chunk,) = job.begin(1)
     (send,) = job.sends(SLOW)
-    job.migration.delivered(job.plan, THIRD, chunk, send.number, nbytes=1)
-    job.migration.failed(job.plan, THIRD, chunk, send.number, NO_MEMORY)
+    job.migration.on_arrived(THIRD, chunk, send.number, nbytes=1)
+    job.migration.on_failed(THIRD, chunk, send.number, NO_MEMORY)
     job.confirm()
-    assert job.plan.chunks[chunk].holder == SLOW and job.plan.chunks[chunk].heir == FAST
+    assert job.plan.chunks[chunk].holder == SLOW and job.plan.moves[chunk].target == FAST
 
 
 def test_a_chunk_comes_back_without_its_points() -> None:
     job = Job()
     moved = job.move(3, SLOW, FAST)
-    lease = job.migration.lease(job.plan, SLOW)
+    lease = job.migration.lease(SLOW)
     assert list(lease.copies) == moved
     assert not set(moved) & {chunk.chunk for chunk in lease.chunks}, "copies are not visited"
-    job.migration.ended(job.plan)
-    job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
-    job.migration.slide(job.plan)
+    job.ended()
+    job.migration.order([(chunk, FAST, SLOW) for chunk in moved])
     assert not job.sends(FAST)
-    assert job.migration.busy and job.migration.ended(job.plan) == [], (
-        "its holder has not confirmed yet"
-    )
+    assert job.plan.moves and job.ended() == [], "its holder has not confirmed yet"
     job.confirm(FAST)
     assert set(moved) <= set(job.held(SLOW))
-    assert [(each.chunks, each.free) for each in job.migration.ended(job.plan)] == [(3, 3)]
-    assert list(job.migration.lease(job.plan, SLOW).copies) == []
-    assert list(job.migration.lease(job.plan, FAST).copies) == moved
+    assert [(each.chunks, each.free) for each in job.ended()] == [(3, 3)]
+    assert list(job.migration.lease(SLOW).copies) == []
+    assert list(job.migration.lease(FAST).copies) == moved
 
 
 @pytest.mark.parametrize("shared_anew", [False, True])
@@ -225,24 +238,23 @@ def test_a_chunk_that_does_not_come_back_to_its_copy_is_not_told_as_moved(
 ) -> None:
     job = Job()
     moved = job.move(3, SLOW, FAST)
-    job.migration.ended(job.plan)
-    job.migration.queue([(chunk, FAST, SLOW) for chunk in moved])
-    job.migration.slide(job.plan)
+    job.ended()
+    job.migration.order([(chunk, FAST, SLOW) for chunk in moved])
     if shared_anew:
-        job.migration.cancel(job.plan, Reason("move-shared-anew", {"members": 3}))
+        job.migration.cancel(Reason("move-shared-anew", {"members": 3}))
     else:
         job.plan.release([SLOW])
-        job.migration.forget(job.plan, [SLOW])
+        job.migration.forget([SLOW])
     job.settle()
-    (ended,) = job.migration.ended(job.plan)
+    (ended,) = job.ended()
     assert ended.reason is not None and (ended.chunks, ended.free) == (3, 0)
-    assert set(moved) <= set(job.held(FAST)) and not job.migration.busy
+    assert set(moved) <= set(job.held(FAST)) and not job.plan.moves
 
 
 def test_the_oldest_copies_are_dropped_first() -> None:
     job = Job(copies_nbytes=4000)  # a point has 100 bytes here
     moved = job.move(6, SLOW, FAST)
-    assert list(job.migration.lease(job.plan, SLOW).copies) == moved[-4:]
+    assert list(job.migration.lease(SLOW).copies) == moved[-4:]
     assert job.migration.most_points == 40
 
 
@@ -253,33 +265,32 @@ def test_a_worker_keeps_copies_of_as_many_points_as_its_first_share_has() -> Non
 def test_a_copy_that_becomes_active_again_is_not_dropped() -> None:
     job = Job(copies_nbytes=2000)
     first, second = job.move(2, SLOW, FAST)
-    job.migration.queue([(first, FAST, SLOW)])
     # the chunk goes back to the slow worker, so its copy must be kept
-    job.migration.slide(job.plan)
+    job.migration.order([(first, FAST, SLOW)])
     job.begin(1, SLOW, THIRD)
     job.confirm(SLOW)
     (send,) = job.sends(SLOW)
     job.deliver(send.chunk, SLOW, THIRD)
-    assert first in job.migration.lease(job.plan, SLOW).copies
-    assert second not in job.migration.lease(job.plan, SLOW).copies
+    assert first in job.migration.lease(SLOW).copies
+    assert second not in job.migration.lease(SLOW).copies
     job.confirm(FAST)
     assert first in job.held(SLOW)
 
 
 def test_with_blocking_both_workers_have_no_points_until_all_have_arrived() -> None:
-    job = Job(blocking=True)
+    job = Job(Synchronous())
     flying = job.begin(6)
     assert len(flying) == 6
 
     def leased(member: Holder) -> int:
-        return len(job.migration.lease(job.plan, member).chunks)
+        return len(job.migration.lease(member).chunks)
 
     job.confirm()
     for chunk in flying[:-1]:
         job.deliver(chunk)
     assert (leased(SLOW), leased(FAST), leased(THIRD)) == (0, 0, 10)
     for member in (SLOW, FAST):
-        held, kept = job.held(member), job.migration.lease(job.plan, member).copies
+        held, kept = job.held(member), job.migration.lease(member).copies
         assert held and set(held) <= set(kept), "a worker that waits keeps its chunks"
     number = job.plan.lease(SLOW).number
     job.deliver(flying[-1])
@@ -295,12 +306,12 @@ def test_with_rows_the_holder_subtracts_when_the_points_have_arrived_and_not_bef
     locked = job.plan.lease(SLOW).number
     job.deliver(chunk)
     assert not job.sends(SLOW) and job.plan.lease(SLOW).number > locked, "the holder is told"
-    job.plan.confirm(SLOW, locked)
+    job.migration.on_confirmed(SLOW, locked)
     job.settle()
     assert job.plan.chunks[chunk].holder == SLOW, "the holder may not have subtracted it yet"
     job.confirm()
     assert job.plan.chunks[chunk].holder == FAST
-    assert not job.migration.lease(job.plan, SLOW).copies, "what points remember must be sent"
+    assert not job.migration.lease(SLOW).copies, "what points remember must be sent"
 
 
 def test_with_rows_a_dead_holder_need_not_subtract() -> None:
@@ -309,7 +320,7 @@ def test_with_rows_a_dead_holder_need_not_subtract() -> None:
     job.confirm()
     job.deliver(chunk)
     job.plan.release([SLOW])
-    job.migration.forget(job.plan, [SLOW])
+    job.migration.forget([SLOW])
     job.settle()
     assert job.plan.chunks[chunk].holder == FAST
 
@@ -320,10 +331,8 @@ def test_moves_that_are_not_complete_when_the_job_ends_are_counted_as_kept() -> 
     flying = job.begin(6)
     job.confirm()
     job.deliver(flying[0])
-    assert job.migration.ended(job.plan) == [], (
-        "complete moves are told when nothing moves any more"
-    )
-    told = job.migration.ended(job.plan, last=True)
+    assert job.ended() == [], "complete moves are told when nothing moves any more"
+    told = job.ended(last=True)
     found = {each.reason and each.reason.code: (each.chunks, each.points) for each in told}
     size = job.plan.chunks[0].points
     assert found == {None: (1, size), "move-job-ends": (5, 5 * size)}
@@ -332,10 +341,10 @@ def test_moves_that_are_not_complete_when_the_job_ends_are_counted_as_kept() -> 
 def test_chunks_that_come_back_to_a_copy_when_the_job_ends_are_counted_as_kept() -> None:
     job = Job()
     job.move(2, SLOW, FAST)
-    job.migration.ended(job.plan)
+    job.ended()
     job.begin(2, FAST, SLOW)
     assert not job.sends(FAST), "the source has kept copies"
-    (told,) = job.migration.ended(job.plan, last=True)
+    (told,) = job.ended(last=True)
     assert told.reason == JOB_ENDS and told.chunks == 2
 
 
@@ -343,13 +352,13 @@ def test_a_lease_names_the_deliveries_to_earlier_incarnations_of_its_worker() ->
     job = Job()
     job.move(3, SLOW, FAST)
     job.plan.release([FAST])
-    job.migration.forget(job.plan, [FAST])
+    job.migration.forget([FAST])
     again = (FAST[0], 9)
-    job.migration.listening(again, "worker-1", Address("h", 1, "", ""))
+    job.migration.on_listening(again, "worker-1", Address("h", 1, "", ""))
     job.plan.share([SLOW, again, THIRD])
-    job.migration.shared(job.plan)
+    job.migration.activate_copies()
     job.begin(2, SLOW, again)
-    job.migration.listening(again, "worker-1", Address("h", 2, "", ""))
-    lease = job.migration.lease(job.plan, again)
+    job.migration.on_listening(again, "worker-1", Address("h", 2, "", ""))
+    lease = job.migration.lease(again)
     assert (lease.earlier, lease.delivery) == (3, 5)
-    assert job.migration.lease(job.plan, SLOW).earlier == 0
+    assert job.migration.lease(SLOW).earlier == 0

@@ -4,7 +4,8 @@ include."""
 import pytest
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.lead.data.private import PrivatePlan
+from polyrhythm.core.lead.data.plan import DataPlan
+from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
@@ -15,15 +16,15 @@ from tests.core.stage import of
 A, B, B_AGAIN = (0, 1), (1, 2), (1, 5)
 
 
-def plan_of(**points: int) -> PrivatePlan:
-    plan = PrivatePlan(7, 5)
+def data_of(**points: int) -> PrivateData:
+    data = PrivateData.begin(7, 5)
     for holder, (name, count) in zip((A, B), points.items(), strict=False):
-        plan.enrol(name, holder, count, 1)
-    plan.check()
-    return plan
+        data.enrol(name, holder, count, 1)
+    data.plan.check()
+    return data
 
 
-def visit(plan: PrivatePlan, holder: tuple[int, int], passes: int, cursor: int = 0) -> None:
+def visit(plan: DataPlan, holder: tuple[int, int], passes: int, cursor: int = 0) -> None:
     """Let the member visit all of its chunks `passes` times, and `cursor` points of each chunk once
     more."""
     for chunk in plan.lease(holder).chunks:
@@ -32,7 +33,8 @@ def visit(plan: PrivatePlan, holder: tuple[int, int], passes: int, cursor: int =
 
 
 def test_a_lease_numbers_the_points_of_the_members_own_data_set() -> None:
-    plan = plan_of(a=40, b=25)
+    data = data_of(a=40, b=25)
+    plan = data.plan
     assert plan.points == 65
     for holder, points in ((A, 40), (B, 25)):
         lease = plan.lease(holder)
@@ -42,7 +44,8 @@ def test_a_lease_numbers_the_points_of_the_members_own_data_set() -> None:
 
 
 def test_a_pass_is_over_when_every_member_has_visited_its_points() -> None:
-    plan = plan_of(a=40, b=25)
+    data = data_of(a=40, b=25)
+    plan = data.plan
     visit(plan, A, 3)
     assert plan.passes == 0
     visit(plan, B, 2)
@@ -50,60 +53,67 @@ def test_a_pass_is_over_when_every_member_has_visited_its_points() -> None:
 
 
 def test_points_that_are_lost_are_left_out() -> None:
-    plan = plan_of(a=40, b=25)
+    data = data_of(a=40, b=25)
+    plan = data.plan
     visit(plan, A, 3)
     visit(plan, B, 1)
     plan.release([B])
     plan.check()
     assert (plan.points, plan.passes) == (40, 3)
-    (news,) = plan.news
+    (news,) = data.news
     assert (news.code, news.fields) == ("data-lost", {"name": "b", "points": 25, "total": 40})
 
 
 def test_points_that_come_back_count_from_the_present_pass_on() -> None:
-    plan = plan_of(a=40, b=25)
+    data = data_of(a=40, b=25)
+    plan = data.plan
     visit(plan, A, 3)
     visit(plan, B, 1, 1)
     plan.release([B])
-    plan.news.clear()
-    plan.enrol("b", B_AGAIN, 25, 1)
+    data.news.clear()
+    data.enrol("b", B_AGAIN, 25, 1)
     plan.check()
     assert (plan.points, plan.passes) == (65, 3)
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(3, 0)}
-    (news,) = plan.news
+    (news,) = data.news
     assert (news.code, news.fields) == ("data-back", {"name": "b", "points": 25, "total": 65})
 
 
 def test_visits_of_the_present_pass_are_not_repeated_by_a_worker_that_comes_back() -> None:
-    plan = plan_of(a=40, b=60)
+    data = data_of(a=40, b=60)
+    plan = data.plan
     visit(plan, A, 2)
     visit(plan, B, 2, 1)
     plan.release([B])
-    plan.enrol("b", B_AGAIN, 60, 1)
+    data.enrol("b", B_AGAIN, 60, 1)
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 1)}
 
 
 def test_a_new_incarnation_waits_until_the_old_one_can_count_no_more() -> None:
-    plan = plan_of(a=40, b=25)
-    plan.enrol("b", B_AGAIN, 25, 1)
+    data = data_of(a=40, b=25)
+    plan = data.plan
+    data.enrol("b", B_AGAIN, 25, 1)
     assert not plan.lease(B_AGAIN).chunks
     visit(plan, B, 1)
-    assert plan.release([B]) == {B_AGAIN}
+    plan.take_changed()
+    plan.release([B])
+    assert plan.take_changed() == {B_AGAIN}
     plan.check()
     assert sum(chunk.last - chunk.first for chunk in plan.lease(B_AGAIN).chunks) == 25
-    assert not plan.news, "nothing was lost"
+    assert not data.news, "nothing was lost"
 
 
 def test_a_worker_with_other_data_begins_anew() -> None:
-    plan = plan_of(a=40, b=25)
+    data = data_of(a=40, b=25)
+    plan = data.plan
     visit(plan, A, 2)
     visit(plan, B, 2)
     plan.release([B])
-    plan.news.clear()
-    plan.enrol("b", B_AGAIN, 30, 1)
+    data.news.clear()
+    data.enrol("b", B_AGAIN, 30, 1)
     plan.check()
     assert plan.points == 70
-    (news,) = plan.news
+    (news,) = data.news
     assert (news.code, news.fields) == ("data-replaced", {"name": "b", "points": 30, "before": 25})
     assert {(chunk.passes, chunk.cursor) for chunk in plan.lease(B_AGAIN).chunks} == {(2, 0)}
 
@@ -118,21 +128,23 @@ def test_a_worker_with_other_data_begins_anew() -> None:
     ],
 )
 def test_a_worker_with_as_many_other_points_begins_anew(before: str, now: str, code: str) -> None:
-    plan = plan_of(a=40)
-    plan.enrol("b", B, 25, 1, before)
+    data = data_of(a=40)
+    plan = data.plan
+    data.enrol("b", B, 25, 1, before)
     plan.release([B])
-    plan.news.clear()
-    plan.enrol("b", B_AGAIN, 25, 1, now)
+    data.news.clear()
+    data.enrol("b", B_AGAIN, 25, 1, now)
     plan.check()
-    assert [news.code for news in plan.news] == [code]
+    assert [news.code for news in data.news] == [code]
     assert plan.points == 65
-    plan.enrol("b", B_AGAIN, 25, 1, "other values of the same points")
+    data.enrol("b", B_AGAIN, 25, 1, "other values of the same points")
     plan.check()
-    assert len(plan.news) == 1 and plan.points == 65
+    assert len(data.news) == 1 and plan.points == 65
 
 
 def test_passes_stay_when_all_members_are_gone() -> None:
-    plan = plan_of(a=40, b=25)
+    data = data_of(a=40, b=25)
+    plan = data.plan
     visit(plan, A, 3)
     visit(plan, B, 2)
     plan.release([A, B])
@@ -142,63 +154,65 @@ def test_passes_stay_when_all_members_are_gone() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_checkpoint_knows_the_visits_of_every_worker(lost: bool) -> None:
-    plan = plan_of(a=40, b=60)
+    data = data_of(a=40, b=60)
+    plan = data.plan
     visit(plan, A, 2, 1)
     visit(plan, B, 2)
     if lost:
         plan.release([B])
     chunks = plan.recorded({A: "a", B: "b"})
     record = Record(number=1, round=9, points=plan.points, passes=plan.passes, chunks=chunks)
-    found = PrivatePlan.recovered(record, 5)
+    found = PrivateData.begin(0, 5, record)
     found.enrol("a", A, 40, 1)
     found.enrol("b", B, 60, 1)
-    found.check()
-    assert {(chunk.passes, chunk.cursor) for chunk in found.lease(A).chunks} == {(2, 1)}
-    assert {(chunk.passes, chunk.cursor) for chunk in found.lease(B).chunks} == {(2, 0)}
-    assert found.passes == 2
+    found.plan.check()
+    assert {(chunk.passes, chunk.cursor) for chunk in found.plan.lease(A).chunks} == {(2, 1)}
+    assert {(chunk.passes, chunk.cursor) for chunk in found.plan.lease(B).chunks} == {(2, 0)}
+    assert found.plan.passes == 2
 
 
-def resumed_by_the_first() -> PrivatePlan:
+def resumed_by_the_first() -> PrivateData:
     """A job of four passes resumes. Worker A, which had made all of them, has announced its data set;
     worker B had made one."""
-    plan = plan_of(a=40, b=60)
+    data = data_of(a=40, b=60)
+    plan = data.plan
     visit(plan, A, 4)
     visit(plan, B, 1)
     record = Record(number=1, round=9, points=100, passes=1, chunks=plan.recorded({A: "a", B: "b"}))
-    found = PrivatePlan.recovered(record, 4)
+    found = PrivateData.begin(0, 4, record)
     found.enrol("a", A, 40, 1)
     return found
 
 
 def test_a_worker_that_resumes_first_does_not_end_the_passes_of_the_others() -> None:
     found = resumed_by_the_first()
-    assert found.passes == 1 and not found.done
+    assert found.plan.passes == 1 and not found.plan.done
     found.enrol("b", B, 60, 1)
-    found.check()
-    assert {chunk.passes for chunk in found.lease(B).chunks} == {1}
-    assert {chunk.passes for chunk in found.lease(A).chunks} == {4}
-    assert found.passes == 1
+    found.plan.check()
+    assert {chunk.passes for chunk in found.plan.lease(B).chunks} == {1}
+    assert {chunk.passes for chunk in found.plan.lease(A).chunks} == {4}
+    assert found.plan.passes == 1
 
 
 def test_a_resumed_job_does_not_wait_for_the_data_of_workers_that_are_not_there() -> None:
     found = resumed_by_the_first()
     found.expect(["a"])
-    assert found.passes == 4 and found.done
+    assert found.plan.passes == 4 and found.plan.done
 
 
 def test_passes_do_not_wait_without_end_for_a_worker_that_was_there_before() -> None:
     found = resumed_by_the_first()
     found.expect(["a", "b"])
-    assert found.passes == 1
+    assert found.plan.passes == 1
     found.stop_waiting()
-    assert found.passes == 4 and found.done
+    assert found.plan.passes == 4 and found.plan.done
     assert in_words(found.news[-1]) == (
         "b has not announced its data set of 60 points again since the job resumed: passes do not"
         " wait for it any longer, and the job has 40 points"
     )
     found.enrol("b", B, 60, 1)
-    found.check()
-    assert {chunk.passes for chunk in found.lease(B).chunks} <= {4} and found.passes == 4
+    found.plan.check()
+    assert {chunk.passes for chunk in found.plan.lease(B).chunks} <= {4} and found.plan.passes == 4
 
 
 def test_a_resumed_job_waits_for_data_sets_as_long_as_for_its_start() -> None:

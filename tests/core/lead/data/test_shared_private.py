@@ -6,9 +6,10 @@ import pytest
 from polyrhythm.core.combinations import sharing_fault
 from polyrhythm.core.lead.data.balance.decision import Pace, without_stuck
 from polyrhythm.core.lead.data.chunks import Holder
-from polyrhythm.core.lead.data.moves import WINDOW_CHUNKS, Migration
+from polyrhythm.core.lead.data.migration import WINDOW_CHUNKS, Concurrent, Migration
+from polyrhythm.core.lead.data.moves import EndedMoves
 from polyrhythm.core.lead.data.plan import CHUNKS_TO_BALANCE
-from polyrhythm.core.lead.data.private import PrivatePlan
+from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.deliveries import refusal
@@ -23,24 +24,25 @@ class Job:
     """Three members with 40 points each. The members in `sharing` share their points."""
 
     def __init__(self, *sharing: Holder) -> None:
-        self.plan = PrivatePlan(7, None)
-        self.migration = Migration()
+        self.data = PrivateData.begin(7, None)
+        self.plan = self.data.plan
+        self.migration = Migration(self.plan, Concurrent())
         for holder in (A, B, C):
             self.enrol(holder, shares=holder in sharing)
 
     def enrol(self, holder: Holder, points: int = 40, *, shares: bool = False) -> None:
         name = NAMES[holder]
-        self.plan.enrol(name, holder, points, 1, shares=shares)
-        self.migration.begin(self.plan, 3)
-        self.migration.listening(holder, name, Address("h", holder[0], "", ""))
+        self.data.enrol(name, holder, points, 1, shares=shares)
+        self.migration.on_enrolled(3)
+        self.migration.on_listening(holder, name, Address("h", holder[0], "", ""))
         if not shares:
-            self.migration.withdraw(self.plan, self.plan.withdrawn(holder), holder)
-            self.plan.drop_unshared(holder)
+            self.migration.withdraw(self.data.withdrawn(holder), holder)
+            self.data.drop_unshared(holder)
         self.check()
 
     def check(self) -> None:
         self.plan.check()
-        self.migration.check(self.plan)
+        self.migration.check()
 
     def held(self, holder: Holder) -> set[int]:
         return {chunk.chunk for chunk in self.plan.lease(holder).chunks}
@@ -48,27 +50,38 @@ class Job:
     def move(self, chunk: int, source: Holder, target: Holder) -> bool:
         """Try to move a chunk, with its points if they must be sent. Returns whether the points
         were sent."""
-        plan, migration = self.plan, self.migration
-        migration.queue([(chunk, source, target)])
-        migration.slide(plan)
+        migration = self.migration
+        migration.order([(chunk, source, target)])
         self.check()
-        sends = migration.lease(plan, source).sends
+        sends = migration.lease(source).sends
         for send in sends:
-            migration.delivered(plan, target, chunk, send.number, nbytes=100)
-        plan.confirm(source, plan.lease(source).number)
-        migration.settle(plan)
-        self.check()
+            migration.on_arrived(target, chunk, send.number, nbytes=100)
+        self.confirm(source)
         return bool(sends)
+
+    def confirm(self, holder: Holder) -> None:
+        self.migration.on_confirmed(holder, self.plan.lease(holder).number)
+        self.migration.settle(())
+        self.check()
 
     def release(self, *gone: Holder) -> None:
         self.plan.release(gone, self.migration.copies)
-        self.migration.forget(self.plan, gone)
-        self.migration.settle(self.plan)
+        self.migration.forget(gone)
+        self.migration.settle(())
         self.check()
+
+    def withdraw(self, chunks: list[int], owner: Holder) -> set[Holder]:
+        """The owner does not share its points any more. Returns the members whose leases changed."""
+        self.plan.take_changed()
+        self.migration.withdraw(chunks, owner)
+        return self.plan.take_changed()
+
+    def ended(self, *, last: bool = False) -> list[EndedMoves]:
+        return self.migration.take_ended((), last=last)
 
 
 def kept(job: Job) -> list[str]:
-    return [each.reason.code for each in job.migration.ended(job.plan) if each.reason is not None]
+    return [each.reason.code for each in job.ended() if each.reason is not None]
 
 
 def test_a_private_chunk_stays_if_its_owner_does_not_share_it() -> None:
@@ -100,23 +113,23 @@ def test_only_a_member_that_shares_its_own_data_sends_on_what_it_has_received(
 
 
 def test_shared_data_has_small_chunks() -> None:
-    plan = PrivatePlan(7, None)
-    plan.enrol("a", A, 1000, 1, shares=True)
-    assert len(plan.chunks) == CHUNKS_TO_BALANCE
+    data = PrivateData.begin(7, None)
+    data.enrol("a", A, 1000, 1, shares=True)
+    assert len(data.plan.chunks) == CHUNKS_TO_BALANCE
 
 
 def test_chunks_that_have_moved_stay_when_their_owner_is_gone() -> None:
     job = Job(A)
     job.move(0, A, B)
-    job.plan.news.clear()
+    job.data.news.clear()
     job.release(A)
     assert 0 in job.held(B) and job.plan.points == 81
-    (news,) = job.plan.news
+    (news,) = job.data.news
     expected = {"name": "a", "points": 39, "total": 81, "kept": 1}
     assert (news.code, news.fields) == ("data-partly-lost", expected)
-    job.plan.news.clear()
+    job.data.news.clear()
     job.release(B)
-    assert {news.code for news in job.plan.news} == {"data-lost-later", "data-lost"}
+    assert {news.code for news in job.data.news} == {"data-lost-later", "data-lost"}
     assert job.plan.points == 40
 
 
@@ -127,20 +140,19 @@ def test_a_chunk_goes_back_to_its_owner_when_its_holder_is_gone_and_no_pass_is_l
         for chunk in job.held(holder) - {0}:
             job.plan.commit(holder, (ChunkProgress(chunk, passes, 0),))
     job.plan.commit(B, (ChunkProgress(0, 1, 0),))
-    job.plan.news.clear()
+    job.data.news.clear()
     job.release(B)
     (lease,) = (chunk for chunk in job.plan.lease(A).chunks if chunk.chunk == 0)
     assert (lease.first, lease.passes) == (0, 1) and job.plan.passes == 1
-    assert [news.code for news in job.plan.news] == ["data-returned", "data-lost"]
+    assert [news.code for news in job.data.news] == ["data-returned", "data-lost"]
 
 
 def test_points_in_flight_stay_with_the_target_only_if_they_have_arrived() -> None:
     job = Job(A)
     plan, migration = job.plan, job.migration
-    migration.queue([(0, A, B), (1, A, B)])
-    migration.slide(plan)
-    first, _ = migration.lease(plan, A).sends
-    migration.delivered(plan, B, 0, first.number, nbytes=10)
+    migration.order([(0, A, B), (1, A, B)])
+    first, _ = migration.lease(A).sends
+    migration.on_arrived(B, 0, first.number, nbytes=10)
     job.release(A)
     assert 0 in job.held(B) and 1 not in job.held(B)
     assert plan.points == 81
@@ -151,29 +163,27 @@ def test_an_owner_that_comes_back_gets_only_the_chunks_that_no_member_holds() ->
     first = min(job.held(B))
     job.move(first, B, A)
     job.release(B)
-    job.plan.news.clear()
+    job.data.news.clear()
     job.enrol(B_AGAIN, shares=True)
     assert first in job.held(A) and first not in job.held(B_AGAIN)
     assert len(job.held(B_AGAIN)) == 39 and job.plan.points == 120
-    (news,) = job.plan.news
+    (news,) = job.data.news
     expected = {"name": "b", "points": 39, "total": 120, "all": 40}
     assert (news.code, news.fields) == ("data-partly-back", expected)
 
 
 def test_an_owner_that_comes_back_and_does_not_share_any_more_gets_its_chunks_back() -> None:
     job = Job(B)
-    plan, migration = job.plan, job.migration
     chunks = sorted(job.held(B))[:2]
     for chunk in chunks:
         job.move(chunk, B, A)
     job.release(B)
-    job.plan.enrol("b", B_AGAIN, 40, 1)
-    assert plan.withdrawn(B_AGAIN) == chunks
-    assert migration.withdraw(plan, chunks, B_AGAIN) == {A}
+    job.data.enrol("b", B_AGAIN, 40, 1)
+    assert job.data.withdrawn(B_AGAIN) == chunks
+    assert job.withdraw(chunks, B_AGAIN) == {A}
     job.check()
-    plan.confirm(A, plan.lease(A).number)
-    migration.settle(plan)
-    assert set(chunks) <= job.held(B_AGAIN) and not plan.withdrawn(B_AGAIN)
+    job.confirm(A)
+    assert set(chunks) <= job.held(B_AGAIN) and not job.data.withdrawn(B_AGAIN)
 
 
 @pytest.mark.parametrize("end", ["the job ends", "the owner leaves", "the owner is back again"])
@@ -185,15 +195,15 @@ def test_chunks_that_do_not_get_back_to_their_owner_are_not_counted_as_kept(end:
     chunk = min(job.held(B))
     job.move(chunk, B, A)
     job.release(B)
-    job.migration.ended(job.plan)
+    job.ended()
     job.enrol(B_AGAIN)
-    job.migration.withdraw(job.plan, [chunk], B_AGAIN)
+    job.withdraw([chunk], B_AGAIN)
     if end == "the owner leaves":
         job.release(B_AGAIN)
         assert chunk in job.held(A)
     elif end == "the owner is back again":
-        job.migration.withdraw(job.plan, [chunk], (1, 10))
-    assert job.migration.ended(job.plan, last=end == "the job ends") == []
+        job.withdraw([chunk], (1, 10))
+    assert job.ended(last=end == "the job ends") == []
 
 
 def test_a_chunk_that_has_stayed_with_another_member_is_counted_when_it_moves_again() -> None:
@@ -202,9 +212,9 @@ def test_a_chunk_that_has_stayed_with_another_member_is_counted_when_it_moves_ag
     job.move(chunk, B, A)
     job.release(B)
     job.enrol(B_AGAIN)
-    job.migration.withdraw(job.plan, [chunk], B_AGAIN)
+    job.withdraw([chunk], B_AGAIN)
     job.release(B_AGAIN)
-    job.migration.ended(job.plan)
+    job.ended()
     assert not job.move(chunk, A, C) and kept(job) == ["move-not-shared"]
 
 
@@ -213,9 +223,8 @@ def test_a_chunk_that_goes_back_is_kept_until_its_owner_has_it() -> None:
     member could not read them from its own data set."""
     job = Job(A)
     job.move(0, A, B)
-    job.migration.queue([(0, B, A)])
-    job.migration.slide(job.plan)
-    assert 0 in job.migration.lease(job.plan, B).copies
+    job.migration.order([(0, B, A)])
+    assert 0 in job.migration.lease(B).copies
     job.release(A)
     assert 0 in job.held(B)
 
@@ -225,10 +234,10 @@ def test_a_worker_that_is_back_with_other_points_does_not_get_its_old_chunks() -
     first = min(job.held(B))
     job.move(first, B, A)
     job.release(B)
-    job.plan.news.clear()
+    job.data.news.clear()
     job.enrol(B_AGAIN, 50, shares=True)
     assert first in job.held(A) and job.plan.points == 40 + 1 + 50 + 40
-    (news,) = job.plan.news
+    (news,) = job.data.news
     expected = {"name": "b", "points": 50, "before": 40, "kept": 1}
     assert (news.code, news.fields) == ("data-replaced-partly", expected)
     recorded = {chunk.holder for chunk in job.plan.recorded({})}
@@ -249,11 +258,11 @@ def test_old_points_are_not_visited_if_their_owner_does_not_share_its_new_points
         for chunk in job.held(holder) - {first}:
             job.plan.commit(holder, (ChunkProgress(chunk, 2, 0),))
     before = job.plan.lease(A).number
-    job.plan.news.clear()
+    job.data.news.clear()
     replace_unshared(job)
     assert not {first} & job.held(A) and job.plan.lease(A).number > before
     assert job.plan.points == 40 + 50 + 40
-    assert [news.code for news in job.plan.news] == ["data-partly-lost", "data-replaced"]
+    assert [news.code for news in job.data.news] == ["data-partly-lost", "data-replaced"]
     assert not job.plan.commit(A, (ChunkProgress(first, 1, 0),)), "a visit in flight"
     job.release(A)
     assert job.plan.chunks[first].holder is None and job.plan.points == 90
@@ -279,15 +288,14 @@ def test_moves_of_old_points_end_if_their_owner_does_not_share_its_new_points() 
     chunks = sorted(job.held(B))[: WINDOW_CHUNKS + 2]
     for chunk in chunks:
         job.move(chunk, B, A)
-    job.migration.ended(job.plan)
-    job.migration.queue([(chunk, A, C) for chunk in chunks])
-    job.migration.slide(job.plan)
-    assert len(job.migration.lease(job.plan, A).sends) == WINDOW_CHUNKS
+    job.ended()
+    job.migration.order([(chunk, A, C) for chunk in chunks])
+    assert len(job.migration.lease(A).sends) == WINDOW_CHUNKS
     before = job.plan.lease(A).number
     replace_unshared(job)
     assert job.plan.lease(A).number > before
-    assert not job.migration.lease(job.plan, A).sends and not set(chunks) & job.held(A)
-    assert kept(job) == ["move-withdrawn"] and not job.migration.busy
+    assert not job.migration.lease(A).sends and not set(chunks) & job.held(A)
+    assert kept(job) == ["move-withdrawn"] and not job.plan.moves
 
 
 def test_a_move_to_a_copy_ends_if_the_owner_of_the_points_does_not_share_them_any_more() -> None:
@@ -295,10 +303,9 @@ def test_a_move_to_a_copy_ends_if_the_owner_of_the_points_does_not_share_them_an
     first = min(job.held(B))
     job.move(first, B, A)
     job.move(first, A, C)
-    job.migration.ended(job.plan)
-    job.migration.queue([(first, C, A)])
-    job.migration.slide(job.plan)
-    assert first in job.plan.moving and not job.migration.lease(job.plan, C).sends
+    job.ended()
+    job.migration.order([(first, C, A)])
+    assert first in job.plan.moves and not job.migration.lease(C).sends
     replace_unshared(job)
     assert not {first} & (job.held(A) | job.held(C)) and not job.migration.copies[A]
     assert kept(job) == ["move-withdrawn"]
@@ -316,9 +323,8 @@ def test_members_drop_copies_of_points_that_are_not_shared_any_more() -> None:
     job.enrol(B_AGAIN)
     assert job.plan.lease(A).number > before
     assert not job.migration.copies[A], "of a chunk that another member holds"
-    job.plan.confirm(A, job.plan.lease(A).number)
-    job.migration.settle(job.plan)
-    assert second in job.held(B_AGAIN) and not job.migration.lease(job.plan, A).copies
+    job.confirm(A)
+    assert second in job.held(B_AGAIN) and not job.migration.lease(A).copies
     job.check()
 
 
@@ -333,7 +339,7 @@ def test_a_chunk_whose_owner_and_holder_are_gone_goes_on_with_a_copy(owner_first
     (lease,) = (chunk for chunk in job.plan.lease(B).chunks if chunk.chunk == 0)
     assert lease.passes == 1, "visits that counted are not repeated"
     assert job.plan.points == 41
-    assert 0 not in job.migration.lease(job.plan, B).copies
+    assert 0 not in job.migration.lease(B).copies
 
 
 def test_a_copy_is_not_visited_if_the_owner_has_stopped_sharing_it() -> None:
@@ -343,9 +349,8 @@ def test_a_copy_is_not_visited_if_the_owner_has_stopped_sharing_it() -> None:
     job.move(chunk, A, C)
     job.release(B)
     job.enrol(B_AGAIN)
-    job.migration.withdraw(job.plan, job.plan.withdrawn(B_AGAIN), B_AGAIN)
-    job.plan.confirm(C, job.plan.lease(C).number)
-    job.migration.settle(job.plan)
+    job.withdraw(job.data.withdrawn(B_AGAIN), B_AGAIN)
+    job.confirm(C)
     assert chunk in job.held(B_AGAIN)
     job.release(B_AGAIN)
     assert chunk not in job.held(A) | job.held(C) and job.plan.points == 80

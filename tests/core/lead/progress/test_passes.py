@@ -173,7 +173,7 @@ def test_every_check_covers_a_full_pass_whoever_visits_the_points(data: st.DataO
             plan.share(members)
         member = data.draw(st.sampled_from(members))
         for holder in members:
-            plan.confirm(holder, plan.lease(holder).number)
+            plan.on_confirmed(holder, plan.lease(holder).number)
         lease = plan.lease(member)
         if not lease.chunks:
             continue

@@ -17,6 +17,7 @@ from polyrhythm.core.lead.progress.progress import (
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire.messages import ContributionReport, JobSpec, Progress, Trailer
 
@@ -26,9 +27,8 @@ class Job:
         spec = JobSpec(job="j", **job)
         outbox = LeadOutbox(View(), RoutingTable(1, 64))
         self.effects: list[Effect] = outbox.begin()
-        self.progress = JobProgress(
-            ProgressState.begin(spec), spec, Sharing(0, spec.epochs), outbox
-        )
+        sharing = Sharing(spec, traits_of(spec.sync))
+        self.progress = JobProgress(ProgressState.begin(spec), spec, sharing, outbox)
         self.round = -1
         self.reason = Reason("none")
 

@@ -3,6 +3,7 @@
 import pytest
 
 from polyrhythm.core.lead.data.chunks import missing_points
+from polyrhythm.core.lead.data.moves import How
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.lead.rounds.modes import MStepHold, SummedPoints
 from polyrhythm.wire.messages import ChunkProgress
@@ -113,7 +114,9 @@ def test_points_are_missing_when_their_holder_has_confirmed_that_it_subtracted_t
     visit(plan, B, 1)
     plan.share([A, B, C])
     assert missing_points(plan.chunks, [A, B, C]) == 0
-    assert plan.confirm(A, plan.lease(A).number) == {C}
+    plan.take_changed()
+    plan.on_confirmed(A, plan.lease(A).number)
+    assert plan.take_changed() == {C}
     assert missing_points(plan.chunks, [A, B, C]) == 10
     visit(plan, C, 2)
     assert missing_points(plan.chunks, [A, B, C]) == 0
@@ -124,8 +127,8 @@ def test_points_that_move_with_their_memory_are_not_missing(arrived: bool) -> No
     plan = plan_of(A, B)
     visit(plan, A, 1)
     visit(plan, B, 1)
-    plan.give([(plan.held_by(A)[0], A, B)], delivery=1)
+    plan.begin([(plan.held_by(A)[0], A, B)], How.SENT, delivery=1)
     if arrived:
-        plan.delivered(next(iter(plan.moving)), 1, again=True)
-        plan.confirm(A, plan.lease(A).number)
+        plan.on_arrived(next(iter(plan.moves)))
+        plan.on_confirmed(A, plan.lease(A).number)
     assert missing_points(plan.chunks, [A, B]) == 0

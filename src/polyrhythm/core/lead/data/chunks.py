@@ -10,16 +10,14 @@ still cut at every edge of a row group.
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from polyrhythm.errors import InvariantBroken
-
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
-Gift: TypeAlias = tuple[int, Holder, Holder]
+WantedMove: TypeAlias = tuple[int, Holder, Holder]
 """A chunk that is to move, its holder, and its next holder."""
 
 
@@ -28,16 +26,6 @@ class Chunk:
     first: int
     last: int
     holder: Holder | None = None
-    heir: Holder | None = None
-    """The next holder: it gets the chunk when the present holder has confirmed the lease with the number
-    `asked`."""
-    asked: int = 0
-    delivery: int = 0
-    """The number of the delivery that brings the points to `heir` (`moves.py`); 0 if no points are
-    sent, because `heir` has them or can read them itself."""
-    delivered: bool = False
-    given_up: bool = False
-    """Whether the holder has confirmed the lease with the number `asked`."""
     passes: int = 0
     cursor: int = 0
     visited: int = 0
@@ -51,28 +39,12 @@ class Chunk:
     def points(self) -> int:
         return self.last - self.first
 
-    @property
-    def due(self) -> Holder | None:
-        """The member that will hold the chunk when a move that was begun is complete."""
-        return self.heir or self.holder
-
     def advance(self, passes: int, cursor: int, done: int, number: int) -> None:
         """The holder has visited `done` points, up to this pass and cursor. `number`: the number of
         the report."""
         self.passes, self.cursor = passes, cursor
         self.remembered += done
         self.visited = number
-
-    def counted(self, passes: int, cursor: int, epochs: int | None) -> tuple[int, int]:
-        """Kind statistics: up to which pass and cursor a report of progress counts. *A visit that ends
-        the last pass does not count if the holder was told to give the chunk up without sending the
-        memory of its points*: the holder then subtracts these points again, perhaps in the same
-        contribution. The report counts up to the beginning of the last pass, because the next holder
-        begins there."""
-        given = self.heir is not None and not self.delivery
-        if given and epochs is not None and passes >= epochs:
-            return epochs - 1, 0
-        return passes, cursor
 
     def begin_again(self, epochs: int | None) -> None:
         """Kind statistics: the next holder does not know what the points have added, so all of them
@@ -107,13 +79,15 @@ class HeldPoints:
 
     @classmethod
     def of_each(
-        cls, chunks: Iterable[Chunk], members: Iterable[Holder], epochs: int | None
+        cls,
+        chunks: Iterable[tuple[Chunk, Holder | None]],
+        members: Iterable[Holder],
+        epochs: int | None,
     ) -> "dict[Holder, HeldPoints]":
-        """The points of each member, in the chunks that it will hold when all moves are complete."""
+        """The points of each member. `chunks`: each chunk, and the member that counts as its holder."""
         found = {member: cls(left=None if epochs is None else 0) for member in members}
-        for chunk in chunks:
-            due = chunk.heir or chunk.holder  # the same as `due`, but saves a call for every chunk
-            held = None if due is None else found.get(due)
+        for chunk, holder in chunks:
+            held = None if holder is None else found.get(holder)
             if held is not None:
                 points = chunk.last - chunk.first
                 visits = chunk.passes * points + chunk.cursor
@@ -123,16 +97,17 @@ class HeldPoints:
                     held.left += epochs * points - visits
         return found
 
-    @staticmethod
-    def left_until(
-        passes: int, chunks: Iterable[Chunk], members: Iterable[Holder]
-    ) -> dict[Holder, int]:
-        """How many visits each member has left until all of its chunks have this many passes."""
-        found = dict.fromkeys(members, 0)
-        for chunk in chunks:
-            if chunk.due is not None and chunk.due in found and chunk.passes < passes:
-                found[chunk.due] += chunk.points * (passes - chunk.passes) - chunk.cursor
-        return found
+
+def visits_left(
+    passes: int, chunks: Iterable[tuple[Chunk, Holder | None]], members: Iterable[Holder]
+) -> dict[Holder, int]:
+    """How many visits each member has left until all of its chunks have this many passes. `chunks`:
+    each chunk, and the member that counts as its holder."""
+    found = dict.fromkeys(members, 0)
+    for chunk, holder in chunks:
+        if holder is not None and holder in found and chunk.passes < passes:
+            found[holder] += chunk.points * (passes - chunk.passes) - chunk.cursor
+    return found
 
 
 def quotas(
@@ -144,32 +119,6 @@ def quotas(
     ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
     bound, extras = divmod(chunks, len(ranked))
     return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}
-
-
-def check_chunks(
-    chunks: Sequence[Chunk],
-    changed: Set[int],
-    moving: Set[int],
-    held: Mapping[Holder, Collection[int]],
-    points: int,
-) -> None:
-    """Check the chunks in `changed`, and those that move. `held`: the chunks of each member.
-    `points`: the number of points in all chunks together."""
-    if chunks[-1].last != points or chunks[0].first != 0:
-        raise InvariantBroken("the chunks do not cover the points")
-    for index in changed | moving:
-        chunk = chunks[index]
-        cursor, holder, heir = chunk.cursor, chunk.holder, chunk.heir
-        if index and chunk.first != chunks[index - 1].last:
-            raise InvariantBroken("the chunks overlap or leave a gap")
-        if cursor and not 0 <= cursor < chunk.points:
-            raise InvariantBroken("a cursor is outside its chunk")
-        if (heir is not None) != (index in moving):
-            raise InvariantBroken("a chunk has an heir, but is not moving")
-        if heir is not None and (holder is None or not chunk.asked):
-            raise InvariantBroken("a chunk has an heir, but its holder was not asked to give it up")
-        if holder is not None and index not in held[holder]:
-            raise InvariantBroken("a chunk is missing in the chunks of its holder")
 
 
 GROUPS_PER_WORKER = 4

@@ -5,7 +5,10 @@ statistics a chunk is a range of the data set, and chunks are permuted in place 
 trailer of a contribution reports how far its chunks were visited. This progress counts when the
 contribution counts.* Therefore a chunk moves to another member only when no contribution with its
 points can be in flight: its holder has contributed under a lease that does not contain the chunk,
-or every server knows that the holder was removed.
+or every server knows that the holder was removed. `moves.py` has the phases of such a move.
+
+*Whatever changes a lease gives it a new number and marks its member in `DataPlan.changed`. The new
+leases are sent at the end of the event* (`leasing.py`).
 
 Progress in chunks that belongs to the next fold, and not to the one under way.
 
@@ -14,22 +17,24 @@ version of the ordered fold may lack the last visits of some chunks: neither a c
 version nor the end of the job may count these visits.*
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from polyrhythm.core.lead.data.chunks import (
     Chunk,
-    Gift,
     HeldPoints,
     Holder,
-    check_chunks,
+    WantedMove,
     chunk_edges,
     dealt,
     quotas,
 )
+from polyrhythm.core.lead.data.moves import ChunkMove, How, Phase
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
+from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 Place: TypeAlias = tuple[int, int]
@@ -68,6 +73,98 @@ _MOST_PASSES = 10_000
 """How many passes over a chunk one contribution may report."""
 
 
+class Ownership(Protocol):
+    """Who has the points: `CommonData`, or `private.PrivateData`."""
+
+    distributes: bool
+    """Whether the chunks are distributed over all members."""
+
+    @property
+    def passes(self) -> int:
+        """The number of full passes."""
+
+    def reads(self, member: Holder, index: int) -> bool:
+        """Whether the member can always read the points of this chunk: they need not be sent to it."""
+
+    def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
+        """Whether a chunk may move from one member to another. `sent`: its points must be sent."""
+
+    def can_give(self, holder: Holder) -> bool:
+        """Whether any chunks of this member may move."""
+
+    def points_of(self, holder: Holder) -> int | None:
+        """The number of points of this member's own data set; None if it has none of its own."""
+
+    def shift(self, holder: Holder, index: int) -> int:
+        """What is added to the numbers of a chunk's points in a lease of this member."""
+
+    def recorded_name(self, index: int, holder: str) -> str | None:
+        """The worker that gets the chunk when the job resumes; None if the chunk is not recorded.
+        `holder`: the name of its present holder."""
+
+    def on_released(
+        self,
+        lost: Sequence[tuple[int, Holder]],
+        gone: Collection[Holder],
+        copies: Mapping[Holder, Collection[int]],
+        passes: int,
+    ) -> None:
+        """The members in `gone` were removed, and had the chunks in `lost`. `copies`: see
+        `DataPlan.release`. `passes`: the full passes before that."""
+
+    def check(self, changed: Collection[int]) -> None:
+        """Check the chunks in `changed`."""
+
+
+class CommonData:
+    """Every member can read the whole data set. Implements `Ownership`."""
+
+    distributes = True
+
+    def __init__(self, plan: "DataPlan") -> None:
+        self._plan = plan
+
+    @property
+    def passes(self) -> int:
+        return self._plan.counted.least
+
+    def reads(self, member: Holder, index: int) -> bool:
+        """A lease of common points moves like a lease of points that must be sent; see
+        `migration.LeasesOnly`."""
+        return False
+
+    def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
+        return True
+
+    def can_give(self, holder: Holder) -> bool:
+        return True
+
+    def points_of(self, holder: Holder) -> int | None:
+        return None
+
+    def shift(self, holder: Holder, index: int) -> int:
+        return 0
+
+    def recorded_name(self, index: int, holder: str) -> str | None:
+        return holder
+
+    def on_released(
+        self,
+        lost: Sequence[tuple[int, Holder]],
+        gone: Collection[Holder],
+        copies: Mapping[Holder, Collection[int]],
+        passes: int,
+    ) -> None:
+        """Nothing to do: the chunks are distributed over the other members."""
+
+    def check(self, changed: Collection[int]) -> None:
+        chunks = self._plan.chunks
+        if chunks[-1].last != self._plan.points or chunks[0].first != 0:
+            raise InvariantBroken("the chunks do not cover the points")
+        if any(index and chunks[index].first != chunks[index - 1].last for index in changed):
+            raise InvariantBroken("the chunks overlap or leave a gap")
+
+
 class DataPlan:
     def __init__(
         self,
@@ -92,20 +189,27 @@ class DataPlan:
         statistics."""
         self.numbers: dict[Holder, int] = {}
         """The number of the last lease of each member."""
+        self.changed: set[Holder] = set()
+        """The members whose leases have changed and have not been sent yet."""
+        self.ownership: Ownership = CommonData(self)
         count = max(1, min(points // least, max(fewest, CHUNKS_PER_WORKER * workers)))
-        edges = chunk_edges(points, count, least, workers, groups)
+        edges = chunk_edges(points, count, least, workers, groups) if points else [0]
         self.chunks = [Chunk(first, last) for first, last in pairwise(edges)]
         self._order = dealt(edges[:-1], groups, seed) if permuted else range(len(self.chunks))
         """The order in which chunks are shared."""
-        self._held: dict[Holder, set[int]] = {}
-        self.moving: set[int] = set()
-        """The chunks that are to change their holder, and that their holder has not given up yet."""
-        self.handed: list[tuple[int, Holder, Holder]] = []
-        """The moves that are complete: the chunk, its old holder and its new one. The caller empties
-        the list."""
-        self._passes: MinimumTracker[int] = MinimumTracker()
+        self.held: dict[Holder, set[int]] = {}
+        """The chunks of each member, also those that are moving."""
+        self.moves: dict[int, ChunkMove] = {}
+        """Per chunk that moves or is queued, its move: those that have begun in the order in which they
+        began, and those that are queued in the order in which they were queued."""
+        self.ended: list[ChunkMove] = []
+        """The moves that have ended, until `migration.py` has counted them."""
+        self._begun = 0
+        """How many moves have begun so far."""
+        self.counted: MinimumTracker[int] = MinimumTracker()
+        """The passes of each chunk that counts."""
         for index in range(len(self.chunks)):
-            self._passes.put(index, 0)
+            self.counted.put(index, 0)
         self._changed = set(range(len(self.chunks)))
         """The chunks that were changed since the last `check`."""
         self._progress = 0
@@ -132,28 +236,28 @@ class DataPlan:
         if permuted:
             plan._order = dealt([chunk.first for chunk in plan.chunks], groups, record.seed)
         plan._changed = set(range(len(plan.chunks)))
-        plan._passes = MinimumTracker()
+        plan.counted = MinimumTracker()
         wanted: dict[Holder, list[int]] = {}
         for index, chunk in enumerate(record.chunks):
-            plan._passes.put(index, chunk.passes)
+            plan.counted.put(index, chunk.passes)
             if chunk.holder in members:
                 wanted.setdefault(members[chunk.holder], []).append(index)
         for member, quota in quotas(len(plan.chunks), wanted, members.values()).items():
             for index in wanted.get(member, [])[:quota]:
-                plan._hand(index, member, remembered=False)
+                plan.hand(index, member, remembered=False)
         plan.share(list(members.values()))
         return plan
 
-    def share(self, members: list[Holder]) -> set[Holder]:
+    def share(self, members: list[Holder]) -> None:
         """Distribute all chunks evenly over `members`, in the given order, with as few moves as
-        possible. Returns the members whose leases changed. A chunk that a member must give up is
-        leased to its new holder only when the old holder has confirmed."""
-        if not members:
-            return set()
+        possible. A chunk that a member must give up is leased to its new holder only when the old
+        holder has confirmed."""
+        if not members or not self.ownership.distributes:
+            return
         held: dict[Holder, list[int]] = {member: [] for member in members}
         loose = []
         for index in self._order:
-            due = self.chunks[index].due
+            due = self.due(index)
             if due in held and due is not None:
                 held[due].append(index)
             else:
@@ -162,143 +266,195 @@ class DataPlan:
         for member, quota in shares.items():
             while len(held[member]) > quota:
                 loose.append(held[member].pop())
-        moves = iter(loose)
-        changed = set()
-        for member, quota in shares.items():
-            for _ in range(quota - len(held[member])):
-                changed.add(self._move(next(moves), member))
-        self._ask(changed)
-        return changed
+        found = iter(loose)
+        wanted = [
+            (next(found), member)
+            for member, quota in shares.items()
+            for _ in range(quota - len(held[member]))
+        ]
+        self._begin(wanted, How.SHARED)
 
-    def held(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
+    # -- queries -------------------------------------------------------------------------------
+
+    def moving(self, index: int) -> ChunkMove | None:
+        """The move of this chunk, if it has begun."""
+        move = self.moves.get(index)
+        return move if move is not None and move.begun else None
+
+    def due(self, index: int) -> Holder | None:
+        """The member that will hold the chunk when a move that was begun is complete."""
+        move = self.moving(index)
+        return self.chunks[index].holder if move is None else move.target
+
+    def due_chunks(self) -> Iterator[tuple[Chunk, Holder | None]]:
+        """Each chunk, and the member that will hold it when all moves are complete."""
+        if not self.moves:
+            return ((chunk, chunk.holder) for chunk in self.chunks)
+        return ((chunk, self.due(index)) for index, chunk in enumerate(self.chunks))
+
+    def held_points(self, members: Iterable[Holder]) -> dict[Holder, HeldPoints]:
         """The points of each member, in the chunks that it will hold when all moves are complete."""
-        return HeldPoints.of_each(self.chunks, members, self.epochs)
+        return HeldPoints.of_each(self.due_chunks(), members, self.epochs)
 
     def held_by(self, holder: Holder) -> list[int]:
         """The chunks that this member holds, without those that are moving."""
-        held = self._held.get(holder, ())
-        return sorted(index for index in held if self.chunks[index].heir is None)
+        held = self.held.get(holder, ())
+        return sorted(index for index in held if self.moving(index) is None)
 
     def leaving(self, holder: Holder) -> list[int]:
         """The chunks of this member that are moving to other members."""
-        return sorted(self._held.get(holder, set()) & self.moving)
+        held = self.held.get(holder, ())
+        return sorted(index for index in held if self.moving(index) is not None)
 
     @property
     def mean_chunk(self) -> float:
-        """The mean number of points in a chunk."""
-        return self.points / len(self.chunks)
-
-    def reads(self, member: Holder, index: int) -> bool:
-        """Whether the member can always read the points of this chunk: they need not be sent to it."""
-        return False
-
-    def may_move(self, index: int, source: Holder, target: Holder, *, sent: bool) -> bool:
-        """Whether a chunk may move from one member to another. `sent`: its points must be sent."""
-        return True
-
-    def can_give(self, holder: Holder) -> bool:
-        """Whether any chunks of this member may move."""
-        return True
+        """The mean number of points in a chunk that counts."""
+        return self.points / max(1, len(self.counted))
 
     def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
         """The points of a chunk, as the lease of this member numbers them."""
-        chunk = self.chunks[index]
-        return chunk.first, chunk.last
+        chunk, shift = self.chunks[index], self.ownership.shift(holder, index)
+        return chunk.first + shift, chunk.last + shift
 
-    def give(self, gifts: Iterable[Gift], delivery: int = 0) -> set[Holder]:
-        """Begin to move these chunks. `delivery`: the number of the first delivery, if points must
-        be delivered; the others follow. Returns the members whose leases changed."""
-        changed = set()
-        for offset, (index, _, target) in enumerate(gifts):
-            changed.add(self._move(index, target))
-            self.chunks[index].delivery = delivery and delivery + offset
-        self._ask(changed)
-        return changed
+    # -- moves ---------------------------------------------------------------------------------
 
-    def take_back(self, chunks: Iterable[int]) -> set[Holder]:
-        """End the moves of these chunks: they stay with their holders. Returns the members whose
-        leases changed."""
-        changed = {holder for index in chunks if (holder := self._keep(index)) is not None}
-        self._number(changed)
-        return changed
+    def begin(self, wanted: Iterable[WantedMove], how: How, delivery: int = 0) -> None:
+        """Begin these moves. `delivery`: the number of the delivery, if the points must be sent."""
+        self._begin([(index, target) for index, _, target in wanted], how, delivery)
 
-    def delivered(self, index: int, number: int, *, again: bool = False) -> set[Holder]:
-        """The heir of the chunk has all its points. `again`: the holder must confirm a lease that is
-        sent from now on, and not only the lease that locked the chunk. Returns the members whose
-        leases changed."""
-        chunk = self.chunks[index]
-        if not number or chunk.delivery != number or chunk.delivered:
-            return set()
-        chunk.delivered = True
-        if not again or chunk.holder is None:
-            return self._complete([index])
-        self._number([chunk.holder])
-        chunk.given_up, chunk.asked = False, self.numbers[chunk.holder]
-        return {chunk.holder}
+    def _begin(self, wanted: Iterable[tuple[int, Holder]], how: How, delivery: int = 0) -> None:
+        """Let each chunk move to its member. Holders are asked to give their chunks up."""
+        self.renew({self._move(index, member, how, delivery) for index, member in wanted})
+        for move in self.moves.values():
+            if move.begun and not move.asked:
+                move.asked = self.numbers[move.source]
 
-    def _ask(self, changed: Iterable[Holder]) -> None:
-        """Give new numbers to the leases that changed. The holders of chunks that move are asked to
-        confirm."""
-        self._number(changed)
-        for index in self.moving:
-            chunk = self.chunks[index]
-            if not chunk.asked and chunk.holder is not None:
-                chunk.asked = self.numbers[chunk.holder]
-
-    def _move(self, index: int, member: Holder) -> Holder:
+    def _move(self, index: int, member: Holder, how: How, delivery: int) -> Holder:
         """Begin to move the chunk to `member`. Returns the member whose lease changes now."""
         chunk = self.chunks[index]
         if chunk.holder is None:
-            self._hand(index, member, remembered=False)
+            self.hand(index, member, remembered=False)
             return member
         if chunk.holder == member:
             self._keep(index)
             return member
-        chunk.heir, chunk.asked = member, 0
-        chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
-        self.moving.add(index)
+        self._end(index, Phase.KEPT)
+        move = self.moves.pop(index, None) or ChunkMove(index, chunk.holder, member, how)
+        self._begun += 1
+        move.how, move.delivery, move.began = how, delivery, self._begun
+        move.enter(Phase.ASKED)
+        self.moves[index] = move
         self._changed.add(index)
         return chunk.holder
 
-    def _keep(self, index: int) -> Holder | None:
-        """The chunk stays with its holder, which is returned. *The holder may have forgotten the
-        points, because it was sent a lease without them. In that case the holder gets the chunk
-        again when it has confirmed that lease: by then it has certainly forgotten the points, and
-        no visit is in flight.*"""
-        chunk = self.chunks[index]
-        if self.forgets and chunk.heir is not None and (chunk.delivered or not chunk.delivery):
-            chunk.heir, chunk.delivery, chunk.delivered = chunk.holder, 0, False
-        else:
-            self._hand(index, chunk.holder, remembered=True)
-        return chunk.holder
+    def _end(self, index: int, phase: Phase) -> None:
+        """If the chunk is moving, its move is over."""
+        if (move := self.moving(index)) is not None:
+            move.enter(phase)
+            self.ended.append(self.moves.pop(index))
 
-    def _hand(self, index: int, member: Holder | None, *, remembered: bool) -> None:
+    def queue(self, move: ChunkMove) -> None:
+        """Keep a move that begins later."""
+        if move.chunk in self.moves:
+            raise InvariantBroken(f"chunk {move.chunk} would move twice at a time")
+        self.moves[move.chunk] = move
+
+    def remove_queued(self, move: ChunkMove, reason: Reason) -> None:
+        """Give up a move that has not begun."""
+        move.enter(Phase.KEPT)
+        move.reason = reason
+        self.ended.append(self.moves.pop(move.chunk))
+
+    def take_back(self, chunks: Iterable[int], reason: Reason) -> None:
+        """End the moves of these chunks for this reason: the chunks stay with their holders."""
+        changed = set()
+        for index in chunks:
+            if (move := self.moving(index)) is not None:
+                move.reason = reason
+                self._keep(index)
+                changed.add(move.source)
+        self.renew(changed)
+
+    def on_arrived(self, index: int) -> None:
+        """The target of the chunk has all its points. *Kind statistics: the holder must confirm a lease
+        that is sent from now on, and not only the lease that locked the chunk.*"""
+        move = self.moves[index]
+        if move.phase is Phase.ARRIVED:
+            return
+        given_up = move.phase is Phase.GIVEN_UP
+        move.enter(Phase.ARRIVED)
+        if self.forgets:
+            self.renew([move.source])
+            move.asked = self.numbers[move.source]
+        elif given_up:
+            self._complete([move])
+
+    def on_confirmed(self, holder: Holder, number: int) -> None:
+        """`holder` has contributed or abstained under lease `number`. Chunks that it gave up with
+        this lease now move to their new holders, if these have the points."""
+        given_up = []
+        for index in sorted(self.moves):
+            move = self.moves[index]
+            if move.source == holder and 0 < move.asked <= number:
+                if move.points_there:
+                    given_up.append(move)
+                elif move.phase is Phase.ASKED:
+                    move.enter(Phase.GIVEN_UP)
+        self._complete(given_up)
+
+    def _complete(self, moves: Iterable[ChunkMove]) -> None:
+        changed = set()
+        for move in moves:
+            changed.add(move.target)
+            self.hand(move.chunk, move.target, remembered=move.phase is Phase.ARRIVED)
+        self.renew(changed)
+
+    def _keep(self, index: int) -> None:
+        """The chunk stays with its holder. *The holder may have forgotten the points, because it was
+        sent a lease without them. In that case the holder gets the chunk again when it has confirmed
+        that lease: by then it has certainly forgotten the points, and no visit is in flight.*"""
+        move = self.moving(index)
+        if self.forgets and move is not None and move.points_there:
+            self._move_back(move)
+        else:
+            self.hand(index, self.chunks[index].holder, remembered=True)
+
+    def _move_back(self, move: ChunkMove) -> None:
+        """Replace this move by one that brings the chunk back to its source."""
+        self._end(move.chunk, Phase.KEPT)
+        back = ChunkMove(move.chunk, move.source, move.source, How.REGAINED, asked=move.asked)
+        back.enter(Phase.ASKED)
+        self.moves[move.chunk] = back
+        self._changed.add(move.chunk)
+
+    def hand(self, index: int, member: Holder | None, *, remembered: bool) -> None:
         """Lease the chunk to `member`. If the chunk was moving, its move ends. `remembered`: whether
         `member` knows what the points have added."""
-        chunk = self.chunks[index]
+        chunk, move = self.chunks[index], self.moving(index)
         if not remembered:
             self._forget(index)
         if chunk.holder is not None:
-            self._held[chunk.holder].discard(index)
+            self.held[chunk.holder].discard(index)
         if member is not None:
-            self._held.setdefault(member, set()).add(index)
-        chunk.holder, chunk.heir, chunk.asked = member, None, 0
-        chunk.delivery, chunk.delivered, chunk.given_up = 0, False, False
-        self.moving.discard(index)
+            self.held.setdefault(member, set()).add(index)
+        chunk.holder = member
+        if move is not None:
+            self._end(index, Phase.COMPLETE if member == move.target else Phase.KEPT)
         self._changed.add(index)
 
     def _forget(self, index: int) -> None:
         """Record that no member knows what the points of this chunk have added."""
         if self.forgets:
             self.chunks[index].begin_again(self.epochs)
-            if index in self._passes:
-                self._passes.put(index, self.chunks[index].passes)
+            if index in self.counted:
+                self.counted.put(index, self.chunks[index].passes)
             self._changed.add(index)
 
     def lose(self, gone: Collection[Holder]) -> None:
         """The last version lacks the rows of these members: let their points be visited again."""
-        for index in {index for holder in gone for index in self._held.get(holder, ())}:
-            if not self.chunks[index].delivered or self.chunks[index].heir in gone:
+        for index in {index for holder in gone for index in self.held.get(holder, ())}:
+            move = self.moving(index)
+            if move is None or move.phase is not Phase.ARRIVED or move.target in gone:
                 self._forget(index)
 
     def begin_again(self) -> None:
@@ -306,86 +462,73 @@ class DataPlan:
         for index in () if self.done else range(len(self.chunks)):
             self._forget(index)
 
-    def _number(self, changed: Iterable[Holder]) -> None:
-        for member in changed:
-            self.numbers[member] = self.numbers.get(member, 0) + 1
-
-    def renumber(self, members: Iterable[Holder]) -> set[Holder]:
-        """Give new numbers to the leases of these members; returns the members that have a lease."""
-        found = {member for member in members if member in self.numbers}
-        self._number(found)
-        return found
-
-    def confirm(self, holder: Holder, number: int) -> set[Holder]:
-        """`holder` has contributed or abstained under lease `number`. Chunks that it gave up with
-        this lease now move to their new holders. Returns the members whose leases grew."""
-        found = []
-        for index in sorted(self.moving):
-            chunk = self.chunks[index]
-            if chunk.holder == holder and 0 < chunk.asked <= number:
-                chunk.given_up = True
-                found.append(index)
-        return self._complete(found)
-
-    def _complete(self, chunks: Iterable[int]) -> set[Holder]:
-        """Complete the moves of these chunks whose holder has given them up, and whose heir has the
-        points. Returns the members whose leases grew."""
-        changed: set[Holder] = set()
-        for index in chunks:
-            chunk = self.chunks[index]
-            ready = chunk.given_up and (chunk.delivered or not chunk.delivery)
-            if ready and chunk.holder is not None and chunk.heir is not None:
-                changed.add(chunk.heir)
-                self.handed.append((index, chunk.holder, chunk.heir))
-                self._hand(index, chunk.heir, remembered=chunk.delivered)
-        self._number(changed)
-        return changed
-
     def release(
         self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
-    ) -> set[Holder]:
+    ) -> None:
         """These members were removed, and none of their contributions can arrive any more. Each of
-        their chunks goes to its heir, if the heir has the points. Chunks that were moving to the
-        removed members stay with their present holders. `copies`: per member, the chunks of which
-        it has a copy; used with private data only. Returns the members whose leases grew."""
-        leavers = set(gone)
+        their chunks goes to the target of its move, if the target has the points. Chunks that were
+        moving to the removed members stay with their present holders. `copies`: per member, the
+        chunks of which it has a copy; used with private data only."""
+        leavers, passes = set(gone), self.passes
+        lost = [(index, holder) for holder in leavers for index in self.held.get(holder, ())]
         self.lose(leavers)
         changed: set[Holder] = set()
-        for index in sorted(self.moving):
-            chunk = self.chunks[index]
-            if chunk.heir in leavers and chunk.holder is not None:
-                changed.add(chunk.holder)
+        for index in sorted(self.moves):
+            move = self.moving(index)
+            if move is not None and move.target in leavers:
+                changed.add(move.source)
                 self._keep(index)
         for holder in leavers:
-            for index in sorted(self._held.pop(holder, ())):
-                chunk = self.chunks[index]
-                heir = chunk.heir if chunk.delivered or not chunk.delivery else None
-                heir = None if heir in leavers else heir
-                if heir is not None:
-                    self.handed.append((index, holder, heir))
-                    changed.add(heir)
-                chunk.holder = None
-                self._hand(index, heir, remembered=chunk.delivered)
+            for index in sorted(self.held.get(holder, ())):
+                target, remembered = None, False
+                if (move := self.moving(index)) is not None:
+                    remembered = move.phase is Phase.ARRIVED
+                    target = move.target if move.points_there else None
+                target = None if target in leavers else target
+                if target is not None:
+                    changed.add(target)
+                self.hand(index, target, remembered=remembered)
+            self.held.pop(holder, None)
             self.numbers.pop(holder, None)
-        changed -= leavers
-        self._number(changed)
+        self.renew(changed - leavers)
+        self.ownership.on_released(lost, leavers, copies or {}, passes)
+
+    # -- leases --------------------------------------------------------------------------------
+
+    def renew(self, holders: Collection[Holder]) -> None:
+        """The leases of these members have changed: number them, and send them at the end of the
+        event."""
+        for holder in holders:
+            self.numbers[holder] = self.numbers.get(holder, 0) + 1
+        self.changed.update(holders)
+
+    def renew_existing(self, holders: Iterable[Holder]) -> None:
+        """Renew the leases of these members, as far as they have one."""
+        self.renew({holder for holder in holders if holder in self.numbers})
+
+    def take_changed(self) -> set[Holder]:
+        """The members whose leases have changed since the last call."""
+        changed, self.changed = self.changed, set()
         return changed
 
     def lease(self, holder: Holder) -> Leased:
         chunks = tuple(
             ChunkLease(index, *self.numbered(holder, index), chunk.passes, chunk.cursor)
-            for index in sorted(self._held.get(holder, ()))
-            if (chunk := self.chunks[index]).heir is None
+            for index in self.held_by(holder)
+            for chunk in (self.chunks[index],)
         )
+        own = self.ownership.points_of(holder)
         return Leased(
             worker=holder[0],
             incarnation=holder[1],
-            points=self.points,
+            points=self.points if own is None else own,
             seed=self._seed,
             chunks=chunks,
             epochs=self.epochs,
             number=self.numbers.get(holder, 0),
         )
+
+    # -- progress ------------------------------------------------------------------------------
 
     def commit(
         self, holder: Holder, progress: tuple[ChunkProgress, ...], ahead: bool = False
@@ -403,19 +546,31 @@ class DataPlan:
             if chunk.holder != holder or not 0 <= cursor < max(1, points):
                 continue
             if self.forgets:
-                passes, cursor = chunk.counted(passes, cursor, self.epochs)
+                passes, cursor = self._remembered(index, passes, cursor)
             done = cursor - chunk.cursor + (further := passes - chunk.passes) * points
             if done <= 0 or further > _MOST_PASSES:
                 continue
             if ahead:
                 self._ahead.note(index, (chunk.passes, chunk.cursor))
             if further:
-                self._passes.put(index, passes)
+                self.counted.put(index, passes)
             self._changed.add(index)
             self._progress += 1
             chunk.advance(passes, cursor, done, self._progress)
             visited += done
         return visited
+
+    def _remembered(self, index: int, passes: int, cursor: int) -> tuple[int, int]:
+        """Kind statistics: up to which pass and cursor a report of progress counts. *A visit that ends
+        the last pass does not count if the holder was told to give the chunk up without sending the
+        memory of its points*: the holder then subtracts these points again, perhaps in the same
+        contribution. The report counts up to the beginning of the last pass, because the next holder
+        begins there."""
+        move = self.moving(index)
+        forgotten = move is not None and not move.in_flight
+        if forgotten and self.epochs is not None and passes >= self.epochs:
+            return self.epochs - 1, 0
+        return passes, cursor
 
     def settle(self) -> None:
         """The fold is over: the next one contains progress that was recorded as `ahead`."""
@@ -423,20 +578,19 @@ class DataPlan:
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
         """The chunks for a checkpoint of the last fold. `names`: the names of the members."""
-        return tuple(
-            RecordedChunk(
-                chunk.first,
-                chunk.last,
-                *self._ahead.folded(index, (chunk.passes, chunk.cursor)),
-                "" if chunk.holder is None else names.get(chunk.holder, ""),
-            )
-            for index, chunk in enumerate(self.chunks)
-        )
+        found = []
+        for index, chunk in enumerate(self.chunks):
+            holder = "" if chunk.holder is None else names.get(chunk.holder, "")
+            name = self.ownership.recorded_name(index, holder)
+            if name is not None:
+                place = self._ahead.folded(index, (chunk.passes, chunk.cursor))
+                found.append(RecordedChunk(chunk.first, chunk.last, *place, name))
+        return tuple(found)
 
     @property
     def passes(self) -> int:
         """The number of full passes over all points."""
-        return self._passes.least
+        return self.ownership.passes
 
     @property
     def folded_passes(self) -> int:
@@ -449,6 +603,16 @@ class DataPlan:
 
     def check(self) -> None:
         """Check the chunks that were changed since the last check, and those that move."""
-        if self._changed or self.moving:
-            check_chunks(self.chunks, self._changed, self.moving, self._held, self.points)
+        for index in self._changed | self.moves.keys():
+            chunk, move = self.chunks[index], self.moves.get(index)
+            if chunk.cursor and not 0 <= chunk.cursor < chunk.points:
+                raise InvariantBroken("a cursor is outside its chunk")
+            if chunk.holder is not None and index not in self.held[chunk.holder]:
+                raise InvariantBroken("a chunk is missing in the chunks of its holder")
+            if move is not None:
+                move.check()
+                if move.begun and chunk.holder != move.source:
+                    raise InvariantBroken("a chunk moves away from a member that does not hold it")
+        if self._changed:
+            self.ownership.check(self._changed)
             self._changed.clear()

@@ -1,4 +1,4 @@
-"""The data plan of a job in which every worker has its own data set (`--data-private`).
+"""Private data: every worker has its own data set (`--data-private`).
 
 *Only the worker with the name of its owner visits the points of a data set, unless the owner shares
 them (`--share-data`). When the owner is gone, the chunks that others hold stay with them, and the
@@ -12,19 +12,17 @@ to its owner. If the owner is gone too, the chunk goes to a member with an inact
 points.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import msgspec
+from itertools import pairwise
 
 from polyrhythm.core.fingerprints import alike
 from polyrhythm.core.lead.data.chunks import Chunk, Holder
+from polyrhythm.core.lead.data.moves import ChunkMove, How, Phase
 from polyrhythm.core.lead.data.plan import CHUNKS_PER_WORKER, CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.minimum_tracker import MinimumTracker
-from polyrhythm.core.record import Record, RecordedChunk
+from polyrhythm.core.record import Record
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import Leased
 from polyrhythm.wire.messages.reasons import Field
 
 
@@ -48,11 +46,14 @@ class _DataSet:
     """The fingerprint of the data set; empty if it is not known."""
 
 
-class PrivatePlan(DataPlan):
-    def __init__(self, seed: int, epochs: int | None) -> None:
-        super().__init__(0, 1, seed, epochs)
-        self.chunks = []
-        self._passes = MinimumTracker()
+class PrivateData:
+    """Implements `plan.Ownership`."""
+
+    distributes = False
+
+    def __init__(self, plan: DataPlan) -> None:
+        """`plan`: the plan of the job, which has no chunks yet."""
+        self._plan = plan
         self._sets: dict[str, _DataSet] = {}
         """Per name of a worker, its data set."""
         self._set_of: list[_DataSet] = []
@@ -68,23 +69,43 @@ class PrivatePlan(DataPlan):
         self._checked = 0
         """The number of points in all chunks when `check` was last called."""
         self.news: list[Reason] = []
-        """Reasons that describe what has happened to data sets, for the journal. The caller empties
-        the list."""
+        """What has happened to data sets, for the journal."""
 
     @classmethod
-    def recovered(cls, record: Record, epochs: int | None) -> "PrivatePlan":
-        """The data plan of a checkpoint. Its workers have yet to come back with their data sets."""
-        plan = cls(record.seed, epochs)
-        plan._floor = record.passes
+    def begin(cls, seed: int, epochs: int | None, record: Record | None = None) -> "PrivateData":
+        """A plan with private data. `record`: the checkpoint from which the job resumes, whose workers
+        have yet to come back with their data sets; None if it does not resume."""
+        plan = DataPlan(0, 1, seed if record is None else record.seed, epochs)
+        plan.ownership = data = cls(plan)
+        if record is not None:
+            data._expect_all(record)
+        return data
+
+    @property
+    def plan(self) -> DataPlan:
+        return self._plan
+
+    def take_news(self) -> list[Reason]:
+        """What has happened to data sets since the last call."""
+        news, self.news = self.news, []
+        return news
+
+    def _expect_all(self, record: Record) -> None:
+        self._floor = record.passes
         for each in record.chunks:
             new = _DataSet(each.holder, each.first, 0, [])
-            found = plan._sets.setdefault(each.holder, new)
-            found.chunks.append(len(plan.chunks))
+            found = self._sets.setdefault(each.holder, new)
+            chunk = Chunk(each.first, each.last, passes=each.passes, cursor=each.cursor)
+            self._append(found, [chunk])
             found.points += each.last - each.first
-            plan.chunks.append(Chunk(each.first, each.last, passes=each.passes, cursor=each.cursor))
-            plan._set_of.append(found)
-        plan._expected = set(plan._sets.values())
-        return plan
+        self._expected = set(self._sets.values())
+
+    def _append(self, found: _DataSet, chunks: Sequence[Chunk]) -> None:
+        """Add these chunks to the plan. They belong to this data set."""
+        first = len(self._plan.chunks)
+        found.chunks += range(first, first + len(chunks))
+        self._plan.chunks += chunks
+        self._set_of += [found] * len(chunks)
 
     def expect(self, names: Collection[str]) -> None:
         """Of the data sets of a checkpoint, only those of workers with these names come back in
@@ -96,7 +117,7 @@ class PrivatePlan(DataPlan):
         """The time in which workers may announce the data sets of a checkpoint is over. A worker that
         announces its data set later continues with the present pass."""
         for each in sorted(self._expected, key=lambda each: each.name):
-            self._tell("data-not-back", each.name, each.points, self.points)
+            self._tell("data-not-back", each.name, each.points, self._plan.points)
         self._expected = set()
 
     def enrol(
@@ -118,8 +139,8 @@ class PrivatePlan(DataPlan):
                 self._tell_replaced(found, points, shares=shares)
             found = self._sets[name] = self._add(name, points, least, shares=shares)
         elif found.holder is None and (loose := self._loose(found)):
-            back = sum(self.chunks[index].points for index in loose)
-            total = self.points + back
+            back = sum(self._plan.chunks[index].points for index in loose)
+            total = self._plan.points + back
             if back < points:  # other workers hold the rest
                 self._tell("data-partly-back", name, back, total, all=points)
             else:
@@ -133,7 +154,7 @@ class PrivatePlan(DataPlan):
                 each.shares = each.shares and each.name != name
         self._mine[holder] = found
         if self._lend(found, self.passes):
-            self._number({holder})
+            self._plan.renew({holder})
         self._expected = {each for each in self._expected if each.name != name}
 
     @staticmethod
@@ -163,32 +184,28 @@ class PrivatePlan(DataPlan):
         other workers drop the old points (`drop_unshared`)."""
         if old.holder is not None:
             self._mine.pop(old.holder, None)
-        kept = sum(self.chunks[index].points for index in self._away(old)) if shares else 0
+        kept = sum(self._plan.chunks[index].points for index in self._away(old)) if shares else 0
         code = "data-replaced-partly" if kept else "data-replaced"
         fields: dict[str, Field] = {"name": old.name, "points": points, "before": old.points}
         self.news.append(Reason(code, {**fields, "kept": kept} if kept else fields))
         old.holder = None
 
     def _add(self, name: str, points: int, least: int, *, shares: bool) -> _DataSet:
-        base = self.chunks[-1].last if self.chunks else 0
+        base = self._plan.chunks[-1].last if self._plan.chunks else 0
         most = CHUNKS_TO_BALANCE if shares else CHUNKS_PER_WORKER
         count = max(1, min(points // least, most))
-        first = len(self.chunks)
-        found = _DataSet(name, base, points, list(range(first, first + count)))
-        self.chunks += [
-            Chunk(base + points * index // count, base + points * (index + 1) // count)
-            for index in range(count)
-        ]
-        self._set_of += [found] * count
+        found = _DataSet(name, base, points, [])
+        edges = [base + points * index // count for index in range(count + 1)]
+        self._append(found, [Chunk(first, last) for first, last in pairwise(edges)])
         return found
 
     def _loose(self, found: _DataSet) -> list[int]:
         """The chunks of a data set that no member holds."""
-        return [index for index in found.chunks if self.chunks[index].holder is None]
+        return [index for index in found.chunks if self._plan.chunks[index].holder is None]
 
     def _away(self, found: _DataSet) -> list[int]:
         """The chunks of a data set that other workers hold."""
-        holders = ((index, self.chunks[index].holder) for index in found.chunks)
+        holders = ((index, self._plan.chunks[index].holder) for index in found.chunks)
         return [index for index, at in holders if at is not None and at[0] != found.worker]
 
     def _lend(self, found: _DataSet, passes: int) -> bool:
@@ -198,15 +215,15 @@ class PrivatePlan(DataPlan):
         if found.holder is None or not loose:
             return False
         for index in loose:
-            chunk = self.chunks[index]
+            chunk = self._plan.chunks[index]
             if chunk.passes < passes:
                 chunk.passes, chunk.cursor = passes, 0
-            self._passes.put(index, chunk.passes)
-            self._hand(index, found.holder, remembered=False)
-            self.points += chunk.points
+            self._plan.counted.put(index, chunk.passes)
+            self._plan.hand(index, found.holder, remembered=False)
+            self._plan.points += chunk.points
         return True
 
-    # -- moves ---------------------------------------------------------------------------------
+    # -- which chunks may move -----------------------------------------------------------------
 
     def reads(self, member: Holder, index: int) -> bool:
         """Whether the chunk belongs to the data set of this member."""
@@ -225,93 +242,86 @@ class PrivatePlan(DataPlan):
         mine = self._mine.get(holder)
         if mine is not None and mine.shares:
             return True
-        return any(self._set_of[index] is not mine for index in self._held.get(holder, ()))
+        held = self._plan.held.get(holder, ())
+        return any(self._set_of[index] is not mine for index in held)
 
     def withdrawn(self, owner: Holder) -> list[int]:
         """The chunks of a member that other members hold, although it does not share them any more."""
         mine = self._mine.get(owner)
         return [] if mine is None or mine.shares else self._away(mine)
 
-    def drop_unshared(self, owner: Holder) -> set[Holder]:
+    def drop_unshared(self, owner: Holder) -> None:
         """If this member does not share its points, drop the chunks of its earlier data sets: it has
-        these points no more, and others may not visit them. Call this when no such chunk moves.
-        Returns the members whose leases changed."""
+        these points no more, and others may not visit them. Call this when no such chunk moves."""
         mine, changed = self._mine.get(owner), set[Holder]()
         if mine is None or mine.shares:
-            return changed
+            return
         self._floor = self.passes
         for index, found in enumerate(self._set_of):
-            holder = self.chunks[index].holder
+            holder = self._plan.chunks[index].holder
             if found.name == mine.name and found is not mine and holder and holder[0] != owner[0]:
                 changed.add(holder)
-                self._passes.drop(index)
-                self.points -= self.chunks[index].points
-                self._hand(index, None, remembered=True)
-        self._number(changed)
-        return changed
+                self._exclude(index)
+                self._plan.hand(index, None, remembered=True)
+        self._plan.renew(changed)
 
-    @property
-    def mean_chunk(self) -> float:
-        return self.points / max(1, len(self._passes))
+    def _exclude(self, index: int) -> None:
+        """This chunk counts no more."""
+        self._plan.counted.drop(index)
+        self._plan.points -= self._plan.chunks[index].points
 
-    def share(self, members: list[Holder]) -> set[Holder]:
-        """Nothing to do: every member has its own data set."""
-        return set()
-
-    def release(
-        self, gone: Iterable[Holder], copies: Mapping[Holder, Collection[int]] | None = None
-    ) -> set[Holder]:
-        """These members were removed, and none of their contributions can arrive any more. Each
-        chunk that they held goes to its heir, if the heir has the points, or else to its owner. A
-        chunk whose owner is gone too goes to a member with a copy of its points. `copies`: per
-        member, the chunks of which it has a copy. All other chunks are excluded from the passes.
-        Returns the members whose leases grew."""
-        leavers = set(gone)
-        self._floor = passes = self.passes
-        held = [(index, holder) for holder in leavers for index in self._held.get(holder, ())]
-        changed = super().release(leavers)
-        grown = self._rescue(held, leavers, copies or {})
+    def on_released(
+        self,
+        lost: Sequence[tuple[int, Holder]],
+        gone: Collection[Holder],
+        copies: Mapping[Holder, Collection[int]],
+        passes: int,
+    ) -> None:
+        """Each chunk that the members in `gone` held, and that is at the target of no move, goes to its
+        owner. A chunk whose owner is gone too goes to a member with a copy of its points. All other
+        chunks are excluded from the passes."""
+        self._floor = passes
+        changed = self._rescue(lost, gone, copies)
         loose: dict[_DataSet, list[tuple[int, int]]] = {}
         """Per data set, the chunks that no member holds now, and the numbers of their last holders."""
-        for index, (worker, _) in sorted(held):
-            if self.chunks[index].holder is None:
-                self._passes.drop(index)
-                self.points -= self.chunks[index].points
+        for index, (worker, _) in sorted(lost):
+            if self._plan.chunks[index].holder is None:
+                self._exclude(index)
                 loose.setdefault(self._set_of[index], []).append((index, worker))
-        left = {found for holder in leavers if (found := self._mine.pop(holder, None)) is not None}
+        left = {found for holder in gone if (found := self._mine.pop(holder, None)) is not None}
         for found in left:
             found.holder = None
-        grown |= {
+        changed |= {
             found.holder
             for found in loose
             if found.holder is not None and self._lend(found, passes)
         }
-        self._number(grown)
+        self._plan.renew(changed)
         for found in sorted({*left, *loose}, key=lambda each: (each.name, each.base)):
             self._tell_released(found, loose.get(found, []), owner_left=found in left)
-        return changed | grown
 
     def _rescue(
         self,
-        held: Iterable[tuple[int, Holder]],
-        leavers: Collection[Holder],
+        lost: Iterable[tuple[int, Holder]],
+        gone: Collection[Holder],
         copies: Mapping[Holder, Collection[int]],
     ) -> set[Holder]:
         """Some chunks have lost both their holder and their owner. Hand each of them to a member
         with a copy of its points, unless the owner had stopped sharing its points. Returns the
         members that get chunks."""
         found: set[Holder] = set()
-        for index, last in sorted(held):
+        for index, last in sorted(lost):
             owner = self._set_of[index]
-            orphaned = owner.holder is None or owner.holder in leavers
-            if self.chunks[index].holder is not None or not (orphaned and owner.shares):
+            orphaned = owner.holder is None or owner.holder in gone
+            if self._plan.chunks[index].holder is not None or not (orphaned and owner.shares):
                 continue
-            having = [each for each in copies if each not in leavers and index in copies[each]]
+            having = [each for each in copies if each not in gone and index in copies[each]]
             if having:
-                heir = min(having, key=lambda each: len(self._held.get(each, ())))
-                self._hand(index, heir, remembered=False)
-                self.handed.append((index, last, heir))
-                found.add(heir)
+                target = min(having, key=lambda each: len(self._plan.held.get(each, ())))
+                self._plan.hand(index, target, remembered=False)
+                complete = ChunkMove(index, last, target, How.SHARED, Phase.COMPLETE)
+                self._plan.ended.append(complete)
+                found.add(target)
         return found
 
     def _tell_released(
@@ -320,72 +330,57 @@ class PrivatePlan(DataPlan):
         """Report what the removal of members means for this data set. `loose`: its chunks that lost
         their holders, with the numbers of these workers. `owner_left`: its owner was removed."""
         by_others = [index for index, worker in loose if worker != found.worker]
-        points = sum(self.chunks[index].points for index, _ in loose)
-        kept = sum(self.chunks[index].points for index in self._away(found))
+        points = sum(self._plan.chunks[index].points for index, _ in loose)
+        kept = sum(self._plan.chunks[index].points for index in self._away(found))
         if owner_left and kept:
-            self._tell("data-partly-lost", found.name, points, self.points, kept=kept)
+            self._tell("data-partly-lost", found.name, points, self._plan.points, kept=kept)
         elif owner_left:
-            self._tell("data-lost", found.name, points, self.points)
+            self._tell("data-lost", found.name, points, self._plan.points)
         elif by_others and found.holder is None:
-            self._tell("data-lost-later", found.name, points, self.points)
+            self._tell("data-lost-later", found.name, points, self._plan.points)
         elif by_others:
-            back = sum(self.chunks[index].points for index in by_others)
-            self._tell("data-returned", found.name, back, self.points)
+            back = sum(self._plan.chunks[index].points for index in by_others)
+            self._tell("data-returned", found.name, back, self._plan.points)
 
-    def numbered(self, holder: Holder, index: int) -> tuple[int, int]:
+    # -- leases, passes and checkpoints --------------------------------------------------------
+
+    def shift(self, holder: Holder, index: int) -> int:
         """In a lease, the points of a member's own data set have the numbers that they have in the
         data set. Points of other data sets get higher numbers, and no two points get the same
         number."""
-        chunk, mine = self.chunks[index], self._mine.get(holder)
+        mine = self._mine.get(holder)
         if mine is None:
-            return chunk.first, chunk.last
-        by = -mine.base if self._set_of[index] is mine else mine.points
-        return chunk.first + by, chunk.last + by
+            return 0
+        return -mine.base if self._set_of[index] is mine else mine.points
 
-    def lease(self, holder: Holder) -> Leased:
-        lease, mine = super().lease(holder), self._mine.get(holder)
-        return lease if mine is None else msgspec.structs.replace(lease, points=mine.points)
-
-    def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint, each with its owner: when a job resumes, only the owner of a
-        chunk has its points."""
-        return tuple(
-            msgspec.structs.replace(chunk, holder=found.name)
-            for chunk, found in zip(super().recorded(names), self._set_of, strict=True)
-            if self._sets[found.name] is found
-        )
+    def recorded_name(self, index: int, holder: str) -> str | None:
+        """When a job resumes, only the owner of a chunk has its points."""
+        found = self._set_of[index]
+        return found.name if self._sets[found.name] is found else None
 
     @property
     def passes(self) -> int:
         """The number of full passes over the points of the members."""
-        found = [self.chunks[index].passes for each in self._expected for index in each.chunks]
-        if len(self._passes):
-            found.append(self._passes.least)
+        chunks, counted = self._plan.chunks, self._plan.counted
+        found = [chunks[index].passes for each in self._expected for index in each.chunks]
+        if len(counted):
+            found.append(counted.least)
         return max(self._floor, min(found)) if found else self._floor
 
-    def check(self) -> None:
-        """Check the chunks that were changed since the last check, and those that move."""
-        for index in self._changed | self.moving:
-            chunk, found = self.chunks[index], self._set_of[index]
-            if chunk.cursor and not 0 <= chunk.cursor < chunk.points:
-                raise InvariantBroken("a cursor is outside its chunk")
-            if (chunk.heir is not None) != (index in self.moving):
-                raise InvariantBroken("a chunk has an heir, but is not moving")
-            if (chunk.holder is not None) != (index in self._passes):
+    def check(self, changed: Collection[int]) -> None:
+        plan = self._plan
+        for index in changed:
+            if (plan.chunks[index].holder is not None) != (index in plan.counted):
                 raise InvariantBroken(
                     "a chunk without a holder counts, or a chunk with a holder does not count"
                 )
-            if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
-                raise InvariantBroken("a chunk moves, but its holder was not asked to give it up")
-            if chunk.delivery and not found.shares:
+            move = plan.moving(index)
+            if move is not None and move.in_flight and not self._set_of[index].shares:
                 raise InvariantBroken("points leave a data set that its owner does not share")
-            if chunk.holder is not None and index not in self._held[chunk.holder]:
-                raise InvariantBroken("a chunk is missing in the chunks of its holder")
-        self._changed.clear()
-        if self.points != self._checked:
-            held = (self.chunks[index].points for index in self._passes.all_keys())
-            if self.points != sum(held):
+        if plan.points != self._checked:
+            held = (plan.chunks[index].points for index in plan.counted.all_keys())
+            if plan.points != sum(held):
                 raise InvariantBroken(
                     "the number of points is not the sum over all chunks with a holder"
                 )
-            self._checked = self.points
+            self._checked = plan.points

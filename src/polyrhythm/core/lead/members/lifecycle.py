@@ -136,27 +136,6 @@ class Lifecycle:
                 fields = {"worker": member.worker, "name": member.name, "server": server}
                 self._outbox.note("link-works", **fields, seconds=seconds)
 
-    def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
-        """A member announces a data set: give it a lease of chunks."""
-        if not self._sharing.begun or self._job.data_private:
-            whose: dict[str, object] = {}
-            if self._job.data_private:
-                whose = {"name": member.name, "shares": message.shares}
-            self._outbox.note("data", points=message.points, batch=message.batch, **whose)
-        lease = self._sharing.enrol(member, message, self._view)
-        if isinstance(lease, Reason):
-            self.refuse(member, lease, now_ns)
-        else:
-            self._outbox.lease(member, lease)
-        for other, changed in self._sharing.take_changed(self._view):
-            self._outbox.tell(other, changed)
-            if changed.chunks or changed.sends:
-                self._mode.call_back(other, now_ns)
-        if (choice := self._sharing.take_choice()) is not None:
-            self._outbox.note("migration", mode=choice.mode, **choice.reason.noted())
-        for news in self._sharing.take_news():
-            self._outbox.note("data-set", **news.noted())
-
     def open_if_ready(self, now_ns: int) -> None:
         """Open round 1 if all initial parameters and enough workers are there. The opening is the
         fold of round 0."""
@@ -170,7 +149,7 @@ class Lifecycle:
             self._view.enter(member)
             self._progress.goals.limit.entered(member.worker, now_ns)
             self._policy.on(sync.Joined(member.worker), now_ns)
-        self._sharing.opened(self._view, now_ns + self._start_ns)
+        self._sharing.on_opened(self._view, now_ns + self._start_ns)
         self._evaluator.choose()
         release = frozenset(member.worker for member in entering)
         first = self._job.resume_round + 1

@@ -445,7 +445,7 @@ class JobProgress:
     def note_moves(self, *, last: bool = False) -> None:
         """Write to the journal which moves have ended since the last call. `last`: the job is over,
         so moves that are not complete have ended too."""
-        for ended in self._sharing.ended_moves(last=last):
+        for ended in self._sharing.take_ended_moves(last=last):
             numbers = {"chunks": ended.chunks, "points": ended.points, "free": ended.free}
             pair = {"worker": ended.source, "target": ended.target}
             if ended.reason is None:

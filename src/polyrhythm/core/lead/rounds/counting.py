@@ -4,10 +4,11 @@
 it names is confirmed, and the policy is told of it.*
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import msgspec
 
+from polyrhythm.core.lead.data.leasing import Leasing
 from polyrhythm.core.lead.members.view import Member
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.lead.rounds.contributions import Complete, clamp
@@ -27,10 +28,11 @@ class CountingState(msgspec.Struct):
 
 
 class Counting:
-    def __init__(self, state: CountingState, parts: Parts, mode: Mode) -> None:
+    def __init__(self, state: CountingState, parts: Parts, mode: Mode, leasing: Leasing) -> None:
         self._reports = state.reports
         self._noted = state.noted
         self._mode = mode
+        self._leasing = leasing
         self._view = parts.view
         self._routing = parts.routing
         self._contributions = parts.contributions
@@ -73,8 +75,8 @@ class Counting:
             lease = report.lease
             if member.confirms and not self._contributions.incomplete(*member.key):
                 lease, member.confirms = member.confirms, 0
-            if self._sharing.awaits():
-                self._confirm_lease(member, lease, now_ns)
+            if self._sharing.unconfirmed:
+                self._leasing.on_confirmed(member, lease, now_ns)
             if report.terminated and self._evaluator.is_chosen(member):
                 self._terminate(report.terminated, now_ns)
             event = sync.MemberContributed(trailer.worker, complete.round, report)
@@ -110,7 +112,7 @@ class Counting:
         else:
             if message.skipped is None:
                 self._note_without_points(member)
-            self._confirm_lease(member, message.lease, now_ns)
+            self._leasing.on_confirmed(member, message.lease, now_ns)
         if message.progress and message.skipped is None:
             self._mode.counted(now_ns)
         if message.skipped is not None:
@@ -149,56 +151,11 @@ class Counting:
         """Whether the message belongs to the next fold, and not to the one under way."""
         return self._rounds.folding and message.round > self._rounds.round
 
-    def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
-        self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)
-
     def forget(self, removed: Collection[tuple[int, int]]) -> None:
         """Every server knows that these members were removed."""
         for worker, incarnation in removed:
             self._contributions.forget(worker, incarnation)
-        self._sharing.lose(removed)
-
-    def share(self, removed: Iterable[tuple[int, int]], now_ns: int) -> None:
-        """A round is folded, and every server knows that the members in `removed` have left.
-        Distribute the chunks again, and balance the passes."""
-        ends = self._stopping.goal is not None
-        self.send_leases(self._sharing.share_again(self._view, removed, ends=ends), now_ns)
-        self.note_data()
-        if ends:
-            self.send_leases(self._sharing.end_moves(self._view), now_ns)
-            return
-        round_s = self._sharing.round_s
-        if round_s is None or self._ending.begun:
-            return
-        remaining_s = self._progress.remaining_s(self._mode.done, round_s, now_ns)
-        leases, moves = self._sharing.balance(self._view, remaining_s, now_ns)
-        for moved in moves:
-            numbers = {"moved": moved.chunks, "points": moved.points}
-            self._outbox.note("chunks", **numbers, **moved.reason.noted())
-        self.send_leases(leases, now_ns)
-
-    def delivered(self, message: m.Delivered, member: Member, now_ns: int) -> None:
-        """A member has received the points of a chunk, or a delivery has failed."""
-        if message.fault is not None:
-            message = msgspec.structs.replace(message, fault=plain_reason(message.fault))
-        self.send_leases(self._sharing.delivered(member, message, self._view), now_ns)
-
-    def stop_waiting(self, now_ns: int) -> None:
-        """Private data: do not wait any longer for workers that were there before a resume."""
-        self._sharing.stop_waiting(now_ns)
-        self.note_data()
-
-    def note_data(self) -> None:
-        """Write to the journal whose data sets are lost, or are back."""
-        for news in self._sharing.take_news():
-            self._outbox.note("data-set", **news.noted())
-
-    def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
-        for member, lease in leases:
-            self._outbox.lease(member, lease)
-            if lease.chunks or lease.sends:
-                self._mode.call_back(member, now_ns)
-        self._progress.note_moves()
+        self._leasing.lose(removed)
 
     def _note_without_points(self, member: Member) -> None:
         """Write to the journal, once per worker, that a worker has never had a point to visit."""

@@ -2,7 +2,8 @@
 
 import pytest
 
-from polyrhythm.core.lead.data.balance.balancing import HeldChunk, choose, choose_gifts
+from polyrhythm.core.lead.data.balance.balancing import HeldChunk, choose, choose_moves
+from polyrhythm.core.lead.data.moves import How
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.migration import migration_of
 from polyrhythm.core.sync.registry import traits_of
@@ -38,16 +39,20 @@ def test_a_moved_chunk_changes_hands_when_its_holder_has_confirmed() -> None:
     slow, fast = (0, 1), (1, 2)
     plan = DataPlan(1000, 2, 0, None, fewest=100)
     plan.share([slow, fast])
+    plan.take_changed()
     assert len(plan.chunks) == 100
-    gifts = choose_gifts(plan, [slow], [fast], 100, ends=False)
-    assert len(gifts) == 10
-    assert plan.give(gifts) == {slow}
+    wanted = choose_moves(plan, [slow], [fast], 100, ends=False)
+    assert len(wanted) == 10
+    plan.begin(wanted, How.LEASE)
+    assert plan.take_changed() == {slow}
     plan.check()
     assert len(plan.lease(slow).chunks) == 40
     assert len(plan.lease(fast).chunks) == 50
-    assert plan.held([slow, fast])[fast].points == 600
-    assert plan.confirm(slow, plan.lease(slow).number - 1) == set()
-    assert plan.confirm(slow, plan.lease(slow).number) == {fast}
+    assert plan.held_points([slow, fast])[fast].points == 600
+    plan.on_confirmed(slow, plan.lease(slow).number - 1)
+    assert plan.take_changed() == set()
+    plan.on_confirmed(slow, plan.lease(slow).number)
+    assert plan.take_changed() == {fast}
     assert len(plan.lease(fast).chunks) == 60
     plan.check()
 
@@ -68,6 +73,6 @@ def test_chunks_with_a_copy_at_the_target_move_first_and_to_that_target() -> Non
     held = [chunk.chunk for chunk in plan.lease(slow).chunks]
     copies = {other: {held[-1], held[-2]}}
     size = plan.chunks[0].points
-    gifts = choose_gifts(plan, [slow], [fast, other], 3 * size, ends=False, copies=copies)
-    assert [target for _, _, target in gifts] == [other, other, fast]
-    assert {chunk for chunk, _, _ in gifts[:2]} == copies[other]
+    wanted = choose_moves(plan, [slow], [fast, other], 3 * size, ends=False, copies=copies)
+    assert [target for _, _, target in wanted] == [other, other, fast]
+    assert {chunk for chunk, _, _ in wanted[:2]} == copies[other]

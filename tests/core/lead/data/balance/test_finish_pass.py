@@ -3,7 +3,7 @@ worker."""
 
 from dataclasses import replace
 
-from polyrhythm.core.lead.data.balance.balancing import choose_gifts, with_left
+from polyrhythm.core.lead.data.balance.balancing import choose_moves, with_left
 from polyrhythm.core.lead.data.balance.decision import Balance, Pace, finish_pass
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.wire.messages import ChunkProgress
@@ -110,5 +110,5 @@ def test_only_chunks_that_are_due_in_this_pass_move() -> None:
         plan.commit(b, (ChunkProgress(chunk.chunk, 1, 0),))
     paces = with_left([replace(FAST, key=a), replace(FAST, key=b)], plan, [a, b])
     assert [(pace.left, pace.left_next) for pace in paces] == [(46, 126), (0, 80)]
-    gifts = choose_gifts(plan, [a], [b], 20, ends=True, this_pass=True)
-    assert {index for index, _, _ in gifts} <= set(mine[4:]) and len(gifts) == 2
+    wanted = choose_moves(plan, [a], [b], 20, ends=True, this_pass=True)
+    assert {index for index, _, _ in wanted} <= set(mine[4:]) and len(wanted) == 2

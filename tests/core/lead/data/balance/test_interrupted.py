@@ -4,7 +4,8 @@ import pytest
 
 from polyrhythm.core.lead.data.balance.balancing import Balancing
 from polyrhythm.core.lead.data.chunks import Holder
-from polyrhythm.core.lead.data.moves import EndedMoves
+from polyrhythm.core.lead.data.migration import Concurrent, Migration
+from polyrhythm.core.lead.data.moves import EndedMoves, Phase
 from polyrhythm.core.lead.data.plan import DataPlan
 
 SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
@@ -14,24 +15,26 @@ class Job:
     """A slow member and a fast one. Leases of some chunks have begun to move."""
 
     def __init__(self) -> None:
-        self.plan, self.balancing = DataPlan(1000, 2, 0, None, fewest=100), Balancing()
+        self.plan = DataPlan(1000, 2, 0, None, fewest=100)
+        self.migration = Migration(self.plan, Concurrent(sends=False))
+        self.balancing = Balancing(self.plan, self.migration)
         self.members: list[Holder] = [SLOW, FAST]
         self.plan.share(self.members)
         resting = [(member, False) for member in self.members]
         for fold in range(1, 1000):
             self.balancing.speeds.visited(SLOW, 10)
             self.balancing.speeds.visited(FAST, 80)
-            _, moved = self.balancing.folded(self.plan, resting, None, fold * 10**8)
+            moved = self.balancing.on_folded(resting, None, fold * 10**8)
             if moved:
                 self.chunks, self.points = moved[0].chunks, moved[0].points
                 break
         assert not self.ended(), "they still move"
 
     def ended(self, *, last: bool = False) -> list[EndedMoves]:
-        return self.balancing.ended(self.plan, self.members, last=last)
+        return self.migration.take_ended(self.members, last=last)
 
     def confirm(self) -> None:
-        self.plan.confirm(SLOW, self.plan.lease(SLOW).number)
+        self.plan.on_confirmed(SLOW, self.plan.lease(SLOW).number)
 
     def share(self, *members: Holder) -> None:
         """The members have changed to these, and every server knows it. The chunks are distributed
@@ -75,9 +78,10 @@ def test_leases_whose_source_leaves_have_moved() -> None:
 def test_leases_that_another_member_gets_instead_are_counted_as_kept() -> None:
     job = Job()
     job.share(SLOW, FAST, THIRD)
-    moving = len(job.plan.moving)
+    moving = len(job.plan.moves)
     kept = sum(each.chunks for each in job.ended())
     assert moving and 0 < kept <= job.chunks
     job.confirm()
-    got = sum(source == SLOW and target == FAST for _, source, target in job.plan.handed)
+    complete = [move for move in job.plan.ended if move.phase is Phase.COMPLETE]
+    got = sum(move.source == SLOW and move.target == FAST for move in complete)
     assert not job.ended(last=True) and got == job.chunks - kept

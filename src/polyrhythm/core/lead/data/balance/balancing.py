@@ -12,7 +12,6 @@ and the worker keeps at least one chunk.*
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from polyrhythm.core.lead.data.balance.decision import (
     Balance,
@@ -23,15 +22,8 @@ from polyrhythm.core.lead.data.balance.decision import (
     without_stuck,
 )
 from polyrhythm.core.lead.data.balance.speeds import ENOUGH, Speed, Speeds
-from polyrhythm.core.lead.data.chunks import Gift, HeldPoints, Holder
-from polyrhythm.core.lead.data.moves import (
-    JOB_ENDS,
-    EndedCounts,
-    EndedMoves,
-    Migration,
-    member_left,
-    shared_anew,
-)
+from polyrhythm.core.lead.data.chunks import Holder, WantedMove, visits_left
+from polyrhythm.core.lead.data.migration import Migration
 from polyrhythm.core.lead.data.plan import DataPlan
 from polyrhythm.core.machine import Reason
 
@@ -71,7 +63,7 @@ def choose(
     return chosen
 
 
-def choose_gifts(
+def choose_moves(
     plan: DataPlan,
     sources: Iterable[Holder],
     targets: Iterable[Holder],
@@ -80,7 +72,7 @@ def choose_gifts(
     ends: bool,
     this_pass: bool = False,
     copies: Mapping[Holder, Collection[int]] | None = None,
-) -> list[Gift]:
+) -> list[WantedMove]:
     """Choose chunks with about `amount` points of each of `sources`, and divide them evenly among
     `targets`. `ends`: `amount` is a number of remaining visits: in the job, or with `this_pass` in
     the present pass. `copies`: per member, the chunks of which it has an inactive copy. Chunks whose
@@ -88,13 +80,13 @@ def choose_gifts(
     there = {target: (copies or {}).get(target, ()) for target in targets}
     received = dict.fromkeys(sorted(there), 0)
     last = plan.passes + 1 if this_pass else plan.epochs
-    found = []
+    owns, found = plan.ownership, []
     for source in sorted(sources) if received else ():
         held, ways = [], {}
         for index in plan.held_by(source):
             chunk = plan.chunks[index]
-            near = {t: index in there[t] or plan.reads(t, index) for t in received}
-            may = {t for t in received if plan.may_move(index, source, t, sent=not near[t])}
+            near = {t: index in there[t] or owns.reads(t, index) for t in received}
+            may = {t for t in received if owns.may_move(index, source, t, sent=not near[t])}
             if may:
                 numbers = (index, chunk.points, chunk.passes, chunk.cursor, chunk.visited)
                 held.append(HeldChunk(*numbers, any(near[t] for t in may)))
@@ -127,12 +119,11 @@ class Balancing:
     measured in a few rounds after these moves. Decisions about the end of a pass are made more
     often.*"""
 
-    def __init__(self, migration: Migration | None = None, *, even: bool = False) -> None:
-        """`migration`: delivers the points of chunks that move; None if only leases move. `even`:
-        after the first move, chunks also move so that all members finish every pass at the same
-        time."""
+    def __init__(self, plan: DataPlan, migration: Migration) -> None:
+        """*Where the migration evens passes: after the first move, chunks also move so that all members
+        finish every pass at the same time.*"""
+        self._plan = plan
         self._migration = migration
-        self._even = even
         self._moved = False
         """Whether points have moved so far. Between equal machines, no points move. *Once points have
         moved, passes are balanced until the job ends: when a slow worker is fast again, it has too
@@ -140,94 +131,49 @@ class Balancing:
         self.speeds = Speeds()
         self._wait = ENOUGH
         """How many folds to wait before the next decision."""
-        self._given: list[Gift] = []
-        """The moves that have begun but not ended, and that move only leases: no points are
-        sent."""
-        self._over = False
-        """Whether the job is over. If so, all moves are in the journal already."""
 
-    def folded(
+    def on_folded(
         self,
-        plan: DataPlan,
         members: Iterable[tuple[Holder, bool]],
         remaining_s: float | None,
         now_ns: int,
-    ) -> tuple[set[Holder], list[Moved]]:
+    ) -> list[Moved]:
         """A round is folded. `members`: every member, and whether it had no points to visit. Returns
-        the members whose leases changed, and the moves."""
-        present = dict(members)
+        the moves that are ordered now."""
+        plan, present = self._plan, dict(members)
         self.speeds.folded(present.items(), now_ns)
         self._wait -= 1
-        busy = self._migration is not None and self._migration.busy
-        if self._wait > 0 or plan.moving or busy:
-            return set(), []
+        if self._wait > 0 or plan.moves:
+            return []
         self._wait = ENOUGH
-        paces = self._paces(plan, present)
+        paces = self._paces(present)
         if paces is not None:
-            paces = without_stuck(paces, plan.can_give)
+            paces = without_stuck(paces, plan.ownership.can_give)
         if paces is None or len(paces) < 2:
-            return set(), []
+            return []
         chunk = plan.mean_chunk
         decided: Balance = decide(paces, remaining_s, chunk, self.speeds.round_s)
-        if not decided.moves and self._even and self._moved:
+        if not decided.moves and self._migration.evens_passes and self._moved:
             self._wait = _EVERY
             paces = with_left(paces, plan, present)
-            may_give = partial(self._may_give, plan)
-            decided = finish_pass(paces, chunk, self.speeds.round_s, may_give)
-        changed: set[Holder] = set()
+            decided = finish_pass(paces, chunk, self.speeds.round_s, self._may_give)
         moved: list[Moved] = []
         for move in decided.moves:
-            givers, chunks, points = self._begin(plan, move)
-            changed |= givers
-            if chunks:
+            ordered = self._order(move)
+            if ordered:
                 self._moved = True
-                moved.append(Moved(chunks, points, _about(plan, move)))
+                points = sum(plan.chunks[index].points for index, _, _ in ordered)
+                moved.append(Moved(len(ordered), points, _about(plan, move)))
                 if not move.this_pass:
                     self.speeds.moved()
-        return changed, moved
+        return moved
 
-    def ended(
-        self, plan: DataPlan, members: Collection[Holder], *, last: bool = False
-    ) -> list[EndedMoves]:
-        """Return the moves that have ended since the last call, for the journal. `members`: the
-        members of the job. `last`: the job is over, so moves that are not complete have ended too.
-        A move in which only leases move is returned only if it ended without being complete. *After
-        a call with `last`, no moves are returned: what happens to chunks while the model is being
-        saved does not count.*"""
-        if self._over:
-            return []
-        self._over = last
-        found = self._interrupted(plan, members, last=last) if self._given else []
-        if self._migration is not None:
-            found += self._migration.ended(plan, last=last)
-        return found
-
-    def _interrupted(
-        self, plan: DataPlan, members: Collection[Holder], *, last: bool
-    ) -> list[EndedMoves]:
-        """The moves in which only leases move, and which have ended without being complete."""
-        found, given = EndedCounts(), self._given
-        self._given = []
-        for gift in given:
-            index, source, target = gift
-            chunk = plan.chunks[index]
-            if chunk.holder == target:
-                continue
-            if (chunk.holder, chunk.heir) != (source, target):
-                left = source not in members or target not in members
-                reason = member_left(source, target) if left else shared_anew(len(members))
-                found.count(source, target, chunk.points, reason)
-            elif last:
-                found.count(source, target, chunk.points, JOB_ENDS)
-            else:
-                self._given.append(gift)
-        return found.take(complete=False)
-
-    def _paces(self, plan: DataPlan, members: Collection[Holder]) -> list[Pace] | None:
+    def _paces(self, members: Collection[Holder]) -> list[Pace] | None:
         """The paces of the members with points; None if the speed of one is not known yet. *A member
         that has finished all passes before it could be measured counts as fast as the others are on
         average: its speed would never be known, and it can help the others.*"""
-        held_by = {key: held for key, held in plan.held(members).items() if held.points}
+        held_points = self._plan.held_points(members)
+        held_by = {key: held for key, held in held_points.items() if held.points}
         speeds = {key: speed for key in held_by if (speed := self.speeds.of(key)) is not None}
         if not speeds:
             return None
@@ -243,32 +189,30 @@ class Balancing:
             paces.append(Pace(key, held.points, *measured, held.left, speed.walk_s))
         return paces
 
-    def _may_give(self, plan: DataPlan, source: Holder, target: Holder) -> bool:
+    def _may_give(self, source: Holder, target: Holder) -> bool:
         """Whether any chunk of `source` may move to `target`."""
-        migration = self._migration
-        if migration is not None and not migration.reaches(source, target):
+        plan, migration = self._plan, self._migration
+        if not migration.reaches(source, target):
             return False
-        there = () if migration is None else migration.copies.get(target, ())
+        there = migration.copies.get(target, ())
         for index in plan.held_by(source):
-            sent = index not in there and not plan.reads(target, index)
-            if plan.may_move(index, source, target, sent=sent):
+            sent = index not in there and not plan.ownership.reads(target, index)
+            if plan.ownership.may_move(index, source, target, sent=sent):
                 return True
         return False
 
-    def _begin(self, plan: DataPlan, move: Move) -> tuple[set[Holder], int, int]:
-        targets: Iterable[Holder] = move.targets
-        if self._migration is not None:
-            targets = self._migration.targets(targets)
-        copies = None if self._migration is None else self._migration.copies
-        how = {"ends": move.ends, "this_pass": move.this_pass}
-        gifts = choose_gifts(plan, move.sources, targets, move.points, **how, copies=copies)
-        if self._migration is None:
-            changed = plan.give(gifts)
-            self._given.extend(gifts)
-        else:
-            gifts = self._migration.queue(gifts)
-            changed = self._migration.slide(plan)
-        return changed, len(gifts), sum(plan.chunks[index].points for index, _, _ in gifts)
+    def _order(self, move: Move) -> list[WantedMove]:
+        """Choose chunks for this decision, and order their moves. Returns the moves."""
+        wanted = choose_moves(
+            self._plan,
+            move.sources,
+            self._migration.receivers(move.targets),
+            move.points,
+            ends=move.ends,
+            this_pass=move.this_pass,
+            copies=self._migration.copies,
+        )
+        return self._migration.order(wanted)
 
 
 def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]) -> list[Pace]:
@@ -276,14 +220,14 @@ def with_left(paces: Iterable[Pace], plan: DataPlan, members: Collection[Holder]
     the present and the next pass together (if a next pass follows)."""
     now = plan.passes + 1
     then = now + 1 if plan.epochs is None else min(now + 1, plan.epochs)
-    this, both = (HeldPoints.left_until(last, plan.chunks, members) for last in (now, then))
+    this, both = (visits_left(last, plan.due_chunks(), members) for last in (now, then))
     return [replace(pace, left=this[pace.key], left_next=both[pace.key]) for pace in paces]
 
 
 def _about(plan: DataPlan, move: Move) -> Reason:
     """The reason for a move. Of the workers that the points come from, the reason names only those
     whose points may move."""
-    workers: list[int] = [source[0] for source in move.sources if plan.can_give(source)]
+    workers: list[int] = [source[0] for source in move.sources if plan.ownership.can_give(source)]
     if len(workers) == len(move.sources):
         return move.reason
     return Reason(move.reason.code, {**move.reason.fields, "workers": workers})
