@@ -158,7 +158,7 @@ def test_folds_are_torn_if_servers_fold_without_the_leads_order(monkeypatch) -> 
     def fold_at_once(self: ServerMachine, event: ev.Contributed, now_ns: int) -> None:
         contributed(self, event, now_ns)
         members = tuple(m.MemberSpec(w, i, "") for w, i in self.state.acks.members.items())
-        own = m.Fold(term=self.state.term, round=self.versions.version + 1, members=members)
+        own = m.Fold(term=self.state.seat.term, round=self.versions.version + 1, members=members)
         fold(self, own, now_ns)
 
     def answer_only(self: ServerMachine, message: m.Fold, now_ns: int) -> None:
