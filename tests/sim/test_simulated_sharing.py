@@ -21,6 +21,7 @@ from polyrhythm.core.lead.data.private import PrivateData
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.simulation import Simulation
 from polyrhythm.sim.worker.deliveries import SimDeliveries
+from polyrhythm.sim.worker.loop import UserCode
 from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire.messages import ChunkPart, ChunkProgress, ChunkSend, Leased
 from tests.sim.staged_run import Run
@@ -105,9 +106,11 @@ class Watch:
                 own = chunk.first < lease.points
                 assert own or chunk.chunk in deliveries.received, "it does not have these points"
 
-        def watch_begin(worker: WorkerProcess, name: str, *more: Any, **options: Any) -> None:
-            begin(worker, name, *more, **options)
-            self.shares[worker] = options["shares"]
+        def watch_begin(
+            worker: WorkerProcess, name: str, job: str, user: UserCode, *more: Any, **options: Any
+        ) -> None:
+            begin(worker, name, job, user, *more, **options)
+            self.shares[worker] = user.shares
 
         def watch_send(deliveries: SimDeliveries, send: ChunkSend) -> None:
             (worker,) = (each for each in self.shares if each._deliveries is deliveries)
