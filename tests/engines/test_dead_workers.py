@@ -92,6 +92,27 @@ def test_a_worker_that_was_started_again_has_not_failed(
     assert not supervisor._run.worker_failures
 
 
+def test_a_worker_is_not_started_again_after_the_end_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was to be started after a delay, in which the job has ended."""
+    now_ns = 0
+    clock = SimpleNamespace(monotonic_ns=lambda: now_ns, monotonic=lambda: now_ns / 1e9)
+    monkeypatch.setattr("polyrhythm.engines.supervisor.time", clock)
+    job = JobSpec(job="j", name="digits", respawn=True)
+    supervisor, host = supervisor_of(job, tmp_path, [])
+    worker = supervisor._workers[0]
+    supervisor._start(worker)
+    host.events = [Exited("worker-0", -signal.SIGKILL, "killed by SIGKILL")]
+    supervisor._turn()
+    assert supervisor._respawning
+    supervisor._run.ended = "goal reached"
+    now_ns = 60 * 10**9
+    supervisor._turn()
+    assert host.started == [worker]
+    assert not supervisor._respawning, "the supervisor does not wait for it"
+
+
 @pytest.mark.parametrize(
     ("status", "sent", "named"),
     [

@@ -397,4 +397,22 @@ RUNTIME: tuple[Mutant, ...] = (
         "tests/engines/test_dead_workers.py"
         "::test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it",
     ),
+    mutant(
+        "restarts-outlive-the-job",
+        "A job that has ended starts a dead worker again, and waits for it.",
+        "engines:Respawning.cancel",
+        "self._due.clear()",
+        "pass",
+        "tests/engines/test_dead_workers.py"
+        "::test_a_worker_is_not_started_again_after_the_end_of_the_job",
+    ),
+    mutant(
+        "an-end-without-a-word-is-no-failure",
+        "The result of a job that ended before its goal names no error if no process reported one.",
+        "api:_failure",
+        "run.failed is None and run.ended is None and not run.interrupted",
+        "False",
+        "tests/api/test_failures.py"
+        "::test_a_result_says_why_a_job_has_ended_without_a_goal[without a word]",
+    ),
 )

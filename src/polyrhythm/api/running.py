@@ -12,6 +12,7 @@ from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
 from polyrhythm.engines.engine import INLINE, LOCAL, EngineRun, EngineWatch, Wanted, choose_engine
+from polyrhythm.engines.exits import name_of
 from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
 from polyrhythm.io.limits import check_limit, raise_limit
@@ -71,10 +72,8 @@ def run_job(
     result = Result(run_dir, summary, progress.state, spec, run.interrupted, said=said)
     if run.at_once:
         raise Interrupted(result)
-    if not run.interrupted and (run.failed is not None or run.ended is None):
-        raise JobFailed(
-            run.failed or "the job ended before its goal, and no process reported why", result
-        )
+    if not run.interrupted and result.failed is not None:
+        raise JobFailed(result.failed, result)
     return result
 
 
@@ -158,11 +157,20 @@ def summary_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]
     return {
         **described(spec),
         **result_of_state(state, spec),
-        "failed": run.failed,
+        "failed": _failure(run),
+        "stopped_by": name_of(run.interrupted) if run.interrupted else None,
         "worker_failures": {**state.failed_workers, **run.worker_failures},
         "respawned": run.respawned,
         "unrecorded": _unrecorded(run, state),
     }
+
+
+def _failure(run: EngineRun) -> str | None:
+    """Why the job failed; None if it did not. A signal may end a job before the lead can report
+    anything: then the job was stopped."""
+    if run.failed is None and run.ended is None and not run.interrupted:
+        return "the job ended before its goal, and no process reported why"
+    return run.failed
 
 
 def _unrecorded(run: EngineRun, state: RunState) -> list[str]:
