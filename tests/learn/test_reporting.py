@@ -2,6 +2,7 @@
 happens, and what is written to the user's own log."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -125,6 +126,29 @@ def test_every_reported_value_reaches_the_journal() -> None:
     run = run_inline(job(epochs=1), main, timeout_s=60)
     assert [line["metrics"] for line in reports(run)] == [{"f1": 0.5, "val/loss": 2.0}] * 2
     assert not any(line["evaluated"] for line in reports(run))
+
+
+def test_a_report_between_two_versions_belongs_to_no_round() -> None:
+    """After local steps the model contains steps that no version has."""
+
+    def main(worker: Worker) -> None:
+        counts = itertools.count(1)
+        loop(worker, lambda: worker.report(step=next(counts)))
+
+    fields = {"kind": "local", "local_steps": 3, "rounds": 4, "workers": 1}
+    found = reports(run_inline(job(**fields), main, timeout_s=60))
+    steps = range(1, 13)
+    assert [line["metrics"]["step"] for line in found] == [*steps]
+    assert [line.get("round") for line in found] == [n // 3 if n % 3 == 0 else None for n in steps]
+
+
+def test_a_worker_that_trains_on_while_a_version_is_on_its_way_has_none() -> None:
+    def main(worker: Worker) -> None:
+        loop(worker, lambda: worker.report(ended=worker.stopped))
+
+    fields = {"sync": "psp", "kind": "local", "rounds": 5}
+    found = reports(run_inline(job(**fields), main, timeout_s=60))
+    assert found and all(("round" in line) == bool(line["metrics"]["ended"]) for line in found)
 
 
 # -- when to evaluate --------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch.optim import lr_scheduler as ls
 
 from polyrhythm.core.worker.job_steps import JobSteps
 from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import ModelChanged
 from polyrhythm.learn.schedules import Schedules
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions
@@ -182,6 +183,26 @@ def test_a_scheduler_that_is_stepped_once_per_pass_makes_one_step_per_pass(sync:
     assert all(2 <= end <= 3 for end in ends) and len(ends) == WORKERS
 
 
+def test_the_steps_before_an_eviction_are_not_steps_of_the_job() -> None:
+    """The worker has made steps since the lead told its count, and has joined again: these steps will
+    never count."""
+    found: list[float] = []
+
+    def main(worker: Worker) -> None:
+        model, optimizer = attach(worker)
+        exchange = worker._exchange
+        before = exchange.count_steps().now
+        exchange.job_steps.step(3.0)
+        found.append(exchange.count_steps().now - before)
+        exchange._incarnation -= 1  # as if the worker had another one now
+        found.append(exchange.count_steps().now - before)
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step(points=1)
+
+    run(main, sync="asp", kind="local", workers=1, epochs=None, rounds=1)
+    assert found == [3.0, 0.0]
+
+
 def test_a_cycle_that_is_too_short_keeps_its_last_rate(capsys: pytest.CaptureFixture[str]) -> None:
     rates: list[float] = []
 
@@ -198,6 +219,24 @@ def test_a_cycle_that_is_too_short_keeps_its_last_rate(capsys: pytest.CaptureFix
     lowest = plainly(lambda o: ls.OneCycleLR(o, 0.3, total_steps=20, cycle_momentum=False), 19)[-1]
     assert rates == [lowest] * WORKERS
     assert "OneCycleLR has made all of its total_steps=20 steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_cycle_of_the_momentum_is_refused_at_its_first_step_with_both_remedies(sync: str) -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(1, 1)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = worker.attach(model, inner)
+        scheduler = ls.OneCycleLR(optimizer, 0.3, total_steps=STEPS)
+        for inputs in worker.batches(torch.ones(POINTS, 1), batch_size=BATCH):
+            model(inputs).sum().backward()
+            optimizer.step()
+            scheduler.step()
+
+    remedies = "step 1: .*'momentum' .* cycle_momentum=False, or the job --kind local"
+    with pytest.raises(ModelChanged, match=remedies):
+        run(main, sync=sync, workers=1)
+    run(main, sync=sync, workers=1, kind="local")
 
 
 def test_schedulers_of_other_optimizers_are_not_affected() -> None:

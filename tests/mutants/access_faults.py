@@ -402,4 +402,12 @@ ACCESS: tuple[Mutant, ...] = (
         "None",
         "tests/runtime/net/test_handshake.py::test_a_link_stays_open_after_the_handshake",
     ),
+    mutant(
+        "the-chosen-digest-is-not-required",
+        "A server with `--digest` accepts a peer that offers other digests only.",
+        "runtime:greet",
+        "digest != 'auto'",
+        "False",
+        "tests/runtime/net/test_handshake.py::test_a_server_uses_the_digest_that_it_was_told_to_use",
+    ),
 )

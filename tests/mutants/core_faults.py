@@ -333,4 +333,31 @@ CORE: tuple[Mutant, ...] = (
         "tests/sim/test_lead_snapshot.py"
         "::test_a_lead_that_is_restored_after_every_event_does_the_same[1]",
     ),
+    mutant(
+        "a-fold-under-way-knows-every-removal",
+        "Points of a member that dies during a fold are given away while its contribution may count.",
+        "core:Removals.leave",
+        "self._leaving.add(member)",
+        "self._telling.add(member)",
+        "tests/core/lead/rounds/test_during_folds.py"
+        "::test_chunks_of_a_member_that_dies_during_a_fold_wait_for_the_next_one",
+    ),
+    mutant(
+        "points-of-this-fold-are-those-of-the-next",
+        "A checkpoint lacks points that were reported during its fold, so they are visited again.",
+        "core:Counting._ahead",
+        "message.round > self._rounds.round",
+        "message.round >= self._rounds.round",
+        "tests/core/lead/test_cuts.py"
+        "::test_points_that_are_reported_during_a_fold_belong_to_the_round_of_the_report",
+    ),
+    mutant(
+        "a-pass-forgives-every-worker",
+        "A worker is not reported any more, although its objective is still not finite.",
+        "core:Learning.passed",
+        "dict.fromkeys(sorted(self._unfinished))",
+        "{}",
+        "tests/core/lead/progress/test_learning.py"
+        "::test_a_worker_stays_reported_until_its_own_objective_is_finite",
+    ),
 )

@@ -36,6 +36,31 @@ LEARN: tuple[Mutant, ...] = (
         "np.random.default_rng()",
         "tests/learn/test_visits.py::test_workers_share_one_probe_sample_between_them",
     ),
+    # -- what a worker says of its version -----------------------------------------------------
+    mutant(
+        "a-report-always-has-a-round",
+        "A report of a model with steps that no version has gets the round of a version.",
+        "learn:Exchange.has_version",
+        "not local and not self.traits.trains_through",
+        "True",
+        "tests/learn/test_reporting.py::test_a_report_between_two_versions_belongs_to_no_round",
+    ),
+    mutant(
+        "no-report-has-a-round",
+        "A report of the model of a version does not say which version it is.",
+        "learn:Exchange.has_version",
+        "not local and not self.traits.trains_through",
+        "False",
+        "tests/learn/test_reporting.py::test_a_report_between_two_versions_belongs_to_no_round",
+    ),
+    mutant(
+        "steps-before-an-eviction-count",
+        "Schedulers of a worker that was evicted count its steps that were lost.",
+        "learn:Exchange.count_steps",
+        "self.job_steps.rejoin(self._loop.progress.steps)",
+        "pass",
+        "tests/learn/test_schedules.py::test_the_steps_before_an_eviction_are_not_steps_of_the_job",
+    ),
     # -- buffers -------------------------------------------------------------------------------
     mutant(
         "every-worker-sends-its-queue",

@@ -44,4 +44,13 @@ OUTER: tuple[Mutant, ...] = (
         "points",
         "tests/core/worker/test_pushes.py::test_servers_get_the_weight_and_the_lead_gets_the_points",
     ),
+    mutant(
+        "decoupled-decay-in-the-first-moment",
+        "Without rounds, the weight decay of AdamW is part of its momentum.",
+        "tensors:_add",
+        "group['weight_decay'] and not group.get('decoupled_weight_decay')",
+        "group['weight_decay']",
+        "tests/tensors/test_momentum.py"
+        "::test_only_coupled_weight_decay_is_part_of_the_first_moment",
+    ),
 )

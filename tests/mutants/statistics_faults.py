@@ -329,6 +329,15 @@ STATISTICS: tuple[Mutant, ...] = (
         f"{_BOUNDS}[False]",
     ),
     mutant(
+        "bounds-of-the-first-block",
+        "With many moves, KMeans forgets bounds of the first block in place of those of each block.",
+        "learn:KMeansAlgorithm.update_points",
+        "found.rows + block.start",
+        "found.rows",
+        "tests/learn/pointwise/test_clustering.py"
+        "::test_a_bound_of_another_cluster_is_forgotten_in_every_block[1]",
+    ),
+    mutant(
         "bounds-beside-new-points",
         "In a visit with new points, points keep the bounds of the clusters that they have left.",
         "learn:KMeansAlgorithm.update_points",

@@ -102,4 +102,21 @@ STORE: tuple[Mutant, ...] = (
         "None",
         "tests/store/test_objects.py::test_an_object_for_which_there_is_no_room_leaves_nothing_behind",
     ),
+    mutant(
+        "a-long-index-is-read-in-part",
+        "A checkpoint of a model with very many tensors cannot be read.",
+        "store:read_index",
+        "nbytes > end",
+        "False",
+        "tests/store/test_tensor_file.py"
+        "::test_an_index_longer_than_the_first_read_is_read_as_a_whole",
+    ),
+    mutant(
+        "the-smallest-count-of-steps",
+        "A slice that is put together from several has the smallest of their counts of steps.",
+        "store:_joined",
+        "torch.stack([tensor for _, tensor in known]).amax(0)",
+        "torch.stack([tensor for _, tensor in known]).amin(0)",
+        "tests/store/test_recut.py::test_a_count_of_steps_is_the_largest_one_of_the_sources",
+    ),
 )

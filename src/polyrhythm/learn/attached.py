@@ -89,8 +89,8 @@ class Attachment:
                     where = f" of parameter group {number}" if len(groups) > 1 else ""
                     raise ModelChanged(
                         f"the optimizer's {key!r}{where} changed from {value} to {group[key]}: only the"
-                        " learning rate may change while training (OneCycleLR: cycle_momentum=False),"
-                        " or use --kind local"
+                        " learning rate may change while training. Give OneCycleLR and CyclicLR"
+                        " cycle_momentum=False, or the job --kind local"
                     )
 
     def check_frozen(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.machine import Effect
+from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.core.record import Record, RecordedChunk, RecordedWorker
 from polyrhythm.core.values import Schedule
 from polyrhythm.errors import UsageError
@@ -169,6 +169,25 @@ def test_progress_of_a_contribution_that_is_not_in_the_cut_is_not_in_the_record(
     (commit,) = of(write(lead, 1), fx.CommitCut)
     cursors = [chunk.cursor for chunk in commit.record.chunks]
     assert cursors[0] == 1 and sum(cursors) == 1
+
+
+@pytest.mark.parametrize("skipped", [None, Reason("not-finite")], ids=["visited", "left-out"])
+@pytest.mark.parametrize(("round_", "in_the_cut"), [(1, True), (2, False)])
+def test_points_that_are_reported_during_a_fold_belong_to_the_round_of_the_report(
+    round_: int, in_the_cut: bool, skipped: Reason | None
+) -> None:
+    """A member that contributes nothing reports points: they are in the fold under way if the report
+    is about its round."""
+    lead = stage(timer="1s", min_batch=1)
+    for worker in (0, 1):
+        lead.tell(m.Enrol(**lead.who(worker), points=64, batch=2))
+    lead.contribute(0, 1, 1, (m.ChunkProgress(0, 0, 1),))
+    assert sent(lead.tick(2.0), m.Fold)
+    progress = (m.ChunkProgress(16, 0, 1),)
+    lead.tell(m.Abstained(**lead.who(1), round=round_, progress=progress, skipped=skipped))
+    assert sent(lead.folded(1), m.Cut)
+    (commit,) = of(write(lead, 1), fx.CommitCut)
+    assert [chunk.cursor for chunk in commit.record.chunks].count(1) == 1 + in_the_cut
 
 
 # -- without rounds --------------------------------------------------------------------------------
