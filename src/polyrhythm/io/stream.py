@@ -39,8 +39,6 @@ from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, STRANGER, Decoder, Draft, Land, Limits, nbytes_of
 from polyrhythm.wire.messages import Message
 
-_NO_DIGEST = Digest.NONE  # a module variable is looked up faster than an enum member
-
 
 class Descriptor:
     """A duplicate of a file descriptor that is to be sent. The owner may close the original before
@@ -86,7 +84,7 @@ class Outgoing:
         """How many bytes `seal` will hash, or will wait for because another link hashes them; 0 if
         the frame is sealed or has no digest."""
         draft = self._draft
-        return 0 if draft is None or draft.digest is _NO_DIGEST else self.nbytes
+        return 0 if draft is None or draft.digest is Digest.NONE else self.nbytes
 
     def seal(self) -> None:
         """Hash the payload, and put the header and the head in front of it."""
@@ -94,7 +92,7 @@ class Outgoing:
         if draft is None:
             return
         digest, known = b"", self._fingerprint
-        if draft.digest is not _NO_DIGEST:
+        if draft.digest is not Digest.NONE:
             digest = draft.digest.over(self.buffers) if known is None else known.by(draft.digest)
         self.buffers = [draft.sealed(digest), *self.buffers]
 

@@ -37,7 +37,6 @@ FLAG_REFERENCE = 1
 _FIXED = struct.Struct("<8sBBHIQQI")
 _CHECKSUM = struct.Struct("<I")
 _STAGING_NBYTES = 64 * 1024
-_NO_DIGEST = Digest.NONE  # a module variable is looked up faster than an enum member
 _HEADER_NBYTES = {digest: _FIXED.size + digest.nbytes * 2 + _CHECKSUM.size for digest in Digest}
 _HELLO_NBYTES = {digest: nbytes - digest.nbytes for digest, nbytes in _HEADER_NBYTES.items()}
 
@@ -108,7 +107,7 @@ class Draft:
     def sealed(self, payload_digest: bytes) -> bytes:
         """The bytes before the payload: the header and the head."""
         header = self._begin
-        if self.digest is not _NO_DIGEST:
+        if self.digest is not Digest.NONE:
             header += self.digest.over((self._head,))
             if not self.hello:
                 header += payload_digest
@@ -243,7 +242,7 @@ class Decoder:
         head = staging[start + size : start + size + head_nbytes]
         if zlib.crc32(head) != head_sum:
             raise FrameError("damaged frame: its head does not match its checksum")
-        if self._digest is not _NO_DIGEST:
+        if self._digest is not Digest.NONE:
             digests = bytes(staging[start + _FIXED.size : sealed])
             self._verify(self._digest.over((head,)), digests[: self._digest.nbytes], "head")
             self._expected = digests[self._digest.nbytes :]
@@ -319,7 +318,7 @@ class Decoder:
         self._filled = came
         self._hashed = 0
         self._payload = place
-        self._hasher = None if self._digest is _NO_DIGEST else self._digest.hasher()
+        self._hasher = None if self._digest is Digest.NONE else self._digest.hasher()
 
     def _hash_arrived(self, hasher: Hasher, payload: memoryview, least: int) -> None:
         """Hash the bytes of the payload that are not hashed yet, if there are at least `least` of
@@ -336,6 +335,6 @@ class Decoder:
         if hasher is not None and frame.payload is not None:
             self._hash_arrived(hasher, frame.payload, 0)
             self._verify(hasher.digest(), self._expected, "payload")
-        elif self._digest is not _NO_DIGEST and not self._hello:
+        elif self._digest is not Digest.NONE and not self._hello:
             self._verify(self._digest.over(()), self._expected, "payload")
         return frame
