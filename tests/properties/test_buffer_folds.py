@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from polyrhythm.core.effects import Build
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.primary import Primary
 from polyrhythm.runtime.server.slice_store import choose_slice_store
@@ -72,8 +73,10 @@ class Server:
         def allocate(nbytes: int) -> Segment:
             return Segment(nbytes, shared=False)
 
-        self.copy = choose_slice_store(job)(1, spec, routes, 1, job, allocate)
-        self.made = choose_slice_store(job)(0, spec, routes, 1, job, allocate, tell=self._tell)
+        self.copy = choose_slice_store(job)(1, Build(spec, routes, 1), job, allocate)
+        self.made = choose_slice_store(job)(
+            0, Build(spec, routes, 1), job, allocate, tell=self._tell
+        )
         members = [MemberSpec(worker, 1, f"w{worker}") for worker in range(WORKERS)]
         for store in (self.made, self.copy):
             store.enlist(members)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.slice_store import choose_slice_store
@@ -79,7 +80,7 @@ def test_a_new_kind_needs_one_class_and_one_entry(
     monkeypatch.setitem(KINDS, "largest", LargestKind())
     job = JobSpec(job="j", kind="largest", sync=sync)
     store = choose_slice_store(job)(
-        0, SPEC, (Route(0),), 1, job, lambda n: Segment(n, shared=False)
+        0, Build(SPEC, (Route(0),), 1), job, lambda n: Segment(n, shared=False)
     )
     store.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 1, "bert")])
     store.seed(Seed(slice=0, routing=1), as_bytes(torch.zeros(LENGTH)))

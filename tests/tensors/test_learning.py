@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
@@ -32,7 +33,7 @@ NUMBERS = torch.arange(16.0)
 def learner(routing: int) -> SliceStore:
     routes = (Route(0, (2,), (1,)),)
     made = choose_slice_store(JOB)(
-        1, SPEC, routes, routing, JOB, lambda n: Segment(n, shared=False), fresh=False
+        1, Build(SPEC, routes, routing, fresh=False), JOB, lambda n: Segment(n, shared=False)
     )
     made.follower.fetch((0,), routing)
     return made

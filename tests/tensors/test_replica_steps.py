@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Primary
@@ -51,9 +52,7 @@ class Pair:
         self.primary, self.replica = (
             choose_slice_store(made)(
                 server,
-                spec,
-                (Route(0, (1,)),),
-                EPOCH,
+                Build(spec, (Route(0, (1,)),), EPOCH),
                 made,
                 lambda nbytes: Segment(nbytes, shared=False),
                 tell=self._tell,

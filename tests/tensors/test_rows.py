@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.io.segments import Piece, Segment
@@ -191,9 +192,7 @@ class Stores:
         self.primary, self.replica = (
             choose_slice_store(made)(
                 server,
-                spec_of(name),
-                (route,),
-                1,
+                Build(spec_of(name), (route,), 1),
                 made,
                 lambda nbytes: Segment(nbytes, shared=False),
                 tell=self._tell,

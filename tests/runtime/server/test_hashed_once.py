@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core.effects import Build
 from polyrhythm.core.names import worker_name
 from polyrhythm.io.link import Link
 from polyrhythm.io.segments import Piece, Segment, piece_for_many
@@ -98,9 +99,7 @@ def make_store(*, replicas: int = 0, tell: Any = None, **job: Any) -> SliceStore
     route = m.Route(0, tuple(range(1, replicas + 1)))
     made = choose_slice_store(spec)(
         0,
-        SPEC,
-        [route] * SLICES,
-        ROUTING,
+        Build(SPEC, (route,) * SLICES, ROUTING),
         spec,
         lambda nbytes: Segment(nbytes, shared=False),
         tell=tell or (lambda server, message, payload: None),

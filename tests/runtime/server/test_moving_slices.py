@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.core.events import Repeated, StepCopied
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
@@ -56,9 +57,7 @@ class Site:
         self.servers = [
             choose_slice_store(spec)(
                 server,
-                SPEC,
-                routes,
-                EPOCH,
+                Build(SPEC, routes, EPOCH),
                 spec,
                 lambda nbytes: self.allocate(nbytes),
                 tell=lambda *letter: self.tell(*letter),

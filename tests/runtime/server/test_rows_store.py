@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.slice_store import RowsSliceStore, choose_slice_store
@@ -53,9 +54,7 @@ class Site:
         for server in (0, 1):
             made = choose_slice_store(spec)(
                 server,
-                SPEC,
-                ROUTES,
-                EPOCH,
+                Build(SPEC, ROUTES, EPOCH),
                 spec,
                 lambda nbytes: Segment(nbytes, shared=False),
                 tell=self._tell,

@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
@@ -37,12 +38,7 @@ EPOCH = 2
 def make_store(**job: object) -> SliceStore:
     spec = JobSpec(**{"job": "j", "slice_nbytes": 64, **job})
     made = choose_slice_store(spec)(
-        0,
-        SPEC,
-        ROUTES,
-        EPOCH,
-        spec,
-        lambda nbytes: Segment(nbytes, shared=False),
+        0, Build(SPEC, ROUTES, EPOCH), spec, lambda nbytes: Segment(nbytes, shared=False)
     )
     made.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 2, "bert")])
     for slice_, held in zip(made.primary.slices, made.primary.held, strict=True):
@@ -180,9 +176,11 @@ def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
 
 def test_slices_are_sent_in_bf16_and_kept_in_float32() -> None:
     made = RoundsSliceStore(
-        0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
+        0,
+        Build(SPEC, ROUTES, EPOCH),
+        JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
         lambda nbytes: Segment(nbytes, shared=False),
-    )  # fmt: skip
+    )
     made.enlist([MemberSpec(0, 1, "anna")])
     data = torch.full((made.primary.slices[0].length,), 1.0, dtype=torch.bfloat16)
     made.seed(Seed(slice=0, routing=EPOCH), as_bytes(data))
@@ -229,7 +227,9 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
         made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     unseeded = RoundsSliceStore(
-        *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
+        0,
+        Build(SPEC, ROUTES, EPOCH),
+        JobSpec(job="j", slice_nbytes=64),
         lambda nbytes: Segment(nbytes, shared=False),
     )
     with pytest.raises(LinkError, match="1 bytes for slice 0"):
@@ -250,7 +250,9 @@ def test_the_first_seed_of_a_slice_counts() -> None:
     """Before training begins, a second seed of the same slice changes nothing, and the server keeps
     the link."""
     made = RoundsSliceStore(
-        *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
+        0,
+        Build(SPEC, ROUTES, EPOCH),
+        JobSpec(job="j", slice_nbytes=64),
         lambda nbytes: Segment(nbytes, shared=False),
     )
     length = made.primary.slices[0].length
@@ -267,7 +269,9 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
     tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
     spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
     made = RoundsSliceStore(
-        *(0, spec, (Route(0),), EPOCH, JobSpec(job="j")),
+        0,
+        Build(spec, (Route(0),), EPOCH),
+        JobSpec(job="j"),
         lambda nbytes: Segment(nbytes, shared=False),
     )
     made.enlist([MemberSpec(0, 1, "anna")])
@@ -279,10 +283,10 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
 
 def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
     """The server of this test holds slices 1 and 3 of four, at the indices 0 and 1 of its lists."""
-    routes = [Route(server) for server in (1, 0, 1, 0)]
+    routes = tuple(Route(server) for server in (1, 0, 1, 0))
     job = JobSpec(job="j", slice_nbytes=64)
     made = RoundsSliceStore(
-        0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False)
+        0, Build(SPEC, routes, EPOCH), job, lambda nbytes: Segment(nbytes, shared=False)
     )
     made.enlist([MemberSpec(0, 1, "anna")])
     parts = [

@@ -50,14 +50,11 @@ class PlacedSlices:
             self.store.close()
         self.store = self._store_type(
             self._server,
-            effect.spec,
-            effect.routes,
-            effect.routing,
+            effect,
             self._job,
             lambda nbytes: Segment(nbytes, shared=self._shared),
             tell=self._tell,
             put=self._put,
-            fresh=effect.fresh,
         )
         return self.store
 

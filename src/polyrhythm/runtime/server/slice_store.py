@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import torch
 
+from polyrhythm.core.effects import Build
 from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.kinds import keeps_rows
 from polyrhythm.core.machine import Event
@@ -47,7 +48,6 @@ from polyrhythm.wire.messages import (
     Contribution,
     JobSpec,
     MemberSpec,
-    ModelSpec,
     Route,
     Row,
     Seed,
@@ -67,19 +67,16 @@ class SliceStore:
     def __init__(
         self,
         server: int,
-        spec: ModelSpec,
-        routes: Sequence[Route],
-        routing: int,
+        build: Build,
         job: JobSpec,
         allocate: Allocate,
         *,
         tell: Tell = lambda server, message, payload: None,
         put: Put = lambda event: None,
-        fresh: bool = True,
     ) -> None:
-        """`tell` sends a step or a state to another server. `put` is called with every event, under
-        the lock of the rules. `fresh`: the slices have no values yet; this server and the replicas will
-        get the initial parameters."""
+        """`build`: the slices that the lead has placed on this server. `tell` sends a step or a state
+        to another server. `put` is called with every event, under the lock of the rules."""
+        spec = build.spec
         self._job = job
         self._layout = lay_out(spec, job.servers, job.slice_nbytes)
         self._put = put
@@ -93,7 +90,7 @@ class SliceStore:
         self._sharers: frozenset[int] = frozenset()
         """Without rounds: the workers among which a full step is divided."""
         self.rules: Rules = self._rules_type(
-            server, routes, routing, replicated=self._replicated, fresh=fresh
+            server, build.routes, build.routing, replicated=self._replicated, fresh=build.fresh
         )
         mine = self._slices(self.rules.mine)
         self.primary = self._primary_type(mine, self._layout, job, spec, allocate)
