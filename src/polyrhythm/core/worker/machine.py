@@ -52,8 +52,7 @@ class WorkerMachine:
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         state, kind = self._state, type(event)
-        effects: list[Effect] = []
-        state.outbox.do = effects.append  # like `begin`, but without the call
+        effects = state.outbox.begin()
         self._before, self._event = state.phase, kind
         if kind in state.handled:
             part, handler = _HANDLERS[kind]
