@@ -94,8 +94,8 @@ CHECKPOINTS: tuple[Mutant, ...] = (
         "state-from-after-the-cut",
         "The kept state contains a step of the scheduler whose contribution is not in the cut.",
         "core:Training.on_keep",
-        "state.pushes.held is not None or state.phase is _RESTING",
-        "state.phase is _RESTING",
+        "state.pushes.held is not None or state.phase is Phase.RESTING",
+        "state.phase is Phase.RESTING",
         "tests/core/worker/test_worker_machine.py"
         "::test_a_state_is_copied_at_once_while_the_next_contribution_is_kept_back",
     ),

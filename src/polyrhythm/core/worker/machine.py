@@ -21,9 +21,6 @@ from polyrhythm.core.worker.training import Training
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
-# reading a member of an Enum costs a call, and these members are read for every event
-_COMPUTING, _LEAVING, _ENDED = Phase.COMPUTING, Phase.LEAVING, Phase.ENDED
-
 
 class WorkerMachine:
     __slots__ = (
@@ -62,7 +59,7 @@ class WorkerMachine:
 
     def wake_at(self) -> int | None:
         state = self._state
-        if state.phase is _ENDED:
+        if state.phase is Phase.ENDED:
             return None
         parted, wake_ns = state.joining.parted, state.heartbeat.next_ns
         if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
@@ -70,7 +67,7 @@ class WorkerMachine:
         again_ns = state.joining.again_ns
         if again_ns is not None and (wake_ns is None or again_ns < wake_ns):
             wake_ns = again_ns
-        if state.phase is _LEAVING and (wake_ns is None or state.leaves_by_ns < wake_ns):
+        if state.phase is Phase.LEAVING and (wake_ns is None or state.leaves_by_ns < wake_ns):
             wake_ns = state.leaves_by_ns
         look_ns = self._lead.wake_ns
         if look_ns is not None and (wake_ns is None or look_ns < wake_ns):
@@ -117,7 +114,7 @@ class WorkerMachine:
         state = self._state
         state.pushes.check()
         phase = state.phase
-        if phase is _COMPUTING and not state.mode.landing.whole:
+        if phase is Phase.COMPUTING and not state.mode.landing.whole:
             raise InvariantBroken("the worker computes on a mixture of versions")
         before, event = self._before, self._event
         if phase is not before and phase not in TABLE[before].get(event, ()):

@@ -14,10 +14,6 @@ from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.state import WorkerState
 from polyrhythm.wire import messages as m
 
-# reading a member of an Enum costs a call, and these members are read for every event
-_WAITING, _RESTING, _COMPUTING = Phase.WAITING, Phase.RESTING, Phase.COMPUTING
-_LEAVING = Phase.LEAVING
-
 
 class Training:
     __slots__ = ("_departure", "_state")
@@ -34,7 +30,7 @@ class Training:
         if state.over_because is not None:
             self._departure.come_back(state.over_because, now_ns)
             return
-        state.enter(_WAITING, now_ns)
+        state.enter(Phase.WAITING, now_ns)
         mode, pushes = state.mode, state.pushes
         if mode.stop:
             self._read_final(now_ns)
@@ -74,7 +70,7 @@ class Training:
             return
         mode = state.mode
         if mode.stop:
-            state.enter(_WAITING, now_ns)
+            state.enter(Phase.WAITING, now_ns)
             self._read_final(now_ns)
             return
         state.enter(mode.rests_in, now_ns)
@@ -118,7 +114,7 @@ class Training:
         iteration of the user's loop."""
         state = self._state
         if message.incarnation == state.outbox.incarnation:
-            at_once = state.pushes.held is not None or state.phase is _RESTING
+            at_once = state.pushes.held is not None or state.phase is Phase.RESTING
             worker, incarnation = state.outbox.worker, state.outbox.incarnation
             state.outbox.do(CaptureState(message.number, worker, incarnation, at_once))
 
@@ -147,7 +143,7 @@ class Training:
             return
         if pushes.held is not None:
             self._contribute_held(pushes.held, now_ns)
-        if state.phase is _LEAVING and not len(pushes.outstanding):
+        if state.phase is Phase.LEAVING and not len(pushes.outstanding):
             self._departure.depart(now_ns)
 
     # -- after the release ---------------------------------------------------------------------
@@ -168,8 +164,8 @@ class Training:
         if message.stop:
             pushes.held = None
             pushes.withheld = 0
-        if state.phase is _RESTING:
-            state.enter(_WAITING, now_ns)
+        if state.phase is Phase.RESTING:
+            state.enter(Phase.WAITING, now_ns)
         idle = state.phase in AWAITING and pushes.held is None
         state.mode.release(message, pushes.sequence, idle)
         if message.stop:
@@ -192,7 +188,7 @@ class Training:
         mode, server = state.mode, event.server
         mode.landing.land(server, event.slice, event.round, event.holds)
         self.acknowledge(server, event.sequence, event.routing, now_ns)
-        if state.phase is _RESTING:
+        if state.phase is Phase.RESTING:
             mode.landed_while_resting()
         if mode.landing.whole or mode.must_pull:
             self.resume_if_whole(now_ns)
@@ -213,6 +209,6 @@ class Training:
 
     def _resume(self, now_ns: int) -> None:
         state = self._state
-        state.enter(_COMPUTING, now_ns)
+        state.enter(Phase.COMPUTING, now_ns)
         state.begun = state.user_computes = True
         state.mode.resume()
