@@ -17,7 +17,7 @@ import msgspec
 
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.exits import ending
-from polyrhythm.engines.host import Exited, HostEvent, Printed, Sent
+from polyrhythm.engines.host import Exited, HostEvent, Printed, ProcessReported
 from polyrhythm.engines.requests import ChildRequest, Told, pack_line
 from polyrhythm.engines.supervisor import Supervisor
 from tests.commands.start import Process, start_script
@@ -124,7 +124,7 @@ class FarHost:
         else:
             *lines, process.unread = (process.unread + data).split(b"\n")
             for line in lines:
-                yield Sent(process.name, msgspec.json.decode(line, type=Told))
+                yield ProcessReported(process.name, msgspec.json.decode(line, type=Told))
 
     def _rest(self, source: Any, process: FarProcess) -> Iterator[HostEvent]:
         """What a process that has ended has sent or printed and is not read yet."""

@@ -11,7 +11,7 @@ import pytest
 from polyrhythm.api.hosts import child_requests
 from polyrhythm.engines.engine import EngineWatch, choose_engine
 from polyrhythm.engines.exits import ending
-from polyrhythm.engines.host import Exited, Sent
+from polyrhythm.engines.host import Exited, ProcessReported
 from polyrhythm.engines.requests import Told
 from polyrhythm.observe.runs import Members
 from polyrhythm.wire.messages import JobSpec
@@ -137,7 +137,7 @@ def test_after_the_end_a_worker_has_failed_unless_the_engine_ended_it(
     for number in sent:
         supervisor._processes.signal(supervisor._processes["worker-0"], number)
     assert host.sent == [("worker-0", number) for number in sent]
-    supervisor._on_event(Sent("worker-0", Told(whole_job=told)))
+    supervisor._on_event(ProcessReported("worker-0", Told(whole_job=told)))
     supervisor._on_event(Exited("worker-0", status, ending(status)))
     assert list(supervisor._run.worker_failures) == (["worker-0"] if named and not told else [])
 
@@ -149,6 +149,6 @@ def test_a_process_whose_exit_status_is_unknown_has_failed_if_it_said_so(
     supervisor, _ = supervisor_of(JobSpec(job="j", name="digits"), tmp_path, [])
     supervisor._start(supervisor._workers[0])
     if failed:
-        supervisor._on_event(Sent("worker-0", Told(failed="it raised")))
+        supervisor._on_event(ProcessReported("worker-0", Told(failed="it raised")))
     supervisor._on_event(Exited("worker-0", None, "its node was lost"))
     assert supervisor._run.worker_failures == ({"worker-0": "it raised"} if failed else {})

@@ -10,7 +10,7 @@ import pytest
 
 from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.exits import ending
-from polyrhythm.engines.host import Exited, HostLost, Sent
+from polyrhythm.engines.host import Exited, HostLost, ProcessReported
 from polyrhythm.engines.local import LocalHost
 from polyrhythm.engines.requests import ChildRequest, Exit, Told, pack_line
 from polyrhythm.errors import JobFailed
@@ -82,7 +82,7 @@ def test_the_last_messages_of_a_process_come_before_its_exit(ends: Ends) -> None
         while not events or not isinstance(events[-1], Exited):
             events += host.wait(5)
     assert events == [
-        *(Sent("worker-0", told) for told in failed),
+        *(ProcessReported("worker-0", told) for told in failed),
         Exited("worker-0", 1, "exit status 1"),
     ]
 

@@ -20,7 +20,7 @@ MIGRATION: tuple[Mutant, ...] = (
         "move-commits-before-its-source-has-confirmed",
         "A migration is committed while a contribution with points of the chunk may be in flight.",
         "core:DataPlan.on_arrived",
-        "move.phase is Phase.GIVEN_UP",
+        "move.phase is MovePhase.GIVEN_UP",
         "True",
         f"{_COMMIT}[False]",
     ),

@@ -412,7 +412,7 @@ STATISTICS: tuple[Mutant, ...] = (
         "remembered-points-are-visited-again",
         "A chunk begins its last pass again, although its memory has travelled with it.",
         "core:DataPlan._complete",
-        "self.hand(move.chunk, move.target, remembered=move.phase is Phase.ARRIVED)",
+        "self.hand(move.chunk, move.target, remembered=move.phase is MovePhase.ARRIVED)",
         "self.hand(move.chunk, move.target, remembered=False)",
         "tests/sim/test_simulated_migration.py::test_every_pass_visits_every_point_once[71]",
     ),

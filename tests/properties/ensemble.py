@@ -272,13 +272,13 @@ class Ensemble:
         return None
 
     def _watch_counting(self) -> None:
-        commit = self.lead._sharing.commit
+        count = self.lead._progress.count
 
-        def watched(trailer: m.Trailer, ahead: bool = False) -> int:
+        def watched(trailer: m.Trailer, now_ns: int, ahead: bool = False) -> None:
             self.counted.append((trailer.worker, trailer.incarnation, trailer.sequence))
-            return commit(trailer, ahead=ahead)
+            count(trailer, now_ns, ahead)
 
-        self.lead._sharing.commit = watched  # type: ignore[method-assign]
+        self.lead._progress.count = watched  # type: ignore[method-assign]
 
     # -- one step ---------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from polyrhythm.engines.requests import ChildRequest, Told
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A process has sent a message."""
+class ProcessReported:
+    """A process has reported something to its engine."""
 
     name: str
     told: Told
@@ -53,7 +53,7 @@ class HostLost:
     how: str
 
 
-HostEvent = Sent | Printed | Exited | HostLost
+HostEvent = ProcessReported | Printed | Exited | HostLost
 
 
 class ProcessHost(Protocol):

@@ -19,7 +19,7 @@ from polyrhythm.core.devices import CudaFound, assign, may_use_cuda
 from polyrhythm.engines.engine import EngineRun, EngineWatch
 from polyrhythm.engines.environment import environment
 from polyrhythm.engines.exits import ending
-from polyrhythm.engines.host import Exited, HostEvent, HostLost, Sent
+from polyrhythm.engines.host import Exited, HostEvent, HostLost, ProcessReported
 from polyrhythm.engines.output import LogSizes, finish_renaming
 from polyrhythm.engines.requests import LOOK_FOR_CUDA, ChildRequest, Exit, Told, pack_line
 from polyrhythm.engines.supervisor import Supervisor
@@ -40,7 +40,7 @@ class LocalEngine:
         return Supervisor(requests, LocalHost(requests, watch), watch).run()
 
 
-class Lines:
+class ReceivedLines:
     """The lines that arrive at a socket. *One read may return several lines, and a part of the next
     one.*"""
 
@@ -68,7 +68,7 @@ class Lines:
 @dataclass(slots=True)
 class _Child:
     name: str
-    control: Lines
+    control: ReceivedLines
     pid: int | None = None
     """None until the fork server has started the process."""
     exited: bool = False
@@ -90,7 +90,7 @@ class LocalHost:
         order."""
         self._selector = selectors.DefaultSelector()
         self._fork_server: subprocess.Popen[bytes] | None = None
-        self._reports: Lines | None = None
+        self._reports: ReceivedLines | None = None
         self._lost = False
         """Whether the fork server has died."""
         self._devices: dict[str, str] | None = {}
@@ -125,7 +125,7 @@ class LocalHost:
         self.read_reports_of(ours)
 
     def read_reports_of(self, fork_server: socket.socket) -> None:
-        self._reports = Lines(fork_server)
+        self._reports = ReceivedLines(fork_server)
         self._selector.register(fork_server, selectors.EVENT_READ, None)
 
     def start(self, request: ChildRequest) -> None:
@@ -134,7 +134,7 @@ class LocalHost:
             self._stop_reading(before)
             before.control.sock.close()
         ours, theirs = socket.socketpair()
-        child = _Child(request.name, Lines(ours))
+        child = _Child(request.name, ReceivedLines(ours))
         self._children[request.name] = child
         self._unstarted.append(child)
         self._selector.register(ours, selectors.EVENT_READ, child)
@@ -200,7 +200,7 @@ class LocalHost:
         lines = child.control.read()
         if child.control.ended:
             self._stop_reading(child)
-        return [Sent(child.name, msgspec.json.decode(line, type=Told)) for line in lines]
+        return [ProcessReported(child.name, msgspec.json.decode(line, type=Told)) for line in lines]
 
     def _stop_reading(self, child: _Child) -> None:
         with contextlib.suppress(KeyError):

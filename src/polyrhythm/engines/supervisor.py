@@ -23,7 +23,14 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.supervision import Died, ProcessLoss, Respawn, Started, Trained, loss_of
 from polyrhythm.engines.engine import EngineRun, EngineWatch, Wanted
 from polyrhythm.engines.exits import name_of
-from polyrhythm.engines.host import Exited, HostEvent, HostLost, Printed, ProcessHost, Sent
+from polyrhythm.engines.host import (
+    Exited,
+    HostEvent,
+    HostLost,
+    Printed,
+    ProcessHost,
+    ProcessReported,
+)
 from polyrhythm.engines.notices import (
     NEVER_ATTACHED,
     FailureLines,
@@ -66,7 +73,7 @@ class _EndAtOnce(Exception):
 
 
 @dataclass(slots=True)
-class Process:
+class JobProcess:
     """One server or worker, and what it has reported so far."""
 
     request: ChildRequest
@@ -113,37 +120,37 @@ class Processes:
 
     def __init__(self, host: ProcessHost) -> None:
         self._host = host
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, JobProcess] = {}
 
-    def __getitem__(self, name: str) -> Process:
+    def __getitem__(self, name: str) -> JobProcess:
         return self._processes[name]
 
     @property
-    def all(self) -> list[Process]:
+    def all(self) -> list[JobProcess]:
         return list(self._processes.values())
 
     @property
-    def workers(self) -> list[Process]:
+    def workers(self) -> list[JobProcess]:
         return [process for process in self.all if process.request.role == "worker"]
 
     @property
-    def servers(self) -> list[Process]:
+    def servers(self) -> list[JobProcess]:
         return [process for process in self.all if process.request.role == "server"]
 
     @property
-    def lead(self) -> Process | None:
+    def lead(self) -> JobProcess | None:
         """The process in which the lead runs, if it is alive."""
         leads = (each for each in self.all if each.request.leads and each.alive)
         return next(leads, None)
 
     def start(self, request: ChildRequest) -> None:
-        self._processes[request.name] = Process(request)
+        self._processes[request.name] = JobProcess(request)
         self._host.start(request)
 
-    def tell(self, process: Process, told: Told) -> None:
+    def tell(self, process: JobProcess, told: Told) -> None:
         self._host.tell(process.request.name, told)
 
-    def signal(self, process: Process, number: signal.Signals) -> None:
+    def signal(self, process: JobProcess, number: signal.Signals) -> None:
         if process.alive:
             process.signals.add(number)
             self._host.signal(process.request.name, number)
@@ -178,7 +185,7 @@ class Respawning:
     def contributed(self, name: str) -> None:
         self._respawn.on(Trained(name), time.monotonic_ns())
 
-    def plan(self, process: Process) -> Reason | None:
+    def plan(self, process: JobProcess) -> Reason | None:
         """Plan to start this process again. If it died too often, the process is given up, and the
         reason is returned."""
         name = process.request.name
@@ -282,7 +289,7 @@ class ProcessStop:
         self._before_end = True
         self.waits_for_workers = True
 
-    def _lead(self) -> Process | None:
+    def _lead(self) -> JobProcess | None:
         """The process of the lead, if it is ready for an order to stop."""
         lead = self._processes.lead
         return lead if lead is not None and lead.reported else None
@@ -340,7 +347,7 @@ class Supervisor:
         self._respawning = Respawning(self._processes, self._run, watch.say, self._start)
         self._stopping = ProcessStop(self._processes, self._run)
         self._said_stopping = False
-        self._orphans: list[tuple[float, Process]] = []
+        self._orphans: list[tuple[float, JobProcess]] = []
         """Workers that ended because they had lost a link, and when they count as failed."""
         self._opened = False
         self._starting = True
@@ -444,7 +451,7 @@ class Supervisor:
 
     def _on_event(self, event: HostEvent) -> None:
         match event:
-            case Sent():
+            case ProcessReported():
                 self._on_message(self._processes[event.name], event.told)
             case Printed():
                 self._records.print(event.name, event.data)
@@ -458,7 +465,7 @@ class Supervisor:
                 # The other processes are well, so the lead ends the job and saves the model.
                 self._fail(event.how)
 
-    def _on_message(self, process: Process, told: Told) -> None:
+    def _on_message(self, process: JobProcess, told: Told) -> None:
         if told.address is not None:
             process.reported = True
             if process.request.leads:
@@ -488,7 +495,7 @@ class Supervisor:
         elif told.failed is not None and process.request.role == "server":
             self._run.failed = self._run.failed or told.failed
 
-    def _lose_lead(self, process: Process, failed: str) -> None:
+    def _lose_lead(self, process: JobProcess, failed: str) -> None:
         """A process has given up the silent lead. The job ends a moment later, because no process
         can go on without the lead."""
         process.lead_lost = True
@@ -496,7 +503,7 @@ class Supervisor:
             self._lead_lost = failed
             self._lead_lost_since = time.monotonic()
 
-    def _on_exit(self, process: Process) -> None:
+    def _on_exit(self, process: JobProcess) -> None:
         name = process.request.name
         if process.failure is not None:
             self._watch.record(name, process.failure)
@@ -523,7 +530,7 @@ class Supervisor:
         else:
             self._on_worker_failure(process)
 
-    def _on_worker_failure(self, process: Process) -> None:
+    def _on_worker_failure(self, process: JobProcess) -> None:
         name, over = process.request.name, self._stopping.is_ending
         self._run.worker_failures[name] = process.how
         if self._job.respawn and not over:
@@ -544,7 +551,7 @@ class Supervisor:
         for process in due:
             self._on_worker_failure(process)
 
-    def _on_server_exit(self, process: Process, *, over: bool) -> None:
+    def _on_server_exit(self, process: JobProcess, *, over: bool) -> None:
         """Act on the death of a server. If the job has replicas, the lead decides whether the job
         goes on."""
         request = process.request
@@ -577,7 +584,7 @@ class Supervisor:
             else:
                 self._say(died)
 
-    def _restart(self, process: Process, *, needed: bool = False) -> None:
+    def _restart(self, process: JobProcess, *, needed: bool = False) -> None:
         """Start a process again. If it died too often, report that it is given up. `needed`: the
         job cannot begin without this process, so the job fails if the process is given up."""
         given_up = self._respawning.plan(process)

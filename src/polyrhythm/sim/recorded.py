@@ -22,7 +22,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.work import ObservedWorker
 from polyrhythm.sim.scenario import JobTable, Scenario
-from polyrhythm.sim.tables import Duration, LinkTable, Rate, Size, WorkersTable
+from polyrhythm.sim.tables import Duration, LinkSettings, Rate, Size, WorkersTable
 from polyrhythm.wire.messages import JobSpec
 
 _LEAST_ROUNDS = 20
@@ -132,9 +132,9 @@ def _table(
     directions. It is 0 if all links are within a host."""
     totals = worker.totals
     delay = Duration(wait_s / _TWO_WAYS * 1e9)
-    link = LinkTable(delay=delay)
+    link = LinkSettings(delay=delay)
     if carried and transfer_s > 0:
-        link = LinkTable(delay=delay, bandwidth=Rate(max(1, _TWO_WAYS * carried / transfer_s)))
+        link = LinkSettings(delay=delay, bandwidth=Rate(max(1, _TWO_WAYS * carried / transfer_s)))
     return WorkersTable(
         name=worker.name,
         step=Duration(max(1, totals.compute_s * 1e9 / totals.points * batch)),

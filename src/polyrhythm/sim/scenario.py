@@ -19,7 +19,7 @@ from polyrhythm.core.values import Schedule
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.tables import (
     Duration,
-    LinkTable,
+    LinkSettings,
     ObjectiveTable,
     Rate,
     Size,
@@ -245,13 +245,13 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     name: str
     table: WorkersTable
-    link: LinkTable
+    link: LinkSettings
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     job: JobTable
     workers: tuple[WorkersTable, ...] = ()
-    link: LinkTable = LinkTable()
+    link: LinkSettings = LinkSettings()
     objective: ObjectiveTable | None = None
     """The model of learning. None: the simulation has no objective."""
     events: tuple[Happening, ...] = ()

@@ -28,7 +28,7 @@ from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import SimulatedPace
 from polyrhythm.sim.scenario import LINKS, Happening, Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
-from polyrhythm.sim.tables import LinkTable
+from polyrhythm.sim.tables import LinkSettings
 from polyrhythm.sim.worker.loop import UserCode
 from polyrhythm.sim.worker.node import POINTS, WorkerProcess
 from polyrhythm.wire import messages as m
@@ -162,7 +162,7 @@ class Simulation:
 
     # -- starting ------------------------------------------------------------------------------
 
-    def _link(self, near: ServerProcess, far: ServerProcess, table: LinkTable) -> Channel:
+    def _link(self, near: ServerProcess, far: ServerProcess, table: LinkSettings) -> Channel:
         return link(self._clock, self._rng, table, near, far, (near.name, far.name))
 
     def _start(self, spec: WorkerSpec) -> None:

@@ -71,7 +71,7 @@ def check_factor(factor: float) -> None:
 _WIDEST = 3.0
 
 
-class LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The properties of a link. A lost packet is sent again after a time-out, and all messages
     behind it wait."""
 
@@ -155,7 +155,7 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     slows: tuple[Slowing, ...] = ()
     stall: Stall | None = None
     tenant: Tenant | None = None
-    link: LinkTable | None = None
+    link: LinkSettings | None = None
     handling: Duration = Duration(0)
     """How long the worker itself takes for an exchange: it copies what it sends and what it
     receives."""

@@ -7,7 +7,7 @@ import pytest
 
 from polyrhythm.sim.clock import BEGINNING_NS, Clock
 from polyrhythm.sim.model.link import HEAD_NBYTES, Channel, link
-from polyrhythm.sim.tables import Duration, LinkTable, Rate
+from polyrhythm.sim.tables import Duration, LinkSettings, Rate
 from polyrhythm.wire.messages import Message, Pull
 
 MS = 10**6
@@ -35,7 +35,7 @@ class Wire:
     def __init__(self, seed: int = 0, **table: object) -> None:
         self.clock = Clock()
         self.near, self.far = Ear(self.clock), Ear(self.clock)
-        quality = LinkTable(**{"delay": Duration(5 * MS), "bandwidth": Rate(10**6), **table})  # type: ignore[arg-type]
+        quality = LinkSettings(**{"delay": Duration(5 * MS), "bandwidth": Rate(10**6), **table})  # type: ignore[arg-type]
         self.out = link(self.clock, Random(seed), quality, self.near, self.far, ("a", "b"))
 
     def send(self, round_: int, nbytes: int = 1000 - HEAD_NBYTES) -> int:

@@ -34,7 +34,7 @@ from polyrhythm.core.lead.saving import BestState, KeepBest, Saving, SavingState
 from polyrhythm.core.lead.servers.broken_links import BrokenLinks, BrokenLinksState
 from polyrhythm.core.lead.servers.routing import RoutingTable
 from polyrhythm.core.lead.servers.servers import UNKNOWN_FACTOR, Servers, ServersState
-from polyrhythm.core.lead.waiting import WaitingState
+from polyrhythm.core.lead.waiting import WaitReportState
 from polyrhythm.core.liveness import PauseDetector, Suspicion, link_timeout_s
 from polyrhythm.core.seat import Seat
 from polyrhythm.core.sync.policy import SyncPolicy
@@ -68,7 +68,7 @@ class LeadState(msgspec.Struct, Generic[Policy], kw_only=True):
     lifecycle: LifecycleState
     counting: CountingState = msgspec.field(default_factory=CountingState)
     cuts: CutsState
-    waiting: WaitingState = msgspec.field(default_factory=WaitingState)
+    waiting: WaitReportState = msgspec.field(default_factory=WaitReportState)
     pauses: PauseDetector
 
 

@@ -21,13 +21,13 @@ this length."""
 _LOOK_EVERY_NS = 250 * 10**6
 
 
-class WaitingState(msgspec.Struct):
+class WaitReportState(msgspec.Struct):
     noted_ns: int = 0
     look_ns: int = 0
 
 
 class WaitReport:
-    def __init__(self, state: WaitingState, parts: Parts, mode: Mode) -> None:
+    def __init__(self, state: WaitReportState, parts: Parts, mode: Mode) -> None:
         self._state = state
         self._mode = mode
         self._served = parts.job.served

@@ -17,7 +17,7 @@ from random import Random
 from typing import Protocol
 
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.tables import LinkTable
+from polyrhythm.sim.tables import LinkSettings
 from polyrhythm.wire.messages import Message
 
 HEAD_NBYTES = 128
@@ -59,7 +59,7 @@ class Channel:
     """The channel in the opposite direction of the same link."""
 
     def __init__(
-        self, clock: Clock, rng: Random, table: LinkTable, receiver: Receiver, peer: str
+        self, clock: Clock, rng: Random, table: LinkSettings, receiver: Receiver, peer: str
     ) -> None:
         self.peer = peer
         self.incarnation = 0
@@ -199,7 +199,7 @@ class Channel:
 def link(
     clock: Clock,
     rng: Random,
-    table: LinkTable,
+    table: LinkSettings,
     near: Receiver,
     far: Receiver,
     names: tuple[str, str],

@@ -25,7 +25,7 @@ from polyrhythm.core.lead.data.moves import (
     EndedCounts,
     EndedMoves,
     How,
-    Phase,
+    MovePhase,
     member_left,
     pair,
     shared_again,
@@ -194,7 +194,7 @@ class InactiveCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class PointsReceiver:
     """A member that can receive points: its name, its address, and the number of the last delivery
     before it could."""
 
@@ -218,7 +218,7 @@ class Migration:
         """How many deliveries have begun. Deliveries are numbered."""
         self._barred: set[tuple[Holder, Holder]] = set()
         """Pairs of a source and a target between which points cannot be sent."""
-        self._receivers: dict[Holder, Receiver] = {}
+        self._receivers: dict[Holder, PointsReceiver] = {}
         """The members that can receive points."""
         self._without_memory: set[Holder] = set()
         """The members that have reported that they have no memory for further points."""
@@ -301,7 +301,7 @@ class Migration:
         earlier = self._deliveries
         if (before := self._receivers.get(holder)) is not None:
             earlier = before.earlier
-        self._receivers[holder] = Receiver(name, address, earlier)
+        self._receivers[holder] = PointsReceiver(name, address, earlier)
 
     def forget(self, gone: Iterable[Holder]) -> None:
         """These members were removed: drop their queued moves, and forget their copies."""
@@ -416,7 +416,9 @@ class Migration:
     def call_off(self) -> None:
         """The job ends: begin no further moves, and end the moves whose points have not arrived."""
         stay = {
-            index for index, move in self._in_flight().items() if move.phase is not Phase.ARRIVED
+            index
+            for index, move in self._in_flight().items()
+            if move.phase is not MovePhase.ARRIVED
         }
         if stay or self._queued():
             self._stop(stay, JOB_ENDS, queued=True)
@@ -482,10 +484,10 @@ class Migration:
         """Count the moves that have ended, and note what their members have now."""
         ended, self._plan.ended = self._plan.ended, []
         for move in ended:
-            if move.phase is Phase.COMPLETE:
+            if move.phase is MovePhase.COMPLETE:
                 self._on_complete(move)
         for move in sorted(ended, key=_order_of_ended):
-            if move.phase is Phase.COMPLETE:
+            if move.phase is MovePhase.COMPLETE:
                 self._count(move, None)
             else:
                 self._count(move, move.reason or _why_kept(move, members))
@@ -539,7 +541,7 @@ class Migration:
     def _is_sent_by(self, holder: Holder, move: ChunkMove) -> bool:
         """Whether this member sends the points. *Kind statistics: when the points have arrived, the
         source gets a lease without the order to send them, and subtracts them.*"""
-        subtracts = self._plan.forgets and move.phase is Phase.ARRIVED
+        subtracts = self._plan.forgets and move.phase is MovePhase.ARRIVED
         return move.source == holder and not subtracts
 
     def _send(self, move: ChunkMove) -> ChunkSend:

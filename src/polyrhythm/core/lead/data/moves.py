@@ -42,7 +42,7 @@ POINTS_THERE = (How.COPY, How.RETURNED)
 """The moves whose target has the points before the move begins."""
 
 
-class Phase(StrEnum):
+class MovePhase(StrEnum):
     QUEUED = "queued"
     """The move waits until fewer chunks of its source are in flight. The source visits the chunk."""
     ASKED = "asked"
@@ -58,13 +58,13 @@ class Phase(StrEnum):
     """The move has ended without being complete."""
 
 
-TRANSITIONS: dict[Phase, tuple[Phase, ...]] = {
-    Phase.QUEUED: (Phase.ASKED, Phase.KEPT),
-    Phase.ASKED: (Phase.GIVEN_UP, Phase.ARRIVED, Phase.COMPLETE, Phase.KEPT),
-    Phase.GIVEN_UP: (Phase.ARRIVED, Phase.KEPT),
-    Phase.ARRIVED: (Phase.COMPLETE, Phase.KEPT),
-    Phase.COMPLETE: (),
-    Phase.KEPT: (),
+TRANSITIONS: dict[MovePhase, tuple[MovePhase, ...]] = {
+    MovePhase.QUEUED: (MovePhase.ASKED, MovePhase.KEPT),
+    MovePhase.ASKED: (MovePhase.GIVEN_UP, MovePhase.ARRIVED, MovePhase.COMPLETE, MovePhase.KEPT),
+    MovePhase.GIVEN_UP: (MovePhase.ARRIVED, MovePhase.KEPT),
+    MovePhase.ARRIVED: (MovePhase.COMPLETE, MovePhase.KEPT),
+    MovePhase.COMPLETE: (),
+    MovePhase.KEPT: (),
 }
 """Per phase, the phases that may follow. A move whose points are sent is complete only after they have
 arrived."""
@@ -76,7 +76,7 @@ class ChunkMove:
     source: Holder
     target: Holder
     how: How
-    phase: Phase = Phase.QUEUED
+    phase: MovePhase = MovePhase.QUEUED
     began: int = 0
     """Moves are numbered in the order in which they begin; 0 if the move has not begun."""
     delivery: int = 0
@@ -86,16 +86,16 @@ class ChunkMove:
     reason: Reason | None = None
     """Why the move was ended before it was complete; None if no decision of the lead has ended it."""
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: MovePhase) -> None:
         """The move is in this phase from now on. Raises an error if `TRANSITIONS` forbids that."""
-        early = phase is Phase.COMPLETE and not self.points_there
+        early = phase is MovePhase.COMPLETE and not self.points_there
         if early or phase not in TRANSITIONS[self.phase]:
             raise InvariantBroken(f"the move of chunk {self.chunk}: {self.phase} to {phase}")
         self.phase = phase
 
     @property
     def begun(self) -> bool:
-        return self.phase is not Phase.QUEUED
+        return self.phase is not MovePhase.QUEUED
 
     @property
     def in_flight(self) -> bool:
@@ -105,12 +105,12 @@ class ChunkMove:
     @property
     def points_there(self) -> bool:
         """Whether the target has the points."""
-        return self.how is not How.SENT or self.phase is Phase.ARRIVED
+        return self.how is not How.SENT or self.phase is MovePhase.ARRIVED
 
     def check(self) -> None:
         if not TRANSITIONS[self.phase]:
             raise InvariantBroken(f"the move of chunk {self.chunk} has ended: {self.phase}")
-        if self.phase in (Phase.GIVEN_UP, Phase.ARRIVED) and self.how is not How.SENT:
+        if self.phase in (MovePhase.GIVEN_UP, MovePhase.ARRIVED) and self.how is not How.SENT:
             raise InvariantBroken(f"no points of chunk {self.chunk} are sent: {self.phase}")
         if bool(self.delivery) != self.in_flight:
             raise InvariantBroken(f"the delivery of chunk {self.chunk} does not fit its move")

@@ -30,7 +30,7 @@ from polyrhythm.core.lead.data.chunks import (
     dealt,
     quotas,
 )
-from polyrhythm.core.lead.data.moves import ChunkMove, How, Phase
+from polyrhythm.core.lead.data.moves import ChunkMove, How, MovePhase
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.core.record import Record, RecordedChunk
@@ -338,16 +338,16 @@ class DataPlan:
         if chunk.holder == member:
             self._keep(index)
             return member
-        self._end(index, Phase.KEPT)
+        self._end(index, MovePhase.KEPT)
         move = self.moves.pop(index, None) or ChunkMove(index, chunk.holder, member, how)
         self._begun += 1
         move.how, move.delivery, move.began = how, delivery, self._begun
-        move.enter(Phase.ASKED)
+        move.enter(MovePhase.ASKED)
         self.moves[index] = move
         self._changed.add(index)
         return chunk.holder
 
-    def _end(self, index: int, phase: Phase) -> None:
+    def _end(self, index: int, phase: MovePhase) -> None:
         """If the chunk is moving, its move is over."""
         if (move := self.moving(index)) is not None:
             move.enter(phase)
@@ -361,7 +361,7 @@ class DataPlan:
 
     def remove_queued(self, move: ChunkMove, reason: Reason) -> None:
         """Give up a move that has not begun."""
-        move.enter(Phase.KEPT)
+        move.enter(MovePhase.KEPT)
         move.reason = reason
         self.ended.append(self.moves.pop(move.chunk))
 
@@ -379,10 +379,10 @@ class DataPlan:
         """The target of the chunk has all its points. *Kind statistics: the holder must confirm a lease
         that is sent from now on, and not only the lease that locked the chunk.*"""
         move = self.moves[index]
-        if move.phase is Phase.ARRIVED:
+        if move.phase is MovePhase.ARRIVED:
             return
-        given_up = move.phase is Phase.GIVEN_UP
-        move.enter(Phase.ARRIVED)
+        given_up = move.phase is MovePhase.GIVEN_UP
+        move.enter(MovePhase.ARRIVED)
         if self.forgets:
             self.renew([move.source])
             move.asked = self.numbers[move.source]
@@ -398,15 +398,15 @@ class DataPlan:
             if move.source == holder and 0 < move.asked <= number:
                 if move.points_there:
                     given_up.append(move)
-                elif move.phase is Phase.ASKED:
-                    move.enter(Phase.GIVEN_UP)
+                elif move.phase is MovePhase.ASKED:
+                    move.enter(MovePhase.GIVEN_UP)
         self._complete(given_up)
 
     def _complete(self, moves: Iterable[ChunkMove]) -> None:
         changed = set()
         for move in moves:
             changed.add(move.target)
-            self.hand(move.chunk, move.target, remembered=move.phase is Phase.ARRIVED)
+            self.hand(move.chunk, move.target, remembered=move.phase is MovePhase.ARRIVED)
         self.renew(changed)
 
     def _keep(self, index: int) -> None:
@@ -421,9 +421,9 @@ class DataPlan:
 
     def _move_back(self, move: ChunkMove) -> None:
         """Replace this move by one that brings the chunk back to its source."""
-        self._end(move.chunk, Phase.KEPT)
+        self._end(move.chunk, MovePhase.KEPT)
         back = ChunkMove(move.chunk, move.source, move.source, How.REGAINED, asked=move.asked)
-        back.enter(Phase.ASKED)
+        back.enter(MovePhase.ASKED)
         self.moves[move.chunk] = back
         self._changed.add(move.chunk)
 
@@ -439,7 +439,7 @@ class DataPlan:
             self.held.setdefault(member, set()).add(index)
         chunk.holder = member
         if move is not None:
-            self._end(index, Phase.COMPLETE if member == move.target else Phase.KEPT)
+            self._end(index, MovePhase.COMPLETE if member == move.target else MovePhase.KEPT)
         self._changed.add(index)
 
     def _forget(self, index: int) -> None:
@@ -454,7 +454,7 @@ class DataPlan:
         """The last version lacks the rows of these members: let their points be visited again."""
         for index in {index for holder in gone for index in self.held.get(holder, ())}:
             move = self.moving(index)
-            if move is None or move.phase is not Phase.ARRIVED or move.target in gone:
+            if move is None or move.phase is not MovePhase.ARRIVED or move.target in gone:
                 self._forget(index)
 
     def begin_again(self) -> None:
@@ -482,7 +482,7 @@ class DataPlan:
             for index in sorted(self.held.get(holder, ())):
                 target, remembered = None, False
                 if (move := self.moving(index)) is not None:
-                    remembered = move.phase is Phase.ARRIVED
+                    remembered = move.phase is MovePhase.ARRIVED
                     target = move.target if move.points_there else None
                 target = None if target in leavers else target
                 if target is not None:

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from polyrhythm.core.fingerprints import alike
 from polyrhythm.core.lead.data.chunks import Chunk, Holder
-from polyrhythm.core.lead.data.moves import ChunkMove, How, Phase
+from polyrhythm.core.lead.data.moves import ChunkMove, How, MovePhase
 from polyrhythm.core.lead.data.plan import CHUNKS_PER_WORKER, CHUNKS_TO_BALANCE, DataPlan
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record
@@ -319,7 +319,7 @@ class PrivateData:
             if having:
                 target = min(having, key=lambda each: len(self._plan.held.get(each, ())))
                 self._plan.hand(index, target, remembered=False)
-                complete = ChunkMove(index, last, target, How.SHARED, Phase.COMPLETE)
+                complete = ChunkMove(index, last, target, How.SHARED, MovePhase.COMPLETE)
                 self._plan.ended.append(complete)
                 found.add(target)
         return found

@@ -5,7 +5,7 @@ import pytest
 from polyrhythm.core.lead.data.balance.balancing import Balancing
 from polyrhythm.core.lead.data.chunks import Holder
 from polyrhythm.core.lead.data.migration import Concurrent, Migration
-from polyrhythm.core.lead.data.moves import EndedMoves, Phase
+from polyrhythm.core.lead.data.moves import EndedMoves, MovePhase
 from polyrhythm.core.lead.data.plan import DataPlan
 
 SLOW, FAST, THIRD = (0, 1), (1, 2), (2, 3)
@@ -82,6 +82,6 @@ def test_leases_that_another_member_gets_instead_are_counted_as_kept() -> None:
     kept = sum(each.chunks for each in job.ended())
     assert moving and 0 < kept <= job.chunks
     job.confirm()
-    complete = [move for move in job.plan.ended if move.phase is Phase.COMPLETE]
+    complete = [move for move in job.plan.ended if move.phase is MovePhase.COMPLETE]
     got = sum(move.source == SLOW and move.target == FAST for move in complete)
     assert not job.ended(last=True) and got == job.chunks - kept
