@@ -45,7 +45,7 @@ class Training:
             self.pass_ns,
             batches=interval_ns / self.batch_ns,
         )
-        return terms, interval.closed(told)
+        return terms, interval.on_closed(told)
 
     def until(
         self, interval: Interval, code: str, most: int = 500

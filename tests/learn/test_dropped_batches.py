@@ -153,24 +153,24 @@ def test_a_loop_that_never_makes_a_step_ends_the_job_and_is_not_called_not_finit
 def test_the_batch_after_a_dropped_one_has_the_full_size() -> None:
     sizes = UsedSizes()
     assert sizes.least(32) == 1
-    sizes.dropped(8)
+    sizes.on_dropped(8)
     assert sizes.least(32) == 32
 
 
 def test_a_loop_that_drops_all_small_batches_gets_none() -> None:
     sizes = UsedSizes()
-    sizes.dropped(8)
-    sizes.used(20)
+    sizes.on_dropped(8)
+    sizes.on_used(20)
     assert sizes.least(32) == 20 == sizes.least_used
     assert sizes.least(16) == 16, "never more than the loop asks for"
 
 
 def test_a_loop_that_drops_batches_for_another_reason_gets_small_ones() -> None:
     sizes = UsedSizes()
-    sizes.used(8)
-    sizes.dropped(12)
+    sizes.on_used(8)
+    sizes.on_dropped(12)
     assert sizes.least(32) == 32
-    sizes.used(32)
+    sizes.on_used(32)
     assert sizes.least(32) == 1
 
 
@@ -180,7 +180,7 @@ def test_more_than_a_fifth_of_the_points_is_many(dropped: int, expected: bool) -
     sizes = UsedSizes()
     for number in range(20):
         assert not sizes.warns(), "too early"
-        (sizes.dropped if number >= 20 - dropped else sizes.used)(8)
+        (sizes.on_dropped if number >= 20 - dropped else sizes.on_used)(8)
     assert sizes.warns() is expected
     assert not sizes.warns()
 
@@ -189,5 +189,5 @@ def test_a_loop_that_uses_no_batch_is_warned_early() -> None:
     sizes = UsedSizes()
     for _ in range(3):
         assert not sizes.warns()
-        sizes.dropped(8)
+        sizes.on_dropped(8)
     assert sizes.warns()

@@ -263,13 +263,13 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
     """The mean loss of a round is not used, because local steps lower each worker's loss without
     improving the averaged model."""
     trailers: list[Trailer] = []
-    handle = Counting.trailer
+    handle = Counting.on_trailer
 
     def spy(self: Counting, trailer: Trailer, member: Member | None, now_ns: int) -> None:
         trailers.append(trailer)
         handle(self, trailer, member, now_ns)
 
-    monkeypatch.setattr(Counting, "trailer", spy)
+    monkeypatch.setattr(Counting, "on_trailer", spy)
     shared = Shared(rate=0.2, batch=4, count=2000)
     job = JobSpec(job="j", workers=2, sync="fsp", kind="local", interval="auto", rounds=40)
     run_inline(job, shared.main, timeout_s=60)

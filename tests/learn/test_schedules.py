@@ -137,7 +137,7 @@ def test_schedulers_inside_of_another_one_follow_it_and_not_the_job(name: str) -
     schedules.begin(job, print)
     scheduler, rates = SCHEDULERS[name](optimizer), []
     for step in range(1, 7):
-        job.steps.step(1.0)
+        job.steps.on_step(1.0)
         job.steps.tell(3.0 * step)
         optimizer.step()
         scheduler.step()
@@ -192,7 +192,7 @@ def test_the_steps_before_an_eviction_are_not_steps_of_the_job() -> None:
         model, optimizer = attach(worker)
         exchange = worker._exchange
         before = exchange.count_steps().now
-        exchange.job_steps.step(3.0)
+        exchange.job_steps.on_step(3.0)
         found.append(exchange.count_steps().now - before)
         exchange._incarnation -= 1  # as if the worker had another one now
         found.append(exchange.count_steps().now - before)

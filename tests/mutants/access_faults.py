@@ -163,7 +163,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "dialled-server-may-call",
         "A member that connects under the name of the lead's server receives its messages.",
-        "core:PeerAdmission.call",
+        "core:PeerAdmission.on_server_hello",
         "server < self._server",
         "False",
         "tests/core/server/test_admission.py::test_a_server_that_this_one_dials_itself_is_refused_at_once",
@@ -179,7 +179,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "unnamed-servers-without-limit",
         "Any number of links waits to be named.",
-        "core:PeerAdmission.call",
+        "core:PeerAdmission.on_server_hello",
         "len(self._calling_servers) >= MOST_WAITING",
         "False",
         "tests/core/server/test_admission.py::test_waiting_links_have_a_limit_and_are_forgotten_when_they_close",
@@ -196,7 +196,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "worker-that-was-never-admitted-waits",
         "A worker that was never admitted is kept waiting instead of being refused at once.",
-        "core:PeerAdmission.call_worker",
+        "core:PeerAdmission.on_worker_hello",
         "worker < 0 or incarnation <= 0",
         "False",
         "tests/core/server/test_admission.py::test_a_worker_that_was_never_admitted_is_refused_at_once",
@@ -204,7 +204,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "unadmitted-workers-without-limit",
         "Any number of workers' links waits to be named.",
-        "core:PeerAdmission.call_worker",
+        "core:PeerAdmission.on_worker_hello",
         "len(self._calling_workers) >= self._most_workers",
         "False",
         "tests/core/server/test_admission.py::test_workers_that_wait_have_a_limit_of_their_own",
@@ -295,7 +295,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "operator-asks-twice",
         "An operator whose request was answered sends a second request over the same link.",
-        "core:Operators.take",
+        "core:Operators.on_request",
         "operator.asked",
         "False",
         f"{_OPERATORS}::test_an_operator_may_ask_once",
@@ -303,7 +303,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "operators-at-every-server",
         "A server that does not lead lets an operator wait for an answer that never comes.",
-        "core:PeerAdmission.call_operator",
+        "core:PeerAdmission.on_operator_hello",
         "self._refuse(link, Reason('not-the-lead'))",
         "[]",
         "tests/core/server/test_admission.py"
@@ -337,7 +337,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "silent-links-without-limit",
         "Every silent connection is kept for ten seconds.",
-        "core:Strangers.came",
+        "core:Strangers.on_accepted",
         "len(self._silent) >= self._most",
         "False",
         "tests/core/server/test_strangers.py::test_the_oldest_silent_link_makes_room_for_the_next",
@@ -345,7 +345,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "unproven-links-without-limit",
         "Every connection that said hello is kept for ten seconds.",
-        "core:Strangers.said_hello",
+        "core:Strangers.on_hello",
         "len(self._unproven) >= self._most",
         "False",
         "tests/core/server/test_strangers.py::test_unproven_links_have_a_limit_too",

@@ -45,7 +45,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "every-silence-is-the-links-fault",
         "A worker that hangs is excluded because of its links, before its own silence is too long.",
-        "core:BrokenLinks.silent",
+        "core:BrokenLinks.on_silent",
         "heard_ns < (since_ns + now_ns) // 2",
         "False",
         "tests/core/lead/servers/test_broken_links.py"
@@ -158,7 +158,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "promoted-server-keeps-what-it-acknowledged",
         "A server that takes over slices believes that they hold all that it has acknowledged.",
-        "core:Acks.take_over",
+        "core:Acks.on_slices_changed",
         "least if anew else min(before, least)",
         "before",
         "tests/core/server/test_acks.py::test_a_promoted_server_has_acknowledged_what_all_its_slices_have",
@@ -192,7 +192,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "contributions-end-later-leases",
         "A contribution ends the lease of a version that is still being sent to its worker.",
-        "core:Versions.contributed",
+        "core:Versions.on_contributed",
         "lease[0] < version + here",
         "True",
         "tests/core/server/test_leases.py"
@@ -302,7 +302,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "second-view-hides-the-first-removal",
         "Points of a member stay lost because another member left before all servers knew.",
-        "core:Removals.told",
+        "core:Removals.on_view_sent",
         "self._telling |= self._leaving",
         "self._telling = self._leaving",
         "tests/core/lead/members/test_removals.py::test_removals_of_several_views_are_confirmed_together",
@@ -354,7 +354,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "a-pass-forgives-every-worker",
         "A worker is not reported any more, although its objective is still not finite.",
-        "core:Learning.passed",
+        "core:Learning.on_pass",
         "dict.fromkeys(sorted(self._unfinished))",
         "{}",
         "tests/core/lead/progress/test_learning.py"

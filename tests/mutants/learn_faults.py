@@ -57,7 +57,7 @@ LEARN: tuple[Mutant, ...] = (
         "steps-before-an-eviction-count",
         "Schedulers of a worker that was evicted count its steps that were lost.",
         "learn:Exchange.count_steps",
-        "self.job_steps.rejoin(self._loop.progress.steps)",
+        "self.job_steps.on_rejoined(self._loop.progress.steps)",
         "pass",
         "tests/learn/test_schedules.py::test_the_steps_before_an_eviction_are_not_steps_of_the_job",
     ),
@@ -186,7 +186,7 @@ LEARN: tuple[Mutant, ...] = (
         "small-batches-again-and-again",
         "A loop that drops small batches gets the next one as small.",
         "learn:BatchPlan.dropped",
-        "self.sizes.dropped(points)",
+        "self.sizes.on_dropped(points)",
         "pass",
         "tests/learn/test_dropped_batches.py"
         "::test_a_loop_that_skips_small_batches_makes_its_steps[fsp-gradient]",
@@ -327,7 +327,7 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "first-micro-batch-is-measured",
         "The first micro-batch, which takes many times as long as any other, sets the pace.",
-        "core:MicroBatch.measured",
+        "core:MicroBatch.on_measured",
         "not self._warm",
         "False",
         "tests/core/worker/test_batch_sizes.py::test_a_slow_first_step_does_not_make_later_micro_batches_small",

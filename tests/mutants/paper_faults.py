@@ -44,7 +44,7 @@ PAPERS: tuple[Mutant, ...] = (
     mutant(
         "prediction-forgets-nothing",
         "A worker that slows down keeps the time of its first steps.",
-        "core:Prediction.measured",
+        "core:Prediction.on_measured",
         "keep_last(recent_ns, max(1, step_ns), _WINDOW)",
         "keep_last(recent_ns, recent_ns[0] if recent_ns else max(1, step_ns), _WINDOW)",
         _PSP + "test_fig_3",

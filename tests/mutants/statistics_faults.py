@@ -250,7 +250,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "ended-without-the-last-parameters",
         "The servers lack the parameters of the last version when the job reaches a goal.",
-        "core:ByRounds.closed",
+        "core:ByRounds.on_closed",
         "goal is not None and self._keeps_rows",
         "False",
         "tests/cluster/test_statistics_processes.py"
@@ -366,7 +366,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "passes-of-the-next-version-count",
         "A job ends although the last visits of some points are in no version yet.",
-        "core:ByRounds.closed",
+        "core:ByRounds.on_closed",
         "self._sharing.folded_passes",
         "self._sharing.passes",
         "tests/sim/test_last_contributions.py"
@@ -384,7 +384,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "points-are-lost-after-the-goal",
         "A worker dies after the goal while chunks move, and the final sum lacks its points.",
-        "core:ByRounds.closed",
+        "core:ByRounds.on_closed",
         "self._state.whole and self._progress.goals.holds(self._stopping.goal)",
         "self._state.whole",
         "tests/sim/test_simulated_statistics.py"

@@ -234,7 +234,7 @@ def search(
         read = objective if terms.probe else None
         objective -= rates.get(terms.interval_ns // MS, 1.0) * terms.interval_ns / 1e9
         batches = terms.interval_ns / BATCH_NS
-        interval.closed(
+        interval.on_closed(
             Measured(terms.interval_ns, 10 * MS, read, 1 * MS, PASS_NS, batches=batches)
         )
     return told
@@ -338,7 +338,7 @@ def test_a_straggler_commits_in_advance() -> None:
         arrivals = {}
         for worker, delay_ns in delays_ns.items():
             arrivals[worker] = lateness.own_interval(worker, 200 * MS) + delay_ns
-            lateness.arrived(worker, 0, arrivals[worker])
+            lateness.on_arrived(worker, 0, arrivals[worker])
         spreads.append(abs(arrivals[1] - arrivals[2]))
     assert spreads[-1] < 0.1 * spreads[0]
     assert lateness.own_interval(2, 200 * MS) < lateness.own_interval(1, 200 * MS)
@@ -350,7 +350,7 @@ def test_the_interval_is_uniform_and_each_worker_is_shortened_on_its_own() -> No
     lateness = Lateness()
     for worker in (1, 2):
         lateness.own_interval(worker, 200 * MS)
-    lateness.arrived(1, 0, 230 * MS)
+    lateness.on_arrived(1, 0, 230 * MS)
     assert lateness.own_interval(1, 200 * MS) == 170 * MS
     assert lateness.own_interval(2, 200 * MS) == 200 * MS
 
@@ -365,7 +365,7 @@ def test_bspv_searches_only_at_the_beginning() -> None:
         assert terms.points is not None
         objective -= (0.001 if round_ < 30 else 0.1) * terms.points**0.5
         read = objective if terms.probe else None
-        sizes.closed(MeasuredBatch(terms.points * MS + 50 * MS, read, 1000))
+        sizes.on_closed(MeasuredBatch(terms.points * MS + 50 * MS, read, 1000))
     assert len(set(told[:30])) > 2
     assert len(set(told[30:])) == 1
     assert not told[-1].probe, "nothing is measured any more"

@@ -76,11 +76,11 @@ def test_fig_3() -> None:
     prediction = Prediction()
     for _ in range(4):
         for worker, step_ns in ((1, 10**6), (2, 10**6), (3, 2 * 10**6)):
-            prediction.measured(worker, step_ns)
+            prediction.on_measured(worker, step_ns)
         assert prediction.steps() == {1: 2, 2: 2, 3: 1}
     for _ in range(5):
         for worker, step_ns in ((1, 10**6), (2, 10**6), (3, 4 * 10**6)):
-            prediction.measured(worker, step_ns)
+            prediction.on_measured(worker, step_ns)
         steps = prediction.steps()
     assert steps == {1: 4, 2: 4, 3: 1}
 
@@ -96,7 +96,7 @@ def test_fig_4() -> None:
         prediction.expect(worker)
     assert prediction.steps() == {1: 1, 2: 1, 3: 1}
     for worker in (1, 2, 3):
-        prediction.measured(worker, worker * 10**6)
+        prediction.on_measured(worker, worker * 10**6)
     assert prediction.steps()[1] == 6
 
 

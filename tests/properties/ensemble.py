@@ -128,7 +128,7 @@ class Flow(Store):
         slot = self.latest.target(slice_)
         new = Cell(int(before.version) + 1, (*before.given, given))
         self.slots.setdefault(slot, {})[slice_] = new
-        self.latest.folded(slice_, slot)
+        self.latest.on_folded(slice_, slot)
 
     def freeze(self) -> None:
         self.frozen = True

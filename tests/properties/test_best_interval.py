@@ -82,7 +82,7 @@ def test_the_interval_stays_within_bounds_for_any_measurements(
     def run(rounds: list[Measured]) -> None:
         interval = make()
         for measured in rounds:
-            reason = interval.closed(measured)
+            reason = interval.on_closed(measured)
             assert reason is None or in_words(reason)
             assert 1 <= interval.next().interval_ns <= 2 * 10**11
 
@@ -96,7 +96,7 @@ def test_the_chosen_interval_is_between_the_barrier_and_a_pass(rounds: list[Meas
         phis = [*phis[-4:], measured.phi_ns]
         if measured.micro_ns:  # 0 means unknown
             micros = [*micros[-4:], measured.micro_ns]
-        reason = interval.closed(measured)
+        reason = interval.on_closed(measured)
         if reason is not None and reason.code == "interval-chosen":
             low_ns = max(1, median_low(phis), 2 * median_low(micros or [0]))
             high_ns = max(low_ns, measured.pass_ns or 60 * 10**9)

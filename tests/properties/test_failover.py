@@ -24,8 +24,8 @@ def placed(servers: int, replicas: int) -> RoutingTable:
         routing.join(server, ADDRESS)
     routing.place(SPEC)
     for server in range(servers):
-        routing.placed(m.Placed(routing=1, server=server))
-        routing.seeded(m.Seeded(routing=1, server=server))
+        routing.on_placed(m.Placed(routing=1, server=server))
+        routing.on_seeded(m.Seeded(routing=1, server=server))
     assert routing.all_seeded
     return routing
 
@@ -33,9 +33,9 @@ def placed(servers: int, replicas: int) -> RoutingTable:
 def follow(routing: RoutingTable) -> None:
     """Let every server confirm the new routes."""
     for server in routing.servers:
-        done = routing.placed(m.Placed(routing=routing.epoch, server=server))
+        done = routing.on_placed(m.Placed(routing=routing.epoch, server=server))
     if routing.change is not None and done:
-        routing.followed()
+        routing.on_followed()
 
 
 @settings(deadline=None)
@@ -81,7 +81,7 @@ def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
                 on_its_way.append((said, learned))
         elif what == "hear" and on_its_way:
             said, learned = on_its_way.pop(0)
-            if routing.caught_up(said, 1):
+            if routing.on_caught_up(said, 1):
                 for slice_ in learned:
                     copies[slice_] |= {said.peer}
         elif what == "follow":

@@ -130,12 +130,12 @@ def test_seeds_mix_if_the_slice_store_ignores_the_routing_epoch(monkeypatch) -> 
 
 
 def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) -> None:
-    honest = Failover.slice_seeded
+    honest = Failover.on_slice_seeded
 
     def blind(self: Failover, event: ev.SliceSeeded) -> None:
         honest(self, ev.SliceSeeded(event.slice, self._seeding))
 
-    monkeypatch.setattr(Failover, "slice_seeded", blind)
+    monkeypatch.setattr(Failover, "on_slice_seeded", blind)
     with pytest.raises(AssertionError, match="were not seeded"):
         search(seeder_deaths=2, joins=4)
 
@@ -145,7 +145,7 @@ def test_seeds_are_missing_if_the_lead_ignores_the_routing_epoch(monkeypatch) ->
         routing._seeded.add(said.server)
         routing._begun = routing._begun or routing._seeded >= routing._holders
 
-    monkeypatch.setattr(RoutingTable, "seeded", seeded)
+    monkeypatch.setattr(RoutingTable, "on_seeded", seeded)
     monkeypatch.setattr(RoutingTable, "check", lambda self: None)
     with pytest.raises(AssertionError, match="were not seeded|reads {'unseeded'}"):
         search(seeder_deaths=2, joins=4)

@@ -40,7 +40,7 @@ class SliceReaders(RuleBasedStateMachine):
         slot = self.versions.target(slice_)
         self.folds[slice_] += 1
         self.memory.setdefault(slot, {})[slice_] = self.folds[slice_]
-        self.versions.folded(slice_, slot)
+        self.versions.on_folded(slice_, slot)
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
@@ -157,7 +157,7 @@ def test_small_idle_slots_are_kept() -> None:
         for ticket in range(3):
             versions.lease(ticket, ticket)
             for slice_ in SLICES:
-                versions.folded(slice_, versions.target(slice_))
+                versions.on_folded(slice_, versions.target(slice_))
         for ticket in range(3):
             versions.release(ticket, ticket)
         freed[nbytes] = versions.surplus()
@@ -168,7 +168,7 @@ def test_a_new_ticket_replaces_the_earlier_lease() -> None:
     """A reader that asks again does not read the earlier answer any more."""
     versions = SliceVersions(SLICES)
     versions.lease(0, 1)
-    versions.folded(2, versions.target(2))
+    versions.on_folded(2, versions.target(2))
     versions.lease(0, 2)
     versions.release(0, 1)
     assert versions.target(2) not in (versions.slot(2),), "the newer lease stands"
@@ -197,7 +197,7 @@ class Frugal(RuleBasedStateMachine):
     def fold(self) -> None:
         slot, self.fill = self.versions.target()
         self.made |= {slot, self.fill}
-        self.versions.folded(self.versions.version + 1, slot, self.fill)
+        self.versions.on_folded(self.versions.version + 1, slot, self.fill)
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:

@@ -32,7 +32,7 @@ class Readers(RuleBasedStateMachine):
         self.memory[slot] = version
         if self.rotating:
             self.memory[fill] = "growing"
-        self.versions.folded(version, slot, fill)
+        self.versions.on_folded(version, slot, fill)
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
@@ -49,7 +49,7 @@ class Readers(RuleBasedStateMachine):
             return
         upto = found[0] if first else found[-1]
         if contributes and upto == found[-1]:
-            self.versions.contributed(*upto)
+            self.versions.on_contributed(*upto)
         else:
             self.versions.release(*upto)
         self._end(reader, upto[1])
@@ -59,7 +59,7 @@ class Readers(RuleBasedStateMachine):
         """A reader contributes before it has copied any version that it was sent."""
         found = [key[1] for key in self.reading if key[0] == reader]
         if found:
-            self.versions.contributed(reader, min(found) - 1)
+            self.versions.on_contributed(reader, min(found) - 1)
 
     @rule(reader=readers)
     def closed(self, reader: int) -> None:
@@ -97,7 +97,7 @@ def test_an_old_release_does_not_free_a_newer_lease() -> None:
     versions = Versions()
     versions.lease(7)
     slot, fill = versions.target()
-    versions.folded(1, slot, fill)
+    versions.on_folded(1, slot, fill)
     versions.lease(7)
     versions.release(7, 0)
     assert versions.leased(versions.slot)

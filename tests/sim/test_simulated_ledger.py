@@ -77,7 +77,7 @@ def test_what_is_counted_when_it_is_sent_may_never_arrive(
     sync: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Contributions, "trailer", lambda _, message, __: Complete(message, message.round)
+        Contributions, "on_trailer", lambda _, message, __: Complete(message, message.round)
     )
-    monkeypatch.setattr(Contributions, "arrived", lambda *_: None)
+    monkeypatch.setattr(Contributions, "on_arrived", lambda *_: None)
     assert "lacks what was counted" in failure(sync)

@@ -110,7 +110,7 @@ class Links:
         self._dialed.update((spec.server, spec.incarnation) for spec in missing)
         return missing
 
-    def linked(self, server: int, incarnation: int) -> None:
+    def on_linked(self, server: int, incarnation: int) -> None:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
@@ -118,7 +118,7 @@ class Links:
         too."""
         self._linked[server] = self._dialed[server] = incarnation
 
-    def ended(self, server: int, incarnation: int) -> bool:
+    def on_ended(self, server: int, incarnation: int) -> bool:
         """Record the end of a link. Returns False if a link to a later incarnation has replaced
         it."""
         if 0 < incarnation < self._linked.get(server, 0):

@@ -73,12 +73,12 @@ class BatchPlan:
 
     def used(self, points: int) -> None:
         """The training loop has computed a gradient with a batch of this many points."""
-        self.sizes.used(points)
+        self.sizes.on_used(points)
         self._cadence.at_least(self._least)
 
     def dropped(self, points: int) -> None:
         """The training loop has dropped a batch of this many points."""
-        self.sizes.dropped(points)
+        self.sizes.on_dropped(points)
 
 
 class Dropping:

@@ -98,7 +98,7 @@ class Contributor:
     def measure(self, points: float) -> None:
         """Measure the time of a step, or micro-batch, over this many points."""
         took_ns = self._window.lap(self._node.timesheet.computed_ns())
-        self.cadence.measured(points, took_ns)
+        self.cadence.on_measured(points, took_ns)
 
     def exclude_from_pace(self, nanoseconds: int) -> None:
         """Do not count this time as a part of the present step."""

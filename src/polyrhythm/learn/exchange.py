@@ -140,7 +140,7 @@ class Exchange:
         if self._incarnation != self._node.incarnation:
             # the job has gone on without this worker
             self._incarnation = self._node.incarnation
-            self.job_steps.rejoin(self._loop.progress.steps)
+            self.job_steps.on_rejoined(self._loop.progress.steps)
         self.job_steps.tell(self._loop.progress.steps)
         return self.job_steps
 
@@ -164,7 +164,7 @@ class Exchange:
         contributor, window = self.contributor, self.window
         whole = self._whole()
         window.end_steps(whole=whole)
-        self.job_steps.step(whole)
+        self.job_steps.on_step(whole)
         if self._copies is not None and self._times_steps:
             self._copies.await_computing()  # the time of a step ends when the device is done
         contributor.pace()

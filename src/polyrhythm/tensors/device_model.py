@@ -23,7 +23,7 @@ from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over
 from polyrhythm.tensors.finite import check_all, largest_of, magnitudes, not_finite
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.tensors.spaces import chunks_of, view_of
+from polyrhythm.tensors.spaces import pieces_of, view_of
 
 _EARLY_NBYTES = 1 << 18
 """A slice of at least this size is copied to the device as soon as it has arrived."""
@@ -199,7 +199,7 @@ class DeviceModel(FlatModel):
             if source.dtype == target.dtype:
                 target.copy_(source, non_blocking=True)
             else:
-                for begin, last in chunks_of(target):
+                for begin, last in pieces_of(target):
                     target[begin:last].copy_(self._on_device(source[begin:last]))
 
     def _on_device(self, host: torch.Tensor) -> torch.Tensor:
@@ -212,7 +212,7 @@ class DeviceModel(FlatModel):
 
     def _rebase(self, sent: Sequence[torch.Tensor]) -> None:
         for index in self._parameters:
-            for begin, end in chunks_of(self._flat[index]):
+            for begin, end in pieces_of(self._flat[index]):
                 here = self._on_device(self._here[index][begin:end])
                 base = self._base[index][begin:end]
                 contributed = self._on_device(sent[index][begin:end])
@@ -223,7 +223,7 @@ class DeviceModel(FlatModel):
     def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
         def add() -> None:
             for index in self._parameters:
-                for begin, end in chunks_of(self._base[index]):
+                for begin, end in pieces_of(self._base[index]):
                     self._base[index][begin:end].add_(self._on_device(sent[index][begin:end]))
 
         self.copies.upload(add)
@@ -302,8 +302,8 @@ class DeviceModel(FlatModel):
         largest = []
         for index in self._parameters:
             flat, base = self._flat[index], self._base[index]
-            pieces, scratch = [], torch.empty_like(flat[: next(chunks_of(flat))[1]])
-            for begin, end in chunks_of(flat):
+            pieces, scratch = [], torch.empty_like(flat[: next(pieces_of(flat))[1]])
+            for begin, end in pieces_of(flat):
                 # `scratch` can be overwritten now: the device copies the previous piece before it
                 # computes this one.
                 change = torch.sub(flat[begin:end], base[begin:end], out=scratch[: end - begin])
@@ -316,7 +316,7 @@ class DeviceModel(FlatModel):
         if source.dtype == target.dtype:
             target.copy_(source, non_blocking=True)
             return
-        for begin, end in chunks_of(source):
+        for begin, end in pieces_of(source):
             target[begin:end].copy_(source[begin:end].to(target.dtype), non_blocking=True)
 
     def _send(

@@ -17,7 +17,7 @@ _CHUNK_NBYTES = 8 << 20
 size."""
 
 
-def chunks_of(flat: torch.Tensor) -> Iterator[tuple[int, int]]:
+def pieces_of(flat: torch.Tensor) -> Iterator[tuple[int, int]]:
     """Ranges (first, end) of elements that cover a flat tensor."""
     length = max(1, _CHUNK_NBYTES // flat.element_size())
     for first in range(0, flat.numel(), length):

@@ -16,7 +16,7 @@ def test_a_version_in_flight_is_not_leased_again() -> None:
 def test_a_contribution_ends_the_lease_of_its_sender() -> None:
     made = readers()
     made.lease(0)
-    made.contributed(0, 0)
+    made.on_contributed(0, 0)
     assert made.versions.leases() == set()
 
 
@@ -25,11 +25,11 @@ def test_a_contribution_from_an_earlier_version_ends_no_lease(asked: bool) -> No
     """A worker that is leaving still contributes, although a version is being sent to it. The fold
     of that contribution is published to this worker too."""
     made = readers()
-    made.versions.folded(2, 0, 0)
+    made.versions.on_folded(2, 0, 0)
     made.lease(0, asked)
-    made.contributed(0, 1)
+    made.on_contributed(0, 1)
     assert made.versions.leases() == {(0, 2)}
-    made.versions.folded(3, 1, 1)
+    made.versions.on_folded(3, 1, 1)
     assert made.lease(0)
     assert made.versions.leased(0) and made.versions.leased(1)
     made.versions.check()
@@ -40,27 +40,27 @@ def test_a_contribution_from_an_earlier_version_ends_no_lease(asked: bool) -> No
 def test_a_contribution_from_the_last_version_shows_that_earlier_ones_were_copied() -> None:
     made = readers()
     for version in (1, 2):
-        made.versions.folded(version, version, version)
+        made.versions.on_folded(version, version, version)
         made.lease(0)
-        made.contributed(0, 0)
+        made.on_contributed(0, 0)
     assert made.versions.leased(1) and made.versions.leased(2)
-    made.contributed(0, 2)
-    made.versions.folded(3, 3, 3)
+    made.on_contributed(0, 2)
+    made.versions.on_folded(3, 3, 3)
     made.lease(0)
     assert [slot for slot in range(4) if made.versions.leased(slot)] == [3]
     made.versions.check()
-    made.contributed(0, 1)
+    made.on_contributed(0, 1)
     made.forget(0)
     assert not made.versions.leased(3)
 
 
 def test_a_version_from_before_a_move_stays_leased_to_a_worker_that_has_not_copied_it() -> None:
     made = readers()
-    made.versions.folded(2, 0, 0)
+    made.versions.on_folded(2, 0, 0)
     made.lease(0)
     made.move(2)
-    made.contributed(0, 1)
-    made.versions.folded(3, 1, 1)
+    made.on_contributed(0, 1)
+    made.versions.on_folded(3, 1, 1)
     made.lease(0)
     assert made.versions.leased(0) and made.versions.leased(1)
 
@@ -68,7 +68,7 @@ def test_a_version_from_before_a_move_stays_leased_to_a_worker_that_has_not_copi
 def test_a_reader_that_asked_ends_its_lease_by_naming_the_version() -> None:
     made = readers()
     made.lease(0, asked=True)
-    made.contributed(0, 0)
+    made.on_contributed(0, 0)
     assert not made.names_this_server(0) and made.versions.leases() == {(0, 0)}, (
         "on what another sent"
     )
@@ -109,21 +109,21 @@ def test_a_reader_that_has_copied_a_later_version_ends_its_earlier_leases(report
     versions.lease(0)
     versions.move(0)
     for version in (1, 2):
-        versions.folded(version, *versions.target())
+        versions.on_folded(version, *versions.target())
         versions.lease(0)
     assert [slot for slot in range(4) if versions.leased(slot)] == [0, 1, 2]
     versions.check()
     if reports:
         assert versions.release(0, 2)
     else:
-        versions.contributed(0, 2)
+        versions.on_contributed(0, 2)
     assert not any(versions.leased(slot) for slot in range(4))
     versions.check()
 
 
 def test_the_slot_that_replicas_may_read_is_not_filled_after_a_move() -> None:
     versions = Versions(rotating=True)
-    versions.folded(1, *versions.target())
+    versions.on_folded(1, *versions.target())
     assert versions.target() == (0, 1)
     versions.move(0)
     assert versions.target() == (0, 2)
@@ -132,7 +132,7 @@ def test_the_slot_that_replicas_may_read_is_not_filled_after_a_move() -> None:
 def test_slices_that_stay_keep_their_slots_and_leases_when_others_move() -> None:
     versions = SliceVersions((0, 1))
     versions.lease(0, 1)
-    versions.folded(0, versions.target(0))
+    versions.on_folded(0, versions.target(0))
     versions.hold((0, 2), 1)
     assert (versions.slot(0), versions.slot(2)) == (1, 0)
     versions.lease(0, 1)
@@ -160,7 +160,7 @@ def test_a_pulled_does_not_refer_to_this_server_between_a_move_and_the_next_fold
     made.move(1)
     made.lease(0)
     assert not made.names_this_server(0)
-    made.published()
+    made.on_published()
     made.lease(1)
     assert made.names_this_server(1)
 
@@ -170,9 +170,9 @@ def test_leases_of_a_reader_that_asks_for_every_version_do_not_pile_up(rotating:
     leases = Leases(rotating=rotating, replicas=True)
     for version in range(1, 40):
         slot, fill = leases.versions.target()
-        leases.versions.folded(version, slot, fill)
+        leases.versions.on_folded(version, slot, fill)
         assert leases.lease(0, asked=True)
-        leases.contributed(0, version)
+        leases.on_contributed(0, version)
         leases.versions.check()
         assert leases.versions.leases() == {(0, version)}, "it may be in flight from here"
         assert leases.versions.slots <= 3

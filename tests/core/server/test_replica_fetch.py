@@ -22,7 +22,7 @@ def test_a_primary_is_asked_once_for_missing_slices() -> None:
     copying.begin(place(1, *wanted.routes))
     assert copying.fetch(wanted) == [FetchState(0, (0, 1), 2)]
     assert copying.fetch(wanted) == []
-    assert copying.adopted(StateAdopted(0, 2, ()))
+    assert copying.on_adopted(StateAdopted(0, 2, ()))
     assert copying.fetch(wanted) == []
 
 
@@ -30,14 +30,14 @@ def test_states_of_an_earlier_fetch_do_not_complete_a_later_one() -> None:
     copying = ReplicaFetch(1)
     copying.fetch(place(2, Route(0, (1,)), Route(0)))
     assert copying.fetch(place(3, Route(0, (1,)), Route(0, (1,)))) == [FetchState(0, (0, 1), 3)]
-    assert not copying.adopted(StateAdopted(0, 2, ()))
-    assert copying.adopted(StateAdopted(0, 3, ()))
+    assert not copying.on_adopted(StateAdopted(0, 2, ()))
+    assert copying.on_adopted(StateAdopted(0, 3, ()))
 
 
 def test_a_replica_is_fetched_again_when_its_primary_changes() -> None:
     copying = ReplicaFetch(1)
     before, after = place(2, Route(0, (1,))), place(3, Route(2, (1,)))
     copying.fetch(before)
-    copying.adopted(StateAdopted(0, 2, ()))
+    copying.on_adopted(StateAdopted(0, 2, ()))
     copying.follow(after)
     assert copying.fetch(after) == [FetchState(2, (0,), 3)]

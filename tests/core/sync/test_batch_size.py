@@ -24,7 +24,7 @@ def train(
         read = objective if terms.probe else None
         objective -= quality(terms.points)
         elapsed_ns = terms.points * POINT_NS + BARRIER_NS
-        reason = sizes.closed(MeasuredBatch(elapsed_ns, read, most))
+        reason = sizes.on_closed(MeasuredBatch(elapsed_ns, read, most))
         if reason is not None:
             assert in_words(reason)
             reasons.append(reason)
@@ -73,10 +73,10 @@ def test_the_first_size_is_kept_if_it_is_the_best() -> None:
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_without_an_objective_the_size_is_kept(missing: float | None) -> None:
     sizes = BatchSize.begin()
-    reason = sizes.closed(MeasuredBatch(1, missing, 1000))
+    reason = sizes.on_closed(MeasuredBatch(1, missing, 1000))
     assert reason is not None and reason.code == "batch-blind"
     assert sizes.next().points == 32 and not sizes.next().probe
-    assert sizes.closed(MeasuredBatch(1, missing, 1000)) is None
+    assert sizes.on_closed(MeasuredBatch(1, missing, 1000)) is None
 
 
 def test_whole_batches_need_no_objective() -> None:

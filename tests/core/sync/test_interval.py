@@ -67,13 +67,13 @@ def test_a_trial_measures_the_objective_where_the_length_changes() -> None:
 
 def test_measuring_the_objective_takes_at_most_a_tenth_of_the_time() -> None:
     interval = AutoInterval()
-    while not isinstance(reason := interval.closed(one_round(interval, 300 * MS)), Reason) or (
+    while not isinstance(reason := interval.on_closed(one_round(interval, 300 * MS)), Reason) or (
         reason.code != "interval-measuring"
     ):
         pass
     parts = [interval.next().probe]
     for _ in range(200):
-        interval.closed(one_round(interval, 300 * MS))
+        interval.on_closed(one_round(interval, 300 * MS))
         parts.append(interval.next().probe)
     first, second = [at for at, probe in enumerate(parts) if probe][:2]
     assert first == 0
@@ -84,7 +84,7 @@ def test_no_report_of_a_worker_makes_a_trial_endless() -> None:
     interval = AutoInterval()
     codes: list[str] = []
     while "interval-chosen" not in codes:
-        reason = interval.closed(one_round(interval, 2**62))
+        reason = interval.on_closed(one_round(interval, 2**62))
         codes += [reason.code] if reason else ["-"]
         assert len(codes) < 10_000
 
@@ -98,7 +98,7 @@ def trial_of(probe_ns: int, before: int = 0) -> tuple[int, int]:
     for _ in range(100_000):
         terms = interval.next()
         measured = one_round(interval, probe_ns // terms.parts, 1 / (1 + age_s) ** 2)
-        reason = interval.closed(measured)
+        reason = interval.on_closed(measured)
         rounds, age_s = rounds + 1, age_s + measured.elapsed_s
         if reason is not None and reason.code in codes:
             before, rounds = before - 1, 0
@@ -126,7 +126,7 @@ def test_the_first_measurement_of_the_objective_is_on_an_eighth_of_the_sample() 
     asked = []
     for _ in range(4):
         asked.append(interval.next())
-        interval.closed(one_round(interval, 1 * MS))
+        interval.on_closed(one_round(interval, 1 * MS))
     assert [(terms.probe, terms.parts) for terms in asked if terms.probe] == [(True, 8)]
 
 
@@ -364,7 +364,7 @@ def test_binary_mistakes_the_trend_of_training_for_the_interval_and_auto_does_no
 def test_a_fixed_interval_does_not_change() -> None:
     interval = FixedInterval(250 * MS)
     assert interval.next() == IntervalTerms(250 * MS, probe=False)
-    assert interval.closed(Measured(250 * MS, 20 * MS)) is None
+    assert interval.on_closed(Measured(250 * MS, 20 * MS)) is None
     assert interval.next() == IntervalTerms(250 * MS, probe=False)
 
 
@@ -480,9 +480,9 @@ def test_binary_halves_the_time_worked_if_a_pass_is_shorter_than_the_interval() 
     """How long a pass takes is unknown until a worker has visited all its points and asks for the
     barrier."""
     interval = BinaryInterval()
-    assert interval.closed(Measured(200 * MS, 2 * MS)) is not None
+    assert interval.on_closed(Measured(200 * MS, 2 * MS)) is not None
     assert interval.next().interval_ns == 60_000 * MS
-    interval.closed(Measured(2_000 * MS, 2 * MS, 1.0, 4 * MS, pass_ns=2_000 * MS))
+    interval.on_closed(Measured(2_000 * MS, 2 * MS, 1.0, 4 * MS, pass_ns=2_000 * MS))
     assert interval.next().interval_ns == 1_000 * MS
 
 

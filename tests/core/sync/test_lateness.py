@@ -25,7 +25,7 @@ def arrival_spreads(
             own_ns = lateness.own_interval(worker, interval_ns)
             delay_ns = round(delay_ms * MS * jitter.uniform(1 - noise, 1 + noise))
             arrivals.append(opened_ns + own_ns + delay_ns)
-            lateness.arrived(worker, opened_ns, arrivals[-1])
+            lateness.on_arrived(worker, opened_ns, arrivals[-1])
         found.append((max(arrivals) - min(arrivals)) / MS)
         opened_ns = max(arrivals) + 5 * MS
     return found
@@ -48,7 +48,7 @@ def test_the_interval_of_a_worker_that_slows_down_becomes_shorter() -> None:
     lateness = Lateness()
     for delay_ms in [2] * 10 + [30] * 20:
         own_ns = lateness.own_interval(1, 100 * MS)
-        lateness.arrived(1, 0, own_ns + delay_ms * MS)
+        lateness.on_arrived(1, 0, own_ns + delay_ms * MS)
     assert lateness.own_interval(1, 100 * MS) == pytest.approx(70 * MS, rel=0.01)
 
 
@@ -56,7 +56,7 @@ def test_a_worker_that_is_slow_on_the_probe_sample_has_a_shorter_interval_in_tha
     lateness = Lateness()
     for worker, probe_ms in ((1, 10), (2, 40)):
         own_ns = lateness.own_interval(worker, 200 * MS, probe=True)
-        lateness.arrived(worker, 0, own_ns + (probe_ms + 2) * MS, probe_ms * MS)
+        lateness.on_arrived(worker, 0, own_ns + (probe_ms + 2) * MS, probe_ms * MS)
     assert lateness.own_interval(1, 200 * MS, probe=True) == 198 * MS
     assert lateness.own_interval(2, 200 * MS, probe=True) == 168 * MS
     assert lateness.own_interval(2, 200 * MS) == 198 * MS
@@ -65,39 +65,39 @@ def test_a_worker_that_is_slow_on_the_probe_sample_has_a_shorter_interval_in_tha
 def test_a_slow_first_step_does_not_count() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 1600 * MS)
+    lateness.on_arrived(1, 0, 1600 * MS)
     assert lateness.own_interval(1, 100 * MS) == 50 * MS
-    lateness.arrived(1, 0, 55 * MS)
+    lateness.on_arrived(1, 0, 55 * MS)
     assert lateness.own_interval(1, 100 * MS) == 95 * MS
 
 
 def test_an_interval_is_never_shortened_below_half() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 1000 * MS)
+    lateness.on_arrived(1, 0, 1000 * MS)
     assert lateness.own_interval(1, 100 * MS) == 50 * MS
 
 
 def test_a_new_interval_is_shortened_by_the_same_time() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 110 * MS)
+    lateness.on_arrived(1, 0, 110 * MS)
     assert lateness.own_interval(1, 400 * MS) == 390 * MS
 
 
 def test_an_early_barrier_does_not_count_as_negative_lateness() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 110 * MS)
+    lateness.on_arrived(1, 0, 110 * MS)
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 30 * MS)
+    lateness.on_arrived(1, 0, 30 * MS)
     assert lateness.own_interval(1, 100 * MS) == 90 * MS
 
 
 def test_workers_without_measurements_have_the_whole_interval() -> None:
     lateness = Lateness()
     assert lateness.own_interval(1, 77) == 77
-    lateness.arrived(1, 0, 90)
+    lateness.on_arrived(1, 0, 90)
     assert lateness.own_interval(1, 77) == 64
     lateness.forget(1)
     lateness.forget(1)
@@ -112,4 +112,4 @@ def test_a_workers_interval_is_always_between_half_and_all_of_the_interval(
     for interval_ns, arrived_ns in rounds:
         own_ns = lateness.own_interval(3, interval_ns)
         assert interval_ns / 2 <= own_ns <= interval_ns
-        lateness.arrived(3, 0, arrived_ns)
+        lateness.on_arrived(3, 0, arrived_ns)

@@ -20,7 +20,7 @@ def told(times_ms: list[float], **options: int) -> Prediction:
 
 def tell(prediction: Prediction, times_ms: list[float]) -> None:
     for worker, time_ms in enumerate(times_ms):
-        prediction.measured(worker, round(time_ms * 1e6))
+        prediction.on_measured(worker, round(time_ms * 1e6))
 
 
 def test_step_times_without_a_common_multiple_get_a_plan() -> None:
@@ -62,7 +62,7 @@ def test_each_worker_makes_one_step_until_all_were_measured() -> None:
     prediction = told([1, 2])
     prediction.expect(2)
     assert prediction.steps() == {0: 1, 1: 1, 2: 1}
-    prediction.measured(2, 3_000_000)
+    prediction.on_measured(2, 3_000_000)
     assert prediction.steps() == {0: 6, 1: 3, 2: 2}
 
 

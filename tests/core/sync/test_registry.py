@@ -37,24 +37,24 @@ def test_other_timers_are_refused(text: str) -> None:
 
 def test_an_auto_timer_is_three_times_the_longest_of_the_last_20_rounds() -> None:
     timer = Timer.parse("auto")
-    timer.measured(40 * SECOND_NS)
+    timer.on_measured(40 * SECOND_NS)
     assert timer.length_ns == 120 * SECOND_NS
     for _ in range(19):
-        timer.measured(5 * SECOND_NS)
+        timer.on_measured(5 * SECOND_NS)
     assert timer.length_ns == 120 * SECOND_NS
-    timer.measured(5 * SECOND_NS)
+    timer.on_measured(5 * SECOND_NS)
     assert timer.length_ns == 15 * SECOND_NS
 
 
 def test_an_auto_timer_is_at_least_ten_seconds() -> None:
     timer = Timer.parse("auto")
-    timer.measured(1)
+    timer.on_measured(1)
     assert timer.length_ns == 10 * SECOND_NS
 
 
 def test_a_fixed_timer_does_not_adapt() -> None:
     timer = Timer.parse("7s")
-    timer.measured(100 * SECOND_NS)
+    timer.on_measured(100 * SECOND_NS)
     assert timer.length_ns == 7 * SECOND_NS
 
 

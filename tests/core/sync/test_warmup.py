@@ -101,19 +101,19 @@ def test_slow_first_steps_do_not_change_the_batch_size() -> None:
 def test_predictions_ignore_the_first_step_after_the_second() -> None:
     prediction = Prediction()
     for worker, step_ms in ((0, 10), (1, 10)):
-        prediction.measured(worker, (FIRST_STEP_MS if worker else 10) * MS)
-        prediction.measured(worker, step_ms * MS)
+        prediction.on_measured(worker, (FIRST_STEP_MS if worker else 10) * MS)
+        prediction.on_measured(worker, step_ms * MS)
     assert prediction.steps() == {0: 1, 1: 1}
     prediction.forget(1)
-    prediction.measured(1, 40 * MS)
-    prediction.measured(1, 20 * MS)
+    prediction.on_measured(1, 40 * MS)
+    prediction.on_measured(1, 20 * MS)
     assert prediction.steps() == {0: 2, 1: 1}
 
 
 def test_a_worker_that_left_and_joins_again_is_cold() -> None:
     warm_up = WarmUp()
-    assert warm_up.arrived(1) and warm_up.in_round and not warm_up.in_last_round
+    assert warm_up.on_arrived(1) and warm_up.in_round and not warm_up.in_last_round
     warm_up.close()
-    assert not warm_up.arrived(1) and not warm_up.in_round and warm_up.in_last_round
+    assert not warm_up.on_arrived(1) and not warm_up.in_round and warm_up.in_last_round
     warm_up.left(1)
     assert warm_up.arrived(1)

@@ -19,7 +19,7 @@ def train(micro: MicroBatch, start_ms: float, point_ms: float, intervals: int) -
         while 2 * left_ns > micro.usual_ns:
             points = micro.size(round(left_ns))
             took_ns = (start_ms + points * point_ms) * MS
-            micro.measured(points, round(took_ns))
+            micro.on_measured(points, round(took_ns))
             left_ns -= took_ns
         missed.append(-left_ns / MS)
     return missed
@@ -51,20 +51,20 @@ def test_the_start_takes_at_most_a_quarter_of_a_micro_batch() -> None:
 def test_a_micro_batch_has_at_least_one_point_and_at_most_the_users_batch() -> None:
     micro = MicroBatch(16)
     assert micro.size(10**9) == 8
-    micro.measured(8, 8)
+    micro.on_measured(8, 8)
     assert micro.size(10**9) == 8, "the first one says nothing"
-    micro.measured(8, 8)
+    micro.on_measured(8, 8)
     assert max(micro.size(10**9) for _ in range(2)) == 16
     assert micro.size(-5) == 1
-    micro.measured(0, 100)
+    micro.on_measured(0, 100)
     assert max(micro.size(10**9) for _ in range(2)) == 16
 
 
 def test_a_slow_first_step_does_not_make_later_micro_batches_small() -> None:
     micro = MicroBatch(64)
-    micro.measured(8, 1600 * MS)
+    micro.on_measured(8, 1600 * MS)
     assert micro.usual_ns == 0
-    micro.measured(8, 4 * MS)
+    micro.on_measured(8, 4 * MS)
     assert micro.usual_ns == pytest.approx(8 * MS)
 
 
@@ -77,14 +77,14 @@ def test_one_slow_step_is_ignored_and_a_slower_machine_is_followed() -> None:
     micro, rng = MicroBatch(256), random.Random(1)
     for _ in range(50):
         points = rng.randrange(10, 40)
-        micro.measured(points, points * MS // 10)
+        micro.on_measured(points, points * MS // 10)
     before_ns = micro.usual_ns
     size = mean_size(micro)
-    micro.measured(size, 500 * MS)
+    micro.on_measured(size, 500 * MS)
     assert mean_size(micro) > 0.5 * size
     for _ in range(60):
         points = micro.size(100 * MS)
-        micro.measured(points, points * 4 * MS // 10)
+        micro.on_measured(points, points * 4 * MS // 10)
     assert mean_size(micro) == pytest.approx(size / 4, rel=0.25)
     assert micro.usual_ns == pytest.approx(before_ns, rel=0.3)
 
@@ -95,7 +95,7 @@ def test_with_local_steps_a_micro_batch_is_the_users_batch_or_an_equal_part_of_t
     micro = MicroBatch(64, whole=True)
     assert micro.size(1) == 64, "nothing is known yet"
     for points in (64, 64, 48, 64, 48):
-        micro.measured(points, points * MS // 8)  # a batch takes 8 ms
+        micro.on_measured(points, points * MS // 8)  # a batch takes 8 ms
     assert micro.usual_ns == pytest.approx(8 * MS, rel=0.01)
     assert micro.size(8 * MS) == 64
     assert micro.size(4 * MS) == 32, "the interval is shorter than a batch"
@@ -114,5 +114,5 @@ def test_the_shortest_micro_batch_depends_on_the_start_and_on_the_users_batch() 
 def test_the_shortest_micro_batch_has_the_fewest_points_that_are_allowed() -> None:
     whole_blocks = MicroBatch(64, 48)
     for points in (64, 48, 64, 48, 64):
-        whole_blocks.measured(points, points * MS)
+        whole_blocks.on_measured(points, points * MS)
     assert whole_blocks.shortest_ns == pytest.approx(48 * MS, rel=0.05)

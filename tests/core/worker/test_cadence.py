@@ -86,7 +86,7 @@ def test_under_fsp_the_interval_ends_at_most_half_a_micro_batch_early() -> None:
     cadence.begin(64, 2)
     assert cadence.due(Standing(left_ns=1), TERMS) is Due.NO, "the cost of a step is unknown"
     for _ in range(2):
-        cadence.measured(8, 8 * MS)  # a point takes 1 ms, so a micro-batch takes 8 ms
+        cadence.on_measured(8, 8 * MS)  # a point takes 1 ms, so a micro-batch takes 8 ms
     assert cadence.due(Standing(left_ns=5 * MS), TERMS) is Due.NO
     assert cadence.due(Standing(left_ns=4 * MS), TERMS) is Due.YES
     assert cadence.due_in_ns(100 * MS) == 96 * MS
@@ -96,7 +96,7 @@ def test_under_fsp_the_rest_of_the_interval_is_divided_into_equal_micro_batches(
     cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
     cadence.begin(64, 2)
     for _ in range(2):
-        cadence.measured(8, 8 * MS)
+        cadence.on_measured(8, 8 * MS)
     assert cadence.next_steps(Standing(left_ns=80 * MS), TERMS) == NextSteps(80, 8)
     lease = Standing(left_ns=80 * MS, points=80, everything=100)
     assert cadence.next_steps(lease, TERMS) == NextSteps(24, 8), "20 points of its lease are left"
@@ -163,7 +163,7 @@ def test_a_micro_batch_that_would_end_long_after_the_interval_does_not_fit() -> 
     cadence.begin(100, 2)
     assert cadence.fits(100, Standing(left_ns=MS), TERMS), "nothing is measured yet"
     for points in (8, 4, 12, 8, 6):
-        cadence.measured(points, points * MS)
+        cadence.on_measured(points, points * MS)
     assert cadence.takes_ns(8) == pytest.approx(8 * MS, rel=0.01)
     assert cadence.fits(10, Standing(left_ns=5 * MS), TERMS)
     assert not cadence.fits(20, Standing(left_ns=5 * MS), TERMS)
@@ -173,7 +173,7 @@ def test_micro_batches_are_planned_beyond_the_end_of_an_interval() -> None:
     cadence = ByClock()
     cadence.begin(100, 2)
     for points in (8, 4, 12, 8, 6):
-        cadence.measured(points, points * MS)
+        cadence.on_measured(points, points * MS)
     terms = replace(TERMS, interval_ns=40 * MS)
     standing = after_step(cadence, Standing(1, 8, 100, left_ns=20 * MS), terms, 8)
     assert (standing.steps, standing.points) == (2, 16)

@@ -14,7 +14,7 @@ class Loop:
         self.position = position
 
     def step(self, told: float | None = None, whole: float = 1.0) -> None:
-        self.job.step(whole)
+        self.job.on_step(whole)
         if told is not None:
             self.job.tell(told)
 
@@ -84,7 +84,7 @@ def test_a_worker_that_joins_again_catches_up() -> None:
     loop = Loop()
     loop.step(told=1.0)
     loop.call()
-    loop.job.rejoin(40.0)
+    loop.job.on_rejoined(40.0)
     loop.step(told=41.0)
     loop.call()
     loop.step()

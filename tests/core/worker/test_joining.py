@@ -13,7 +13,7 @@ JOB = m.JobSpec(job="j")
 
 def admitted(post: WorkerOutbox) -> Joining:
     joining = Joining(post)
-    joining.admitted(m.Admitted(worker=3, incarnation=7, job=JOB, servers=(FIRST, SECOND)))
+    joining.on_admitted(m.Admitted(worker=3, incarnation=7, job=JOB, servers=(FIRST, SECOND)))
     return joining
 
 

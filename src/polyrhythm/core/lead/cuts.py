@@ -73,7 +73,7 @@ class StateKeeping:
         self._state.nbytes = nbytes
         self._state.ever = nbytes > 0
 
-    def announced(self, message: m.Keeping) -> None:
+    def on_announced(self, message: m.Keeping) -> None:
         """A member has a state to keep. If the member waits for the state in the checkpoint, send
         that state, once per incarnation."""
         member = self._view.get(message.worker, message.incarnation)
@@ -108,7 +108,7 @@ class StateKeeping:
         self._outbox.do(ExpectKept(number, keeper.worker, keeper.incarnation, most))
         self._outbox.tell(keeper, m.Keep(**self._outbox.identity(keeper), number=number))
 
-    def received(self, message: m.Kept, now_ns: int) -> None:
+    def on_part(self, message: m.Kept, now_ns: int) -> None:
         """A part of the state has arrived, or the worker says why there is none."""
         wanted = self._state.wanted
         if wanted is None or wanted.key != (message.worker, message.incarnation):
@@ -292,7 +292,7 @@ class Cuts:
             self._state.cut.until_ns += paused_ns
         self.keeping.exclude_time(paused_ns, now_ns)
 
-    def opened(self, now_ns: int) -> None:
+    def on_opened(self, now_ns: int) -> None:
         self._schedule.begin(self._mode.done, now_ns)
 
     def ask(self) -> Reason | None:
@@ -306,7 +306,7 @@ class Cuts:
         self._state.asked = True
         return None
 
-    def computed(self, compute_ns: int) -> None:
+    def on_computed(self, compute_ns: int) -> None:
         """A worker has contributed. `compute_ns`: how long it took to compute the contribution."""
         self._state.longest_ns = max(self._state.longest_ns, compute_ns)
 
@@ -318,12 +318,12 @@ class Cuts:
 
     # -- with rounds ---------------------------------------------------------------------------
 
-    def after_fold(self, now_ns: int) -> None:
+    def on_folded(self, now_ns: int) -> None:
         """Every primary has folded, and the next fold is not ordered yet: take a cut if one is
         due."""
         round_ = self._rounds.round
         if round_ == 0:
-            self.opened(now_ns)
+            self.on_opened(now_ns)
         if not self._mode.withholds and self._due(now_ns) and not self._disturbed():
             self._begin(_Phase.WRITING, now_ns)
             self._take(now_ns)
@@ -501,7 +501,7 @@ class Cuts:
             commit = CommitCut(cut.record, self._routing.spec, files, self.keeping.whole)
             self._outbox.do(commit)
 
-    def committed(self, event: CutCommitted, now_ns: int) -> None:
+    def on_committed(self, event: CutCommitted, now_ns: int) -> None:
         cut = self._state.cut
         if cut is None or event.number != cut.number:
             return

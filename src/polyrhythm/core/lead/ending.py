@@ -124,26 +124,26 @@ class Ending:
     # -- the model -----------------------------------------------------------------------------
     # In the methods below, `rounds` is the number of rounds that were folded.
 
-    def stored(self, event: ev.SliceStored, now_ns: int) -> None:
-        self._saving.stored(event, now_ns)
-        self._best.stored(event, now_ns)
+    def on_stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        self._saving.on_stored(event, now_ns)
+        self._best.on_stored(event, now_ns)
 
-    def saved(self, event: ev.ModelSaved, rounds: int, now_ns: int) -> None:
-        if (seconds := self._saving.saved(event, now_ns)) is not None:
+    def on_saved(self, event: ev.ModelSaved, rounds: int, now_ns: int) -> None:
+        if (seconds := self._saving.on_saved(event, now_ns)) is not None:
             where = {"store": True} if self._saving.to_store else {}
             self._outbox.note(
                 "saved", path=event.path, nbytes=event.nbytes, seconds=seconds, **where
             )
             self._end_if_written()
-        elif self._best.saved(event, rounds, now_ns, last=self.begun):
+        elif self._best.on_saved(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
-    def saving_failed(self, event: ev.SavingFailed, rounds: int, now_ns: int) -> None:
-        if (fault := self._saving.failed(event, now_ns)) is not None:
+    def on_saving_failed(self, event: ev.SavingFailed, rounds: int, now_ns: int) -> None:
+        if (fault := self._saving.on_failed(event, now_ns)) is not None:
             self._not_written(fault)
         elif self._saving.held is not None:
             self._operators.tell(STOP, self._saving.held)
-        elif self._best.failed(event, rounds, now_ns, last=self.begun):
+        elif self._best.on_failed(event, rounds, now_ns, last=self.begun):
             self._end_if_written()
 
     def on_time(self, rounds: int, now_ns: int) -> None:
@@ -153,9 +153,9 @@ class Ending:
         else:
             self._end_if_written()
 
-    def rerouted(self, rounds: int, now_ns: int) -> None:
+    def on_rerouted(self, rounds: int, now_ns: int) -> None:
         """Every server applies new routes: continue to save the model, with the new primaries."""
-        self._best.rerouted(rounds, now_ns, last=self.begun)
+        self._best.on_rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
 
@@ -228,7 +228,7 @@ class Stopping(msgspec.Struct):
     wake_ns: int | None = None
     """When the open round is folded at the latest."""
 
-    def begin(self, now_ns: int) -> None:
+    def on_stop_asked(self, now_ns: int) -> None:
         """A stop was requested while a round is open."""
         self.asked = True
         self.wake_ns = now_ns + PATIENCE_NS
@@ -236,7 +236,7 @@ class Stopping(msgspec.Struct):
     def overdue(self, now_ns: int) -> bool:
         return self.wake_ns is not None and now_ns >= self.wake_ns
 
-    def settled(self) -> None:
+    def on_last_fold(self) -> None:
         """No deadline is needed any more: the last fold is ordered, or a fold is under way."""
         self.wake_ns = None
 

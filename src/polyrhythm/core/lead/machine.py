@@ -168,7 +168,7 @@ class LeadMachine:
     def _on_attach(self, message: m.Attach, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None:
-            self._lifecycle.attach(member, message.spec, now_ns)
+            self._lifecycle.on_attach(member, message.spec, now_ns)
 
     def _on_data(self, message: m.Enrol | m.Delivered, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -187,7 +187,7 @@ class LeadMachine:
         if fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         elif not self._ending.decided:
-            self._best.reported(message, self._mode.done, now_ns, last=self._ending.begun)
+            self._best.on_reported(message, self._mode.done, now_ns, last=self._ending.begun)
 
     def _on_leave(self, message: m.Leave, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -197,23 +197,23 @@ class LeadMachine:
         self._lifecycle.leave(member, reason, now_ns, failed=failed, rejoins=message.rejoins)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
-        self._admission.leave(event.peer)
-        self._operators.leave(event.peer)
+        self._admission.on_link_closed(event.peer)
+        self._operators.on_link_closed(event.peer)
         server, worker = server_number(event.peer), worker_number(event.peer)
         member = self.view.at(worker) if worker is not None else None
         if server is not None:
-            fatal = self._servers.link_ended(server, event.incarnation, event.detail, now_ns)
+            fatal = self._servers.on_link_ended(server, event.incarnation, event.detail, now_ns)
             self._end_if_fatal(fatal, now_ns)
         elif member is not None and event.incarnation in (0, member.incarnation):
             self._lifecycle.remove(member, Reason("link-ended", {"detail": event.detail}), now_ns)
-        elif worker is not None and self._removals.link_ended(worker, event.incarnation, now_ns):
+        elif worker is not None and self._removals.on_link_ended(worker, event.incarnation, now_ns):
             self._lifecycle.end_if_deserted(now_ns)
 
     # -- contributions -------------------------------------------------------------------------
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is None and not self._removals.pending(message.worker, message.incarnation):
+        if member is None and not self._removals.is_pending(message.worker, message.incarnation):
             return
         if member is not None and not member.entered:
             return  # a worker cannot contribute before it has entered
@@ -222,13 +222,13 @@ class LeadMachine:
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
-            self._cuts.computed(message.report.compute_ns)
-            self._counting.trailer(message, member, now_ns)
+            self._cuts.on_computed(message.report.compute_ns)
+            self._counting.on_trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is not None or self._removals.pending(message.worker, message.incarnation):
-            self._counting.arrived(message, member, now_ns)
+        if member is not None or self._removals.is_pending(message.worker, message.incarnation):
+            self._counting.on_arrived(message, member, now_ns)
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -237,7 +237,7 @@ class LeadMachine:
         if (fault := self._lifecycle.fault(member, message)) is not None:
             self._lifecycle.refuse(member, fault, now_ns)
         else:
-            self._counting.abstained(message, member, now_ns)
+            self._counting.on_abstained(message, member, now_ns)
 
     def _on_asking(self, message: m.Asking, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
@@ -246,22 +246,22 @@ class LeadMachine:
     # -- folds ---------------------------------------------------------------------------------
 
     def _on_folded(self, message: m.Folded, now_ns: int) -> None:
-        if self._mode.folded(message):
+        if self._mode.on_folded(message):
             self._after_fold(now_ns)
 
     def _after_fold(self, now_ns: int) -> None:
         """Every primary has folded: end the job, or release the members."""
-        self._contributions.folded(self._rounds.round)
-        removed = self._removals.confirmed()
+        self._contributions.on_folded(self._rounds.round)
+        removed = self._removals.on_view_known()
         self._counting.forget(removed)
-        self._mode.closed(now_ns)
+        self._mode.on_closed(now_ns)
         if self._ending.decided or self._rounds.folding:
             return
-        self._best.folded(self._mode.done, now_ns)
+        self._best.on_folded(self._mode.done, now_ns)
         if self._ending.goal is not None:
             self._lifecycle.send_stop(self._ending.goal, self._folds, now_ns)
             return
-        self._cuts.after_fold(now_ns)
+        self._cuts.on_folded(now_ns)
         self._leasing.on_folded(removed, now_ns)
         self._folds.release(self._rounds.release, self._rounds.readers)
         opened = self._rounds.round
@@ -269,7 +269,7 @@ class LeadMachine:
         if opened == 0:
             self._lifecycle.enter_attached(now_ns)
         self._mode.end_if_idle(now_ns)
-        self._mode.released(now_ns)
+        self._mode.on_released(now_ns)
         self._promote(now_ns)
 
     # -- servers -------------------------------------------------------------------------------
@@ -288,7 +288,9 @@ class LeadMachine:
             self._on_silent_link(message, now_ns)
         elif server is not None:
             incarnation, detail = message.peer_incarnation, message.detail
-            fatal = self._servers.unreachable(message.server, server, incarnation, detail, now_ns)
+            fatal = self._servers.on_unreachable(
+                message.server, server, incarnation, detail, now_ns
+            )
             self._end_if_fatal(fatal, now_ns)
 
     def _on_silent_link(self, message: m.Unreachable, now_ns: int) -> None:
@@ -303,7 +305,7 @@ class LeadMachine:
             return  # the report is about an earlier incarnation of the peer
         if self._ending.decided or not self._servers.present(message.server):
             return
-        separation = self._broken.silent(message, heard_ns, now_ns)
+        separation = self._broken.on_silent(message, heard_ns, now_ns)
         if separation is None or separation.leaves is None:
             return
         if member is not None and separation.leaves == message.peer:
@@ -323,7 +325,7 @@ class LeadMachine:
         detail = plain(message.detail)
         fields = {"worker": member.worker, "name": member.name, "server": server}
         self._outbox.note("unopened", **fields, detail=detail)
-        separation = self._broken.unopened(member.worker, server, now_ns)
+        separation = self._broken.on_unopened(member.worker, server, now_ns)
         if separation is not None:
             self._lose_cut_off(separation, now_ns)
 
@@ -333,15 +335,15 @@ class LeadMachine:
             self._end_if_fatal(self._servers.lose(server, separation.reason, now_ns), now_ns)
 
     def _on_caught_up(self, message: m.CaughtUp, now_ns: int) -> None:
-        if self._servers.caught_up(message, now_ns):
-            self._mode.learned(now_ns)
+        if self._servers.on_caught_up(message, now_ns):
+            self._mode.on_learned(now_ns)
 
     def _promote(self, now_ns: int) -> None:
         if not self._ending.begun:
             self._servers.promote(now_ns)
 
     def _on_placed(self, message: m.Placed, now_ns: int) -> None:
-        if not self._servers.placed(message, now_ns):
+        if not self._servers.on_placed(message, now_ns):
             return
         if self._routing.change is not None:
             self._after_rerouting(now_ns)
@@ -350,13 +352,13 @@ class LeadMachine:
                 self._outbox.route(member)
 
     def _on_seeded(self, message: m.Seeded, now_ns: int) -> None:
-        self._routing.seeded(message)
+        self._routing.on_seeded(message)
         self._lifecycle.open_if_ready(now_ns)
 
     def _after_rerouting(self, now_ns: int) -> None:
         """Every server applies the new routes: tell the members, and continue with everything that
         waited for the routes."""
-        change, rows, versions = self._servers.followed(now_ns)
+        change, rows, versions = self._servers.on_followed(now_ns)
         for member in self.view.all_attached():
             if change.promoted or change.lost or not member.routed:
                 self._outbox.route(member)
@@ -369,7 +371,7 @@ class LeadMachine:
             self._lifecycle.open_if_ready(now_ns)
         elif not self._rounds.opening:
             self._lifecycle.enter_attached(now_ns)
-        self._ending.rerouted(self._mode.done, now_ns)
+        self._ending.on_rerouted(self._mode.done, now_ns)
 
     def _recount(
         self,
@@ -406,13 +408,13 @@ class LeadMachine:
         if self.view.get(message.worker, message.incarnation) is not None:
             # a part of a worker's state is a sign of life: heartbeats of the worker wait behind it
             self._lifecycle.suspicion.hear(message.worker, now_ns)
-            self._cuts.keeping.received(message, now_ns)
+            self._cuts.keeping.on_part(message, now_ns)
 
     # -- time ----------------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
         self._deadlines.exclude_pause(now_ns)
-        if not self._lifecycle.beat(message, now_ns):
+        if not self._lifecycle.on_heartbeat(message, now_ns):
             self._servers.beat(message.server, now_ns)
         self._broken.expire(now_ns)
         if (line := self._waiting.line(now_ns)) is not None:
@@ -444,19 +446,19 @@ class LeadMachine:
         ev.WorkerHelloReceived: _on_worker_hello,
         ev.ServerHelloReceived: _on_server_hello,
         ev.OperatorHelloReceived: lambda lead, event, now_ns: lead._requests.hello(event),
-        ev.OperatorRequested: lambda lead, event, now_ns: lead._requests.take(event, now_ns),
+        ev.OperatorRequested: lambda lead, event, now_ns: lead._requests.on_request(event, now_ns),
         ev.LinkClosed: _on_link_closed,
-        ev.StopAsked: lambda lead, event, now_ns: lead._requests.signalled(event, now_ns),
+        ev.StopAsked: lambda lead, event, now_ns: lead._requests.on_signal(event, now_ns),
         ev.Tick: _on_tick,
-        ev.SliceStored: lambda lead, event, now_ns: lead._ending.stored(event, now_ns),
-        ev.ModelSaved: lambda lead, event, now_ns: lead._ending.saved(
+        ev.SliceStored: lambda lead, event, now_ns: lead._ending.on_stored(event, now_ns),
+        ev.ModelSaved: lambda lead, event, now_ns: lead._ending.on_saved(
             event, lead._mode.done, now_ns
         ),
-        ev.SavingFailed: lambda lead, event, now_ns: lead._ending.saving_failed(
+        ev.SavingFailed: lambda lead, event, now_ns: lead._ending.on_saving_failed(
             event, lead._mode.done, now_ns
         ),
         ev.ResumeAsked: _on_resume_asked,
-        ev.CutCommitted: lambda lead, event, now_ns: lead._cuts.committed(event, now_ns),
+        ev.CutCommitted: lambda lead, event, now_ns: lead._cuts.on_committed(event, now_ns),
         m.Placed: _on_placed,
         m.Seeded: _on_seeded,
         m.Attach: _on_attach,
@@ -473,7 +475,7 @@ class LeadMachine:
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
         m.Withheld: lambda lead, message, now_ns: lead._cuts.withheld(message),
-        m.Keeping: lambda lead, message, now_ns: lead._cuts.keeping.announced(message),
+        m.Keeping: lambda lead, message, now_ns: lead._cuts.keeping.on_announced(message),
         m.Kept: _on_kept,
         m.CutTaken: lambda lead, message, now_ns: lead._cuts.taken(message, now_ns),
         m.CutWritten: lambda lead, message, now_ns: lead._cuts.written(message, now_ns),

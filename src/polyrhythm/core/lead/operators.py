@@ -29,11 +29,11 @@ class Operators:
     def join(self, link: str, hello: m.OperatorHello) -> None:
         self._operators[link] = Operator(hello.name)
 
-    def leave(self, link: str) -> None:
+    def on_link_closed(self, link: str) -> None:
         """A link has ended. If it was an operator's, forget the operator."""
         self._operators.pop(link, None)
 
-    def take(self, link: str, request: m.OperatorRequest) -> str | None:
+    def on_request(self, link: str, request: m.OperatorRequest) -> str | None:
         """A request has come over `link`. Returns the name of the operator, or None if its request
         was refused."""
         operator = self._operators.get(link)

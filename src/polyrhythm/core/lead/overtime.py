@@ -38,11 +38,11 @@ class Overtime:
         if not self._limit.overdue(now_ns):
             return
         if self._ending.decided:
-            self._limit.settled()
+            self._limit.on_settled()
         elif not self._rounds.open:
             self._end_unopened(now_ns)
         elif self._limit.leaving:
-            self._limit.settled()
+            self._limit.on_settled()
             self._remove_hanging(now_ns)
         elif self._ending.begun or self._stopping.asked:
             # a goal was reached, or a stop requested
@@ -55,7 +55,7 @@ class Overtime:
         if self._view.attached:
             self._limit.wait_from(now_ns)  # its first parameters are on their way
             return
-        self._limit.settled()
+        self._limit.on_settled()
         members = self._view.members()
         if not members:
             return  # the next worker that joins has the whole time again

@@ -37,7 +37,7 @@ class Requests:
 
     # -- a stop --------------------------------------------------------------------------------
 
-    def signalled(self, event: ev.StopAsked, now_ns: int) -> None:
+    def on_signal(self, event: ev.StopAsked, now_ns: int) -> None:
         if event.failed:
             failed = Reason("job-failed", {"detail": event.failed})
             self._ending.finish(failed, self._mode.done, now_ns, failed=True)
@@ -64,10 +64,10 @@ class Requests:
         else:
             self._operators.join(event.link, event.hello)
 
-    def take(self, event: ev.OperatorRequested, now_ns: int) -> None:
+    def on_request(self, event: ev.OperatorRequested, now_ns: int) -> None:
         """An operator has sent a request."""
         request = event.request
-        if (name := self._operators.take(event.link, request)) is None:
+        if (name := self._operators.on_request(event.link, request)) is None:
             return
         perform = self._REQUESTS.get(request.what)
         if perform is None:

@@ -169,7 +169,7 @@ class Saving:
                 )
                 self._outbox.tell_servers(collect, (server,))
 
-    def stored(self, event: ev.SliceStored, now_ns: int) -> None:
+    def on_stored(self, event: ev.SliceStored, now_ns: int) -> None:
         if (
             not self._state.active
             or event.number != self._state.number
@@ -184,7 +184,7 @@ class Saving:
         else:
             self._outbox.do(CommitModel(self._state.number))
 
-    def saved(self, event: ev.ModelSaved, now_ns: int) -> float | None:
+    def on_saved(self, event: ev.ModelSaved, now_ns: int) -> float | None:
         """A model file is complete. Returns how many seconds it took; None if the file belongs to
         another object."""
         if not self._state.active or event.number != self._state.number:
@@ -192,7 +192,7 @@ class Saving:
         self._over()
         return (now_ns - self._state.began_ns) / 1e9
 
-    def failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
+    def on_failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
         """A model file could not be written. Returns the reason if the file is given up; None if
         the lead tries again, or if the file belongs to another object."""
         if not self._state.active or event.number != self._state.number:
@@ -322,7 +322,7 @@ class KeepBest:
     # In the methods below, `done` is the number of rounds (without rounds: round equivalents) that
     # the job has done, and `last` says that the job ends, so no further fold may come.
 
-    def reported(self, message: m.Report, done: int, now_ns: int, *, last: bool) -> None:
+    def on_reported(self, message: m.Report, done: int, now_ns: int, *, last: bool) -> None:
         value = message.metrics.get(self._metric) if self._metric else None
         if value is None or not self._better(value):
             return
@@ -334,7 +334,7 @@ class KeepBest:
             return True
         return value < self.best if self._lowest else value > self.best
 
-    def folded(self, done: int, now_ns: int) -> None:
+    def on_folded(self, done: int, now_ns: int) -> None:
         """Every primary has folded, and the next fold is not ordered yet."""
         if self._state.due is not None:
             self._state.due.followed = True
@@ -367,12 +367,12 @@ class KeepBest:
 
     # -- the file ------------------------------------------------------------------------------
 
-    def stored(self, event: ev.SliceStored, now_ns: int) -> None:
-        self._saving.stored(event, now_ns)
+    def on_stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        self._saving.on_stored(event, now_ns)
 
-    def saved(self, event: ev.ModelSaved, done: int, now_ns: int, *, last: bool) -> bool:
+    def on_saved(self, event: ev.ModelSaved, done: int, now_ns: int, *, last: bool) -> bool:
         """A model file is complete. Returns False if it is not the file of the best model."""
-        if self._saving.saved(event, now_ns) is None:
+        if self._saving.on_saved(event, now_ns) is None:
             return False
         value, round_, exact = self._state.copied
         fields = {"value": value, "metric": self._metric, "round": round_, "exact": exact}
@@ -380,10 +380,10 @@ class KeepBest:
         self._copy_if_due(done, now_ns, last=last)
         return True
 
-    def failed(self, event: ev.SavingFailed, done: int, now_ns: int, *, last: bool) -> bool:
+    def on_failed(self, event: ev.SavingFailed, done: int, now_ns: int, *, last: bool) -> bool:
         """A model file could not be written. Returns False if it is not the file of the best
         model."""
-        fault = self._saving.failed(event, now_ns)
+        fault = self._saving.on_failed(event, now_ns)
         if fault is not None:
             self._note_failure(fault)
             self._copy_if_due(done, now_ns, last=last)
@@ -398,7 +398,7 @@ class KeepBest:
         """Extend the deadline by the time in which the lead was paused."""
         self._saving.exclude_time(paused_ns, now_ns)
 
-    def rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
+    def on_rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
         """Slices have new primaries, which have no copies: give up the file, and copy again."""
         if self.active:
             self._note_failure(self._saving.abandon(Reason("moved")))

@@ -96,7 +96,7 @@ class Acks:
             for row in rows
         )
 
-    def take_over(self, rows: Iterable[Row], *, anew: bool) -> list[tuple[int, int, int]]:
+    def on_slices_changed(self, rows: Iterable[Row], *, anew: bool) -> list[tuple[int, int, int]]:
         """The set of slices of which this server is the primary has changed. `rows`: the
         contributions that are in all of these slices; only they stay acknowledged. `anew`: this
         server was the primary of no slice before, so nothing was acknowledged here. Returns the

@@ -80,13 +80,13 @@ class PeerAdmission:
 
     # -- messages of the lead ------------------------------------------------------------------
 
-    def named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
+    def on_named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
         """The lead has announced these servers. They replace all servers that it announced
         before."""
         self._servers = {server_name(spec.server): spec.incarnation for spec in servers}
         return self._settle_waiting()
 
-    def introduced(self, worker: int, incarnation: int) -> list[Effect]:
+    def on_introduced(self, worker: int, incarnation: int) -> list[Effect]:
         """The lead has admitted this worker."""
         peer = worker_name(worker)
         self._workers[peer] = max(incarnation, self._workers.get(peer, 0))
@@ -109,7 +109,9 @@ class PeerAdmission:
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
+    def on_server_hello(
+        self, link: str, server: int, incarnation: int, now_ns: int
+    ) -> list[Effect]:
         """A server has sent a hello over `link`."""
         if server < 0 or server == self._server:
             return self._refuse(link, Reason("not-a-server"))
@@ -125,7 +127,9 @@ class PeerAdmission:
         self._look_ahead()
         return []
 
-    def call_worker(self, link: str, worker: int, incarnation: int, now_ns: int) -> list[Effect]:
+    def on_worker_hello(
+        self, link: str, worker: int, incarnation: int, now_ns: int
+    ) -> list[Effect]:
         """A worker has sent a hello over `link`."""
         if worker < 0 or incarnation <= 0:
             return self._refuse(link, Reason("not-a-worker"))
@@ -139,7 +143,7 @@ class PeerAdmission:
         self._look_ahead()
         return []
 
-    def call_operator(self, link: str) -> list[Effect]:
+    def on_operator_hello(self, link: str) -> list[Effect]:
         """An operator has sent a hello over `link`. It is refused: only the lead handles requests
         of operators."""
         return self._refuse(link, Reason("not-the-lead"))
@@ -207,7 +211,7 @@ class Strangers:
         kind = self._silent or self._unproven
         return [self._oldest(kind)] if kind else []
 
-    def came(self, link: int, now_ns: int) -> list[int]:
+    def on_accepted(self, link: int, now_ns: int) -> list[int]:
         """A link was accepted. Returns the links to close."""
         closing = []
         if len(self._silent) >= self._most:
@@ -215,7 +219,7 @@ class Strangers:
         self._silent[link] = now_ns + PATIENCE_NS
         return closing
 
-    def said_hello(self, link: int) -> list[int]:
+    def on_hello(self, link: int) -> list[int]:
         """The peer has sent its hello, but no proof yet. Returns the links to close."""
         closing = []
         if len(self._unproven) >= self._most:

@@ -91,7 +91,7 @@ class Failover:
         server = self._state.server
         return {i: route for i, route in enumerate(place.routes) if route.primary == server}
 
-    def rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
+    def on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
         """This server now holds the slices that the new routes give it: adapt leases, acknowledgements
         and replication."""
         state = self._state
@@ -122,7 +122,7 @@ class Failover:
         # Confirm again what was copied: earlier confirmations may not cover all slices that this
         # server copies now.
         for primary, made in event.copied:
-            self.step_copied(ev.StepCopied(primary, made))
+            self.on_step_copied(ev.StepCopied(primary, made))
         self._settle(settled, now_ns)
         for message in self._early.take():
             self.confirm(message, now_ns, adopted=isinstance(message, m.Adopted))
@@ -151,7 +151,7 @@ class Failover:
             self._mode.answer(pull)
         self.answer_fetches()
 
-    def slice_seeded(self, event: ev.SliceSeeded) -> None:
+    def on_slice_seeded(self, event: ev.SliceSeeded) -> None:
         if event.routing != self._seeding or event.slice not in self.unseeded:
             # Ignore a seed that came twice, or that was sent before the slices were allocated
             # again.
@@ -168,15 +168,15 @@ class Failover:
 
     # -- replicas ------------------------------------------------------------------------------
 
-    def state_adopted(self, event: ev.StateAdopted) -> None:
-        if self._replica_fetch.adopted(event):
+    def on_state_adopted(self, event: ev.StateAdopted) -> None:
+        if self._replica_fetch.on_adopted(event):
             state = self._state
             adopted = m.Adopted(
                 term=state.seat.term, routing=state.epoch.held, server=state.server, rows=event.rows
             )
             state.out.append(Send(server_name(event.primary), adopted))
 
-    def step_copied(self, event: ev.StepCopied) -> None:
+    def on_step_copied(self, event: ev.StepCopied) -> None:
         state = self._state
         copied = m.Copied(
             term=state.seat.term, routing=state.epoch.held, server=state.server, rows=event.rows
@@ -225,11 +225,11 @@ class Failover:
             self._held_back += steps
             return
         for step in steps:
-            self._mode.settle(step, now_ns)
+            self._mode.on_settled(step, now_ns)
 
-    def link_closed(self, server: int, event: ev.LinkClosed) -> None:
+    def on_link_closed(self, server: int, event: ev.LinkClosed) -> None:
         """The link to another server has closed. Tell the lead if slices were copied over it."""
-        if not self.partners.ended(server, event.incarnation):
+        if not self.partners.on_ended(server, event.incarnation):
             return
         self._early.forget(server)
         self._fetches.pop(server, None)

@@ -76,7 +76,7 @@ class Versions:
             slot += 1
         return slot
 
-    def folded(self, version: int, slot: int, fill: int) -> None:
+    def on_folded(self, version: int, slot: int, fill: int) -> None:
         self.version, self.slot, self._fill = version, slot, fill
         self._made |= {slot, fill}
         # No replica reads an older slot, because every replica confirms this fold before the next
@@ -135,7 +135,7 @@ class Versions:
                 freed = _drop(self._readers, slot) or freed
         return freed
 
-    def contributed(self, reader: int, version: int, *, here: bool = True) -> None:
+    def on_contributed(self, reader: int, version: int, *, here: bool = True) -> None:
         """The reader has contributed what it computed from `version`: end its leases of earlier
         versions, which it drops if they still arrive. `here`: the reader has copied `version` from
         this server, so the lease of `version` ends too."""
@@ -212,7 +212,7 @@ class SliceVersions:
             spare += 1
         return spare
 
-    def folded(self, slice_: int, slot: int) -> None:
+    def on_folded(self, slice_: int, slot: int) -> None:
         self._slots[slice_] = slot
         self._made.add(slot)
 
@@ -315,7 +315,7 @@ class Leases:
             (self._apart.add if asked or self._moved else self._apart.discard)(reader)
         return True
 
-    def published(self) -> None:
+    def on_published(self) -> None:
         """The version of a fold was sent to all readers that wait for it."""
         self._moved = False
 
@@ -323,12 +323,12 @@ class Leases:
         """Whether a `Pulled` of this reader certainly refers to a version that this server sent."""
         return reader not in self._apart
 
-    def contributed(self, reader: int, version: int) -> None:
+    def on_contributed(self, reader: int, version: int) -> None:
         """A reader has contributed what it computed from `version`, so it has copied that version: end
         its lease. *A worker that leaves contributes while a later version may still be on its way to
         it: the lease of that version stays. A reader that asked may have copied `version` from another
         primary, so only its leases of earlier versions end.*"""
-        self.versions.contributed(reader, version, here=reader not in self._apart)
+        self.versions.on_contributed(reader, version, here=reader not in self._apart)
 
     def release(self, reader: int, version: int) -> bool:
         """`reader` has copied `version`. Returns True if the slot of that version has no other

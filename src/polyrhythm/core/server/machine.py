@@ -160,7 +160,7 @@ class ServerMachine:
         state.since_ns = now_ns
         if self._heartbeat.next_ns is None:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
-        state.out += self._admission.named(message.servers)
+        state.out += self._admission.on_named(message.servers)
         state.epoch.set_out(message)
         # new routes wait while a fold writes to the slices or a cut copies them
         if not state.writing and not state.cutting:
@@ -168,31 +168,31 @@ class ServerMachine:
 
     def _on_server_called(self, event: ev.ServerCalled, now_ns: int) -> None:
         called = (event.link, event.server, event.incarnation)
-        self.state.out += self._admission.call(*called, now_ns)
+        self.state.out += self._admission.on_server_hello(*called, now_ns)
 
     def _on_worker_called(self, event: ev.WorkerCalled, now_ns: int) -> None:
         called = (event.link, event.worker, event.incarnation)
-        self.state.out += self._admission.call_worker(*called, now_ns)
+        self.state.out += self._admission.on_worker_hello(*called, now_ns)
 
     def _on_operator_called(self, event: ev.OperatorCalled, now_ns: int) -> None:
-        self.state.out += self._admission.call_operator(event.link)
+        self.state.out += self._admission.on_operator_hello(event.link)
 
     def _on_introduced(self, message: m.Introduced, now_ns: int) -> None:
-        self.state.out += self._admission.introduced(message.worker, message.incarnation)
+        self.state.out += self._admission.on_introduced(message.worker, message.incarnation)
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
         self._failover.partners.came(event.server, event.incarnation)
         self._failover.place_if_ready()
 
     def _on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
-        self._failover.rerouted(event, now_ns)
+        self._failover.on_rerouted(event, now_ns)
         self._send_parameters()
 
     def _on_state_adopted(self, event: ev.StateAdopted, now_ns: int) -> None:
-        self._failover.state_adopted(event)
+        self._failover.on_state_adopted(event)
 
     def _on_step_copied(self, event: ev.StepCopied, now_ns: int) -> None:
-        self._failover.step_copied(event)
+        self._failover.on_step_copied(event)
 
     def _on_fetch(self, message: m.Fetch, now_ns: int) -> None:
         self._failover.fetch(message)
@@ -207,7 +207,7 @@ class ServerMachine:
 
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
         if self.state.acks.members.get(event.worker) == event.incarnation:
-            self.mode.contributed(event)
+            self.mode.on_contributed(event)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
         """The worker has sent a contribution again because it saw no acknowledgement. Repeat the
@@ -240,7 +240,7 @@ class ServerMachine:
         if state.folding is None or event.round != state.folding.round:
             return
         state.writing = False
-        self.mode.folded(event, now_ns)
+        self.mode.on_folded(event, now_ns)
         if state.epoch.changing:
             self._failover.follow()
         self._failover.answer_fetches()
@@ -324,7 +324,7 @@ class ServerMachine:
             self.mode.release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
-        self.mode.sent(event.workers, event.round)
+        self.mode.on_sent(event.workers, event.round)
 
     # -- ends ----------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class ServerMachine:
         self._admission.hung_up(event.peer)
         server = server_number(event.peer)
         if server is not None:
-            self._failover.link_closed(server, event)
+            self._failover.on_link_closed(server, event)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self.state.acks.members.get(worker, 0):
             return  # the link of a server has closed, or that of an earlier incarnation of a worker
@@ -377,7 +377,7 @@ class ServerMachine:
         m.Fetch: _on_fetch,
         m.Copied: _on_copied,
         m.Adopted: _on_adopted,
-        ev.SliceSeeded: lambda server, event, now_ns: server._failover.slice_seeded(event),
+        ev.SliceSeeded: lambda server, event, now_ns: server._failover.on_slice_seeded(event),
         ev.Contributed: _on_contributed,
         ev.Repeated: _on_repeated,
         m.Fold: _on_fold,

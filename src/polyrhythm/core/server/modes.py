@@ -24,7 +24,7 @@ class ServerMode(Protocol):
     finished: Callable[[], None]
     """Called when a fold is finished."""
 
-    def contributed(self, event: ev.Contributed) -> None:
+    def on_contributed(self, event: ev.Contributed) -> None:
         """All slices of a contribution have been added."""
 
     def fold(self, message: m.Fold, now_ns: int) -> None:
@@ -34,10 +34,10 @@ class ServerMode(Protocol):
     def is_folded(self, message: m.Fold) -> bool:
         """Whether the former primary of these slices has folded the round already."""
 
-    def folded(self, event: ev.FoldDone, now_ns: int) -> None:
+    def on_folded(self, event: ev.FoldDone, now_ns: int) -> None:
         """This server has folded the slices of the round."""
 
-    def settle(self, step: Step, now_ns: int) -> None:
+    def on_settled(self, step: Step, now_ns: int) -> None:
         """Every replica has made this step: acknowledge the contributions that it contains."""
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
@@ -63,7 +63,7 @@ class ServerMode(Protocol):
     def release(self, worker: int, round_: int) -> None:
         """A reader has copied this version: end its lease."""
 
-    def sent(self, workers: Iterable[int], round_: int) -> None:
+    def on_sent(self, workers: Iterable[int], round_: int) -> None:
         """This version was sent whole to these readers: end their leases."""
 
     def forget(self, worker: int) -> None:
@@ -105,7 +105,7 @@ class _Mode:
         first = readers[0] if len(readers) > 1 else None
         for worker in readers:
             self._publish(worker, False, worker == first)
-        state.leases.published()
+        state.leases.on_published()
         for pull in list(state.leases.pulls.values()):
             self.answer(pull)
         state.tell_lead(m.Folded(**state.identity(), round=fold.round, weight=weight))
@@ -159,10 +159,10 @@ class RoundsMode(_Mode):
         self._weight = 0.0
         self._target = (0, 0)
 
-    def contributed(self, event: ev.Contributed) -> None:
+    def on_contributed(self, event: ev.Contributed) -> None:
         state = self._state
         worker, sequence, round_ = event.worker, event.sequence, event.round
-        state.leases.contributed(worker, event.version)
+        state.leases.on_contributed(worker, event.version)
         if round_ <= state.versions.version:
             state.acknowledge(worker, sequence)
         else:
@@ -180,13 +180,13 @@ class RoundsMode(_Mode):
         self._state.writing = True
         self._state.out.append(StartFold(message.round, slot, fill, message.share, message.rows))
 
-    def folded(self, event: ev.FoldDone, now_ns: int) -> None:
+    def on_folded(self, event: ev.FoldDone, now_ns: int) -> None:
         self._weight = event.weight
-        self._state.versions.folded(event.round, *self._target)
+        self._state.versions.on_folded(event.round, *self._target)
         if self._state.replication.issue(fold_step(event.round)):
             self._finish(event.weight, now_ns)
 
-    def settle(self, step: Step, now_ns: int) -> None:
+    def on_settled(self, step: Step, now_ns: int) -> None:
         folding = self._state.folding
         if folding is not None and fold_step(folding.round) == step and not self._state.writing:
             self._finish(self._weight, now_ns)
@@ -195,7 +195,7 @@ class RoundsMode(_Mode):
         state = self._state
         if event.version > 0:
             state.replication.issue(fold_step(event.version))
-        for worker, _, sequence in state.acks.take_over(event.rows, anew=anew):
+        for worker, _, sequence in state.acks.on_slices_changed(event.rows, anew=anew):
             state.acks.arrive(worker, sequence, event.round)
 
     def may_be_placed(self) -> bool:
@@ -215,7 +215,7 @@ class RoundsMode(_Mode):
         if self._state.versions.release(worker, round_):
             self.free()
 
-    def sent(self, workers: Iterable[int], round_: int) -> None:
+    def on_sent(self, workers: Iterable[int], round_: int) -> None:
         release = self._state.versions.release
         for worker in workers:
             if release(worker, round_):
@@ -242,9 +242,9 @@ class RowsMode(RoundsMode):
         self._round = 0
         """The round of the fold that named `_rows`."""
 
-    def contributed(self, event: ev.Contributed) -> None:
+    def on_contributed(self, event: ev.Contributed) -> None:
         state = self._state
-        state.leases.contributed(event.worker, event.version)
+        state.leases.on_contributed(event.worker, event.version)
         if event.sequence <= self._rows.get((event.worker, event.incarnation), 0):
             state.acknowledge(event.worker, event.sequence)
         else:
@@ -271,7 +271,7 @@ class RowsMode(RoundsMode):
 
 
 class OnArrivalMode(_Mode):
-    def contributed(self, event: ev.Contributed) -> None:
+    def on_contributed(self, event: ev.Contributed) -> None:
         state = self._state
         if event.pull:
             pull = m.Pull(
@@ -311,16 +311,16 @@ class OnArrivalMode(_Mode):
             self._state.frozen = True
             self._state.out.append(Freeze())
 
-    def folded(self, event: ev.FoldDone, now_ns: int) -> None:
+    def on_folded(self, event: ev.FoldDone, now_ns: int) -> None:
         raise AssertionError("contributions are folded on arrival: no fold of a round is started")
 
-    def settle(self, step: Step, now_ns: int) -> None:
+    def on_settled(self, step: Step, now_ns: int) -> None:
         if self._state.is_member(*step[:2]):
             self._secure(*step)
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
         state = self._state
-        for step in state.acks.take_over(event.rows, anew=False):
+        for step in state.acks.on_slices_changed(event.rows, anew=False):
             if state.replication.issue(step):
                 self._secure(*step)
 
@@ -347,7 +347,7 @@ class OnArrivalMode(_Mode):
     def release(self, worker: int, round_: int) -> None:
         self._state.out.append(Unlease(worker, round_))
 
-    def sent(self, workers: Iterable[int], round_: int) -> None:
+    def on_sent(self, workers: Iterable[int], round_: int) -> None:
         for worker in workers:
             self.release(worker, round_)
 

@@ -212,7 +212,7 @@ class ReplicaFetch:
                 asks.append(FetchState(primary, tuple(sorted(slices)), place.routing))
         return asks
 
-    def adopted(self, event: StateAdopted) -> bool:
+    def on_adopted(self, event: StateAdopted) -> bool:
         """The requested slices have arrived. Returns False if more slices were requested since
         then."""
         asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))

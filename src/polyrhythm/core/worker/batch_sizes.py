@@ -108,7 +108,7 @@ class MicroBatch:
     def _bounded(self, points: float) -> int:
         return max(self._least, min(self.most, round(points)))
 
-    def measured(self, points: float, took_ns: int, times: int = 1) -> None:
+    def on_measured(self, points: float, took_ns: int, times: int = 1) -> None:
         """Add a measurement, or `times` equal ones in a row."""
         if points > 0 and times > 0 and not self._warm:
             self._warm = True
@@ -176,13 +176,13 @@ class UsedSizes:
         """Whether the last batch was dropped, so that the next one has the full size."""
         self._warned = False
 
-    def used(self, points: int) -> None:
+    def on_used(self, points: int) -> None:
         """The loop has computed a gradient with a batch of this many points."""
         self._count(points)
         self._smallest_used = min(self._smallest_used or points, points)
         self._full = False
 
-    def dropped(self, points: int) -> None:
+    def on_dropped(self, points: int) -> None:
         """The loop has asked for the next batch without computing a gradient with this one."""
         self._count(points)
         self.dropped_points += points

@@ -94,7 +94,7 @@ class Cadence(Protocol):
     def looks(self, *, in_flight: bool) -> bool:
         """Whether the worker reads its links between two steps."""
 
-    def measured(self, points: float, took_ns: int, times: int = 1) -> None:
+    def on_measured(self, points: float, took_ns: int, times: int = 1) -> None:
         """Add a measurement: `times` steps of this many points took `took_ns` each."""
 
     def abandons(self, late_ns: int, gathered: float) -> bool:
@@ -165,7 +165,7 @@ class _Untimed:
     def looks(self, *, in_flight: bool) -> bool:
         return False
 
-    def measured(self, points: float, took_ns: int, times: int = 1) -> None:
+    def on_measured(self, points: float, took_ns: int, times: int = 1) -> None:
         pass
 
     def abandons(self, late_ns: int, gathered: float) -> bool:
@@ -289,9 +289,9 @@ class ByClock:
     def looks(self, *, in_flight: bool) -> bool:
         return True
 
-    def measured(self, points: float, took_ns: int, times: int = 1) -> None:
+    def on_measured(self, points: float, took_ns: int, times: int = 1) -> None:
         if self._micro is not None:
-            self._micro.measured(points, took_ns, times)
+            self._micro.on_measured(points, took_ns, times)
 
     def abandons(self, late_ns: int, gathered: float) -> bool:
         return abandons(late_ns, self._patience_ns, gathered)

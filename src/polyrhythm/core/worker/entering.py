@@ -25,7 +25,7 @@ class Entry:
     def on_admitted(self, message: m.Admitted, now_ns: int) -> None:
         state = self._state
         state.admit(message.job)
-        state.joining.admitted(message)
+        state.joining.on_admitted(message)
         state.heartbeat.begin(message.job.heartbeat_s, now_ns)
         state.enter(Phase.ADMITTED, now_ns)
         state.announce_state()
@@ -71,7 +71,7 @@ class Entry:
         if state.points is not None:
             self._enrol(state.points)
         state.joining.seed(message)
-        if state.mode.seeded(state.pushes.sequence):
+        if state.mode.on_seeded(state.pushes.sequence):
             self._training.resume_if_whole(now_ns)
 
     def _reroute_if_linked(self, now_ns: int) -> None:

@@ -42,7 +42,7 @@ class JobSteps:
         lead told its count. The estimate uses the lowest of these values, and at most 1, because a
         scheduler cannot go back."""
 
-    def step(self, whole: float) -> None:
+    def on_step(self, whole: float) -> None:
         """The loop has made a step. `whole`: its size as a share of a whole batch."""
         self.own += 1
         self._since += whole
@@ -54,7 +54,7 @@ class JobSteps:
             self._most = (self._most[1], told - self._told)
             self._told, self._since = told, 0.0
 
-    def rejoin(self, told: float) -> None:
+    def on_rejoined(self, told: float) -> None:
         """The worker was evicted and has joined again: the job has made steps without it."""
         self._told, self._since = told, 0.0
 

@@ -64,7 +64,7 @@ class Joining:
         """Whether every server of the job is linked."""
         return bool(self._links) and self._links.complete
 
-    def admitted(self, message: m.Admitted) -> None:
+    def on_admitted(self, message: m.Admitted) -> None:
         self._outbox.worker, self._outbox.incarnation = message.worker, message.incarnation
         self._outbox.follow(message)
         self._servers = message.servers
@@ -79,7 +79,7 @@ class Joining:
         return [spec.server for spec in missing]
 
     def link(self, server: int, incarnation: int) -> None:
-        self._links.linked(server, incarnation)
+        self._links.on_linked(server, incarnation)
 
     def attach(self, spec: m.ModelSpec) -> None:
         """Send the model description to the lead, once, as soon as all servers are linked."""
@@ -120,10 +120,10 @@ class Joining:
     def lose_link(self, server: int, incarnation: int) -> bool:
         """A link has ended. Returns False if a newer link has replaced it, or if the lead has
         already said that the server is lost."""
-        ended = self._links.ended(server, incarnation)
+        ended = self._links.on_ended(server, incarnation)
         return ended and (not self.routed or server in self._links)
 
-    def unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
+    def on_unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
         """A server does not answer: tell the lead, and try again later."""
         if self.again_ns is None:
             self.again_ns = now_ns + _AGAIN_NS

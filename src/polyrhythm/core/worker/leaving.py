@@ -129,7 +129,7 @@ class Departure:
             failed = Reason("rejoin-failed", {"attempt": event.detail})
             self.fail(failed.because(state.rejoins_because), now_ns)
         elif server is not None and state.phase is Phase.ADMITTED and state.begun:
-            state.joining.unreached(server, event.incarnation, event.detail, now_ns)
+            state.joining.on_unreached(server, event.incarnation, event.detail, now_ns)
         elif server is not None and (begun or state.survives):
             state.joining.wait_for_word(server, event.incarnation, reason, now_ns)
         elif not begun:

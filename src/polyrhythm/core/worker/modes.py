@@ -65,7 +65,7 @@ class WorkerRoundsMode(Pulls):
     def follow_first_routes(self) -> None:
         self.expect(0)
 
-    def seeded(self, sequence: int) -> bool:
+    def on_seeded(self, sequence: int) -> bool:
         return True
 
     def release(self, message: m.Release, sequence: int, idle: bool) -> None:
@@ -157,7 +157,7 @@ class WorkerArrivalMode(Pulls):
     def follow_first_routes(self) -> None:
         self.expect(None)
 
-    def seeded(self, sequence: int) -> bool:
+    def on_seeded(self, sequence: int) -> bool:
         if self._permitted:
             self.pull_after(sequence)
         return False

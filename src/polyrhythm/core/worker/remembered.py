@@ -65,7 +65,7 @@ class Remembered(Generic[Value]):
             self.pending = True
         return gone
 
-    def visited(self, chunk: int, change: Value) -> None:
+    def on_visited(self, chunk: int, change: Value) -> None:
         """Points of a chunk were visited. `change`: by how much this changes what they add to the
         row."""
         subtotal = self._subtotals.get(chunk)
@@ -82,7 +82,7 @@ class Remembered(Generic[Value]):
     def adopt(self, chunk: int, subtotal: Value) -> None:
         """A chunk has come from another worker, which has subtracted `subtotal`: add it at once,
         although this worker has not visited the points yet."""
-        self.visited(chunk, subtotal)
+        self.on_visited(chunk, subtotal)
 
     def collect(self) -> Value:
         """Return the difference for a contribution, and begin with zero again."""

@@ -338,7 +338,7 @@ class Chunks:
             chunk = todo[0]
             wanted = count - visited
             found, change = chunk.visit(wanted, self._algorithm, parameter, more, generation)
-            self.remembered.visited(chunk.number, change)
+            self.remembered.on_visited(chunk.number, change)
             visited += found
             progress.append(ChunkProgress(chunk.number, chunk.passes, chunk.cursor))
             if chunk.cursor:

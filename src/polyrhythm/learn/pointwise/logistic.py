@@ -114,7 +114,7 @@ class LogisticRegressionAlgorithm(Algorithm):
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
         new = {name: array.copy() for name, array in old.items()}
         loss, gradient = self.loss_and_gradient(statistics, old["coef"])
-        search = Search(new["search"])
+        search = LineSearch(new["search"])
         if search.done:
             return new
         begun = search.begun
@@ -138,10 +138,10 @@ class LogisticRegressionAlgorithm(Algorithm):
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float:
         """The loss of all points with its penalty, at the last accepted coefficients."""
-        return float(Search(parameter["search"]).loss) * float(statistics["weight"])
+        return float(LineSearch(parameter["search"]).loss) * float(statistics["weight"])
 
     def terminated(self, check: Check) -> bool:
-        return bool(Search(check.new["search"]).done)
+        return bool(LineSearch(check.new["search"]).done)
 
 
 _SEARCH = ("begun", "loss", "step", "kept", "taken", "done")
@@ -150,7 +150,7 @@ direction, how many moves the history has, how many steps were taken, and whethe
 ended."""
 
 
-class Search:
+class LineSearch:
     """Gives names to the numbers of a search (`_SEARCH`), which are stored in one array."""
 
     def __init__(self, values: Array) -> None:
@@ -205,7 +205,7 @@ def _shorter(before: float, after: float, slope: float, step: float) -> float:
     return float(np.clip(-slope * step / (2.0 * excess), 0.1, 0.5))
 
 
-def _remember(new: Arrays, search: Search, gradient: Array) -> None:
+def _remember(new: Arrays, search: LineSearch, gradient: Array) -> None:
     """Add the last change of the coefficients, and of the gradient, to the history of L-BFGS."""
     move = (new["coef"] - new["place"]).ravel()
     bend = gradient - new["gradient"]
@@ -217,7 +217,7 @@ def _remember(new: Arrays, search: Search, gradient: Array) -> None:
     search.kept = min(float(_HISTORY), search.kept + 1.0)
 
 
-def _direction(new: Arrays, search: Search) -> Array:
+def _direction(new: Arrays, search: LineSearch) -> Array:
     """The direction of L-BFGS: the gradient times an estimate of the inverse second derivative."""
     found: Array = -new["gradient"]
     history = [(new["moves"][-age], new["bends"][-age]) for age in range(1, int(search.kept) + 1)]
@@ -237,7 +237,7 @@ def _direction(new: Arrays, search: Search) -> Array:
     return found
 
 
-def _try(new: Arrays, search: Search) -> Arrays:
+def _try(new: Arrays, search: LineSearch) -> Arrays:
     """Put the coefficients to evaluate next into `coef`. When the search has ended, these are the last
     accepted ones."""
     if search.done:

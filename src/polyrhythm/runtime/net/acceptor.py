@@ -147,7 +147,7 @@ class ConnectionAcceptor:
             self._report_refusal(str(error))
             return
         crowded = LinkError("there are too many connections, and this one was silent")
-        for other in self._strangers.came(number, time.monotonic_ns()):
+        for other in self._strangers.on_accepted(number, time.monotonic_ns()):
             self._refuse(other, crowded)
         self._callers[number] = caller
         self._poller.add(link, lambda: self._hear(number))
@@ -171,7 +171,7 @@ class ConnectionAcceptor:
                 if answer is not None:
                     caller.link.send(answer)
                 if not heard:
-                    for other in self._strangers.said_hello(number):
+                    for other in self._strangers.on_hello(number):
                         self._refuse(other, LinkError("there are too many unproven connections"))
         # any fault in the bytes of an unknown peer ends the link of that peer only
         except Exception as error:

@@ -488,7 +488,7 @@ class OnArrivalPrimary(Primary):
         else:
             held.parameters = place
         held.empty()
-        self.latest.folded(held.slice.id, number)
+        self.latest.on_folded(held.slice.id, number)
 
 
 class RowsPrimary(RoundsPrimary):

@@ -127,7 +127,7 @@ class SimMemory:
                 added = (number, 1.0) if before is None else (number - before, 0.0)
                 change = plus(change, added)
                 numbers[point] = number
-            self._remembered.visited(step.chunk, change)
+            self._remembered.on_visited(step.chunk, change)
 
     def collect(self) -> Difference:
         self._contributions += 1

@@ -356,7 +356,7 @@ class SimOnArrivalSliceStore(SimSliceStore):
             self._latest.release(message.worker, message.pulled)
         slot = self._latest.target(slice_)
         self._fold_slice(slice_, slot, step)
-        self._latest.folded(slice_, slot)
+        self._latest.on_folded(slice_, slot)
 
     def lease(self, worker: int, ticket: int) -> tuple[int, ...]:
         """Lease the current slot of each slice to this worker, and return these slots."""

@@ -393,7 +393,7 @@ class Loop:
             if self._abandons(steps - 1):
                 steps -= 1
                 self._window.add_abandoned(step_ns)
-            self.cadence.measured(points / whole, step_ns, steps)
+            self.cadence.on_measured(points / whole, step_ns, steps)
         points = self._visits.visit(points if steps == whole else steps * size)
         self._window.end_steps(steps, points / self._user.batch)
         self._window.end_batches()

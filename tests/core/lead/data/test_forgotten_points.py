@@ -67,11 +67,11 @@ def test_a_contribution_under_two_leases_does_not_finish_a_chunk_that_it_subtrac
     worker = Remembered[int](lambda: 0, operator.add, operator.sub)
     worker.take(plan.lease(A))
     for chunk in range(2):
-        worker.visited(chunk, 10)
+        worker.on_visited(chunk, 10)
     assert worker.collect() == 20, "the sum contains all points"
     first = plan.lease(A).number
     for chunk in range(2):
-        worker.visited(chunk, 0)
+        worker.on_visited(chunk, 0)
     plan.share([A, B])
     (moved,) = plan.moves
     assert worker.take(plan.lease(A)) == {moved}

@@ -8,24 +8,24 @@ SECOND_NS = 10**9
 def test_an_evicted_member_may_rejoin_until_shortly_after_its_link_ends() -> None:
     removals = Removals(0.0)
     removals.may_rejoin(3, 7, 0)
-    assert not removals.deserted(1000 * SECOND_NS)
-    assert removals.link_ended(3, 7, 0)
-    assert not removals.deserted(0), "a worker closes the old link before it says hello again"
-    assert removals.deserted(10 * SECOND_NS)
+    assert not removals.is_deserted(1000 * SECOND_NS)
+    assert removals.on_link_ended(3, 7, 0)
+    assert not removals.is_deserted(0), "a worker closes the old link before it says hello again"
+    assert removals.is_deserted(10 * SECOND_NS)
 
 
 def test_the_end_of_an_older_link_does_not_concern_an_evicted_member() -> None:
     removals = Removals(0.0)
     removals.may_rejoin(3, 7, 0)
-    assert not removals.link_ended(3, 5, 0)
-    assert not removals.deserted(1000 * SECOND_NS)
+    assert not removals.on_link_ended(3, 5, 0)
+    assert not removals.is_deserted(1000 * SECOND_NS)
 
 
 def test_a_job_without_evicted_members_is_deserted_after_the_grace_period() -> None:
     removals = Removals(2.0)
-    assert not removals.deserted(0)
+    assert not removals.is_deserted(0)
     assert removals.wake_ns == 2 * SECOND_NS
-    assert removals.deserted(2 * SECOND_NS)
+    assert removals.is_deserted(2 * SECOND_NS)
 
 
 def test_the_links_of_an_evicted_member_are_kept_for_a_while() -> None:
@@ -34,7 +34,7 @@ def test_the_links_of_an_evicted_member_are_kept_for_a_while() -> None:
     assert removals.wake_ns == 61 * SECOND_NS
     assert removals.links_due(61 * SECOND_NS - 1, alone=False) == []
     assert removals.links_due(61 * SECOND_NS, alone=False) == [(3, 7)]
-    assert removals.link_ended(3, 7, 61 * SECOND_NS)
+    assert removals.on_link_ended(3, 7, 61 * SECOND_NS)
     assert removals.wake_ns is None
 
 
@@ -43,7 +43,7 @@ def test_the_links_are_kept_while_there_is_no_other_member() -> None:
     removals.may_rejoin(3, 7, 0)
     assert removals.links_due(60 * SECOND_NS, alone=True) == []
     assert removals.wake_ns == 120 * SECOND_NS
-    assert not removals.deserted(60 * SECOND_NS)
+    assert not removals.is_deserted(60 * SECOND_NS)
     assert removals.links_due(120 * SECOND_NS, alone=False) == [(3, 7)]
 
 
@@ -59,9 +59,9 @@ def test_removals_of_several_views_are_confirmed_together() -> None:
     """A second view was sent before every server knew the first one."""
     removals = Removals(0.0)
     removals.leave((1, 5))
-    removals.told()
+    removals.on_view_sent()
     removals.leave((2, 6))
-    removals.told()
-    assert removals.pending(1, 5) and removals.pending(2, 6)
-    assert removals.confirmed() == [(1, 5), (2, 6)]
+    removals.on_view_sent()
+    assert removals.is_pending(1, 5) and removals.is_pending(2, 6)
+    assert removals.on_view_known() == [(1, 5), (2, 6)]
     assert not removals.any

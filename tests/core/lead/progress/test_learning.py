@@ -20,7 +20,7 @@ def begun(first: float, folds: int = 100, *, small_gains: bool = False) -> Learn
     learning = Learning.begin(small_gains=small_gains)
     learning.count(0, first, 96.0)
     for _ in range(folds):
-        learning.folded(0)
+        learning.on_folded(0)
     return learning
 
 
@@ -30,7 +30,7 @@ def states(
     """The state of learning that the lead reports after each pass."""
     learning, found = begun(losses[0] if first is None else first, folds), []
     for number, loss in enumerate(losses, 1):
-        learning.passed(number, RunningMean(loss, error, 1440.0))
+        learning.on_pass(number, RunningMean(loss, error, 1440.0))
         found.append(learning.finding.state)
     return found
 
@@ -124,15 +124,15 @@ def test_a_few_folds_do_not_show_that_a_model_learns_nothing() -> None:
 def test_a_stalled_objective_is_reported_after_seconds_or_at_the_end() -> None:
     learning = begun(2.3)
     for number in range(1, 5):
-        learning.passed(number, RunningMean(2.3, 0.01, 1440.0))
+        learning.on_pass(number, RunningMean(2.3, 0.01, 1440.0))
     assert learning.news(10 * S - 1) is None
     at_the_end = begun(2.3)
-    at_the_end.passed(1, RunningMean(2.3, 0.01, 1440.0))
+    at_the_end.on_pass(1, RunningMean(2.3, 0.01, 1440.0))
     assert at_the_end.news(1 * S, last=True) is None, "one pass does not show it"
     finding = learning.news(10 * S)
     assert finding is not None and finding.state is STALLED
     for number in range(2, 5):
-        at_the_end.passed(number, RunningMean(2.3, 0.01, 1440.0))
+        at_the_end.on_pass(number, RunningMean(2.3, 0.01, 1440.0))
     finding = at_the_end.news(1 * S, last=True)
     assert finding is not None and finding.state is STALLED
 
@@ -156,11 +156,11 @@ def test_losses_that_are_not_finite_are_found_at_once() -> None:
 def test_a_pass_of_finite_losses_ends_the_alarm(value: float) -> None:
     learning = Learning.begin()
     learning.count(1, value, 1.0)
-    learning.passed(1, RunningMean(value, NAN, 2.0))
+    learning.on_pass(1, RunningMean(value, NAN, 2.0))
     assert learning.finding.state is NOT_FINITE
     learning.count(1, 1.0, 1.0)
     assert not learning.unfinished and learning.finding.state is NOT_FINITE
-    learning.passed(2, RunningMean(1.0, 0.1, 2.0))
+    learning.on_pass(2, RunningMean(1.0, 0.1, 2.0))
     assert learning.finding.state is FALLING
 
 
@@ -173,15 +173,15 @@ def test_a_worker_that_left_does_not_leave_the_objective_unfinished() -> None:
 
 def test_without_an_objective_there_is_nothing_to_find() -> None:
     learning = Learning.begin()
-    learning.folded(0)
-    learning.passed(1, None)
+    learning.on_folded(0)
+    learning.on_pass(1, None)
     assert learning.news(0) is None and learning.finding.state is FALLING
 
 
 def test_a_finding_carries_numbers() -> None:
     learning = begun(3.0, folds=1)
     for number, loss in enumerate((1.0, 2.0), 1):
-        learning.passed(number, RunningMean(loss, 0.0, 10.0))
+        learning.on_pass(number, RunningMean(loss, 0.0, 10.0))
     finding = learning.news(0)
     assert finding is not None
     assert finding.fields() == {
@@ -203,7 +203,7 @@ def test_small_gains_of_statistics_count_as_convergence() -> None:
     assert states(*losses)[-1] is STALLED
     learning = begun(losses[0], small_gains=True)
     for number, loss in enumerate(losses, 1):
-        learning.passed(number, RunningMean(loss, 0.01, 1440.0))
+        learning.on_pass(number, RunningMean(loss, 0.01, 1440.0))
     assert learning.finding.state is SETTLED
 
 
@@ -213,9 +213,9 @@ def test_a_resumed_model_that_had_learned_before_has_converged() -> None:
     learning = Learning.begin(resumed=True)
     for _ in range(100):
         learning.count(0, 0.6, 96.0)
-        learning.folded(0)
+        learning.on_folded(0)
     for number in range(6, 16):
-        learning.passed(number, RunningMean(0.6, 0.01, 1440.0))
+        learning.on_pass(number, RunningMean(0.6, 0.01, 1440.0))
     assert learning.finding.state is SETTLED
 
 
@@ -224,8 +224,8 @@ def test_a_worker_stays_reported_until_its_own_objective_is_finite() -> None:
     learning = Learning.begin()
     learning.count(3, NAN, 1.0)
     learning.count(1, 1.0, 1.0)
-    learning.passed(1, RunningMean(1.0, 0.0, 1.0))
+    learning.on_pass(1, RunningMean(1.0, 0.0, 1.0))
     assert (learning.finding.state, learning.finding.workers) == (NOT_FINITE, (3,))
     learning.count(3, 1.0, 1.0)
-    learning.passed(2, RunningMean(1.0, 0.0, 1.0))
+    learning.on_pass(2, RunningMean(1.0, 0.0, 1.0))
     assert learning.finding.state is not NOT_FINITE

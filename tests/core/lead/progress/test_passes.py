@@ -22,9 +22,9 @@ def one_pass(passes: Passes, number: int, *losses: float) -> PassObjective:
     """Count one contribution per loss, all of the same number of points, until the pass is
     complete."""
     for loss in losses:
-        assert passes.folded(number - 1, POINTS) is None
+        assert passes.on_folded(number - 1, POINTS) is None
         passes.count(contribution(loss), POINTS // len(losses))
-    measured = passes.folded(number, POINTS)
+    measured = passes.on_folded(number, POINTS)
     assert measured is not None
     return measured
 
@@ -45,14 +45,14 @@ def test_the_mean_losses_of_two_passes_are_compared() -> None:
 def test_a_pass_is_checked_once_however_often_something_is_folded() -> None:
     passes = Passes()
     one_pass(passes, 1, 1.0)
-    assert [passes.folded(1, POINTS) for _ in range(3)] == [None] * 3
+    assert [passes.on_folded(1, POINTS) for _ in range(3)] == [None] * 3
 
 
 def test_a_pass_without_a_new_objective_is_compared_with_nothing() -> None:
     passes = Passes()
     one_pass(passes, 1, 1.0)
     passes.count(contribution(None), POINTS)
-    measured = passes.folded(2, POINTS)
+    measured = passes.on_folded(2, POINTS)
     assert measured == PassObjective(2, None, None)
     assert one_pass(passes, 3, 1.0).change is None, "the value before is two checks old"
 
@@ -61,7 +61,7 @@ def test_objectives_are_weighted_by_points() -> None:
     passes = Passes()
     passes.count(contribution(4.0, 1.0), 25)
     passes.count(contribution(0.0, 3.0), 75)
-    measured = passes.folded(1, POINTS)
+    measured = passes.on_folded(1, POINTS)
     assert measured is not None and measured.loss is not None
     assert measured.loss.value == 1.0
     assert measured.loss.points == 4.0
@@ -78,7 +78,7 @@ def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> N
         for first in range(0, len(losses), batch):
             mean = sum(losses[first : first + batch]) / batch
             passes.count(contribution(mean, float(batch)), batch)
-        measured = passes.folded(1, len(losses))
+        measured = passes.on_folded(1, len(losses))
         assert measured is not None and measured.loss is not None
         errors.append(measured.loss.error)
     assert errors == pytest.approx([0.5 / math.sqrt(len(losses))] * 3, rel=0.2)
@@ -91,9 +91,9 @@ def test_passes_that_others_catch_up_with_do_not_count_as_full_passes() -> None:
     one_pass(passes, 1, 1.0)
     for caught_up in range(2, 6):
         passes.count(contribution(1.0), 10)
-        assert passes.folded(caught_up, POINTS) is None
+        assert passes.on_folded(caught_up, POINTS) is None
     passes.count(contribution(1.0), 60)
-    measured = passes.folded(5, POINTS)
+    measured = passes.on_folded(5, POINTS)
     assert measured is not None and measured.change == 0.0, "100 points after the last check"
 
 
@@ -114,9 +114,9 @@ def test_the_probe_sample_decides_where_there_is_one() -> None:
     passes = Passes()
     passes.count(probe(2.0, 6), 50)
     passes.count(probe(1.0, 2), 50)
-    assert passes.folded(1, POINTS) is not None
+    assert passes.on_folded(1, POINTS) is not None
     passes.count(probe(1.0, 8), POINTS)
-    measured = passes.folded(2, POINTS)
+    measured = passes.on_folded(2, POINTS)
     assert measured is not None and measured.change == 0.75, "the losses did not change"
 
 
@@ -125,14 +125,14 @@ def test_probes_of_two_passes_may_be_too_close_to_be_compared() -> None:
     points were visited between the two, so pass 2 is judged by its losses."""
     passes = Passes()
     passes.count(probe(2.0), POINTS)
-    passes.folded(1, POINTS)
+    passes.on_folded(1, POINTS)
     passes.count(probe(1.999), 10)
-    assert passes.folded(1, POINTS) is None
+    assert passes.on_folded(1, POINTS) is None
     passes.count(contribution(3.0), 90)
-    measured = passes.folded(2, POINTS)
+    measured = passes.on_folded(2, POINTS)
     assert measured is not None and measured.change == 1.0, "the losses are compared"
     passes.count(probe(1.5), POINTS)
-    measured = passes.folded(3, POINTS)
+    measured = passes.on_folded(3, POINTS)
     assert measured is not None and measured.change == 0.5, "with the probe two passes ago"
 
 
@@ -140,9 +140,9 @@ def test_a_probe_of_a_part_of_the_sample_is_not_compared() -> None:
     """A worker died, and its share of the probe sample is missing."""
     passes = Passes()
     passes.count(probe(2.0), POINTS)
-    passes.folded(1, POINTS)
+    passes.on_folded(1, POINTS)
     passes.count(probe(2.0, 5), POINTS)
-    measured = passes.folded(2, POINTS)
+    measured = passes.on_folded(2, POINTS)
     assert measured is not None and measured.change == 0.0, "of the losses"
 
 
@@ -182,7 +182,7 @@ def test_every_check_covers_a_full_pass_whoever_visits_the_points(data: st.DataO
         loss = data.draw(st.floats(0, 10))
         passes.count(contribution(loss, float(visited)), visited)
         since.append((loss, visited))
-        measured = passes.folded(plan.passes, POINTS)
+        measured = passes.on_folded(plan.passes, POINTS)
         full = plan.passes > checked and sum(points for _, points in since) >= POINTS
         assert (measured is not None) is full
         if measured is None:

@@ -36,7 +36,7 @@ class Job:
         for _ in range(contributions):
             self.progress.count(Trailer(worker=0, report=ContributionReport(weight=1.0)), 1)
         self.round, self.reason = self.round + 1, Reason(code, {"missing": [1]})
-        return self.progress.folded(self.round, self.reason, 1)
+        return self.progress.on_folded(self.round, self.reason, 1)
 
     def stuck(self) -> Reason | None:
         return self.progress.stuck(self.round, self.reason)

@@ -66,11 +66,11 @@ def test_a_loss_must_fall_to_its_target() -> None:
 def test_the_objective_can_be_a_target() -> None:
     job = targets("objective=0.5")
     for objective in (None, 0.6, float("nan")):
-        job.measured(objective)
+        job.on_measured(objective)
         assert job.reached() is None
-    job.measured(0.5)
+    job.on_measured(0.5)
     assert job.reached() == reached("objective", 0.5, 0.5, at_least=False)
-    job.measured(None)
+    job.on_measured(None)
     assert job.reached() is not None, "a line without an objective forgets nothing"
 
 
@@ -94,10 +94,10 @@ def test_reports_that_lack_a_target_are_told_at_the_third_time() -> None:
 
 def test_it_is_told_that_nothing_is_reported_at_all() -> None:
     job = targets("accuracy=0.9")
-    assert job.silent(29 * SECOND_NS) is None
-    news = job.silent(30 * SECOND_NS)
+    assert job.find_silence(29 * SECOND_NS) is None
+    news = job.find_silence(30 * SECOND_NS)
     assert news is not None and in_words(news).endswith("workers have reported nothing")
-    assert job.silent(31 * SECOND_NS) is None
+    assert job.find_silence(31 * SECOND_NS) is None
     assert job.hopeless(100) is None, "it may still be reported: no other metric says how often"
 
 
@@ -130,7 +130,7 @@ def test_a_job_with_another_goal_goes_on(goal: dict[str, Any]) -> None:
 @pytest.mark.parametrize("other", ["val_loss=0.1", "objective=0.1"])
 def test_a_target_that_is_reported_is_another_goal(other: str) -> None:
     job = targets("val_los=0.3", other)
-    job.measured(1.0)
+    job.on_measured(1.0)
     unreported(job, PATIENCE)
     assert job.hopeless(2) is None
 
@@ -147,7 +147,7 @@ def test_a_metric_that_appears_late_is_a_goal() -> None:
 def test_a_job_without_a_loss_cannot_reach_a_target_of_the_objective() -> None:
     job = targets("objective=0.9")
     for _ in range(PATIENCE):
-        job.measured(None)
+        job.on_measured(None)
     assert job.hopeless(2) is not None
 
 

@@ -34,9 +34,9 @@ def test_the_longest_step_of_any_worker_counts_but_none_that_ends_after_the_limi
     limit = TimeLimit.begin(50.0)
     limit.open(0)
     for worker in range(2):
-        limit.entered(worker, 0)
+        limit.on_entered(worker, 0)
     for worker, second in ((0, 5), (1, 20), (0, 12), (0, 49), (1, 60)):
-        limit.contributed(worker, second * SECOND_NS)
+        limit.on_contributed(worker, second * SECOND_NS)
     assert limit.patience_ns == (10 + 37) * SECOND_NS
     assert not limit.overdue(96 * SECOND_NS) and limit.overdue(97 * SECOND_NS)
 
@@ -44,16 +44,16 @@ def test_the_longest_step_of_any_worker_counts_but_none_that_ends_after_the_limi
 def test_a_worker_that_joins_late_has_not_computed_before() -> None:
     limit = TimeLimit.begin(50.0)
     limit.open(0)
-    limit.entered(0, 40 * SECOND_NS)
-    limit.contributed(0, 42 * SECOND_NS)
+    limit.on_entered(0, 40 * SECOND_NS)
+    limit.on_contributed(0, 42 * SECOND_NS)
     assert limit.patience_ns == 12 * SECOND_NS
 
 
 def test_a_job_without_a_limit_is_never_overdue() -> None:
     limit = TimeLimit.begin(None)
     limit.open(0)
-    limit.contributed(0, SECOND_NS)
-    assert limit.wake_ns is None and not limit.passed(10**18) and not limit.overdue(10**18)
+    limit.on_contributed(0, SECOND_NS)
+    assert limit.wake_ns is None and not limit.is_passed(10**18) and not limit.overdue(10**18)
 
 
 # -- a job ---------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class SeededServers:
         self.servers.place(spec((64,), (64,), (64,)))
         self.placed()
         for server in range(servers):
-            self.routing.seeded(m.Seeded(server=server, routing=self.routing.epoch))
+            self.routing.on_seeded(m.Seeded(server=server, routing=self.routing.epoch))
         assert self.routing.all_seeded
 
     def join(self, server: int) -> bool:
@@ -43,7 +43,7 @@ class SeededServers:
     def placed(self) -> bool:
         epoch = self.routing.epoch
         said = [m.Placed(server=server, routing=epoch) for server in self.routing.servers]
-        return [self.servers.placed(message, 0) for message in said][-1]
+        return [self.servers.on_placed(message, 0) for message in said][-1]
 
 
 def notes(effects: list) -> list[str]:
@@ -68,7 +68,7 @@ def test_replicas_take_over_from_a_lost_server() -> None:
     assert servers.servers.lose(1, ENDED, 6) is None, "again"
     assert notes(effects) == ["server-lost", "rerouting"]
     assert servers.placed()
-    change, _, _ = servers.servers.followed(7)
+    change, _, _ = servers.servers.on_followed(7)
     assert change.lost == [1] and notes(effects)[-1] == "rerouted"
 
 
@@ -80,7 +80,7 @@ def test_without_replicas_the_job_cannot_go_on() -> None:
 def test_the_end_of_an_older_link_loses_no_server() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.begin()
-    assert servers.servers.link_ended(1, 99, "reset", 5) is None
+    assert servers.servers.on_link_ended(1, 99, "reset", 5) is None
     assert effects == [] and 1 in servers.routing.addresses
 
 

@@ -47,7 +47,7 @@ class Admission(msgspec.Struct):
     def wait(self, link: str, hello: WorkerHello) -> None:
         self.waiting.append((link, hello))
 
-    def leave(self, link: str) -> None:
+    def on_link_closed(self, link: str) -> None:
         """The link has ended: remove its worker from the waiting ones."""
         self.waiting = [hello for hello in self.waiting if hello[0] != link]
 
@@ -72,7 +72,7 @@ class Opening(msgspec.Struct):
     _overdue: bool = False
     _opened: bool = False
 
-    def admitted(self, now_ns: int) -> None:
+    def on_admitted(self, now_ns: int) -> None:
         if self.until_ns is None:
             self.since_ns = now_ns
             self.until_ns = now_ns + round(self._start_timeout_s * 1e9)
@@ -82,7 +82,7 @@ class Opening(msgspec.Struct):
         if self.until_ns is not None:
             self.until_ns += paused_ns
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """A worker has left before round 1: do not wait for it any more."""
         self._workers = max(1, self._workers - 1)
 
@@ -93,7 +93,7 @@ class Opening(msgspec.Struct):
     def wake_ns(self) -> int | None:
         return None if self._overdue or self._opened else self.until_ns
 
-    def open(self) -> None:
+    def on_opened(self) -> None:
         """Round 1 opens: the start timeout has no meaning any more."""
         self._opened = True
 

@@ -53,17 +53,17 @@ class Removals(msgspec.Struct):
     def leave(self, member: Holder) -> None:
         self._leaving.add(member)
 
-    def told(self) -> None:
+    def on_view_sent(self) -> None:
         """A view without the removed members was sent to the servers."""
         self._telling |= self._leaving
         self._leaving = set()
 
-    def confirmed(self) -> list[Holder]:
+    def on_view_known(self) -> list[Holder]:
         """Every server knows the view. Returns the members whose removal every server knows now."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 
-    def pending(self, worker: int, incarnation: int) -> bool:
+    def is_pending(self, worker: int, incarnation: int) -> bool:
         """Whether some server may not know yet that this member was removed."""
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
@@ -82,7 +82,7 @@ class Removals(msgspec.Struct):
             self._links_until_ns[worker] = now_ns + round(self.links_s * 1e9)
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
-    def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
+    def on_link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
         """A link has ended. Returns True if it was the link of an evicted member. That member will
         rejoin soon, or is dead. The end of an earlier incarnation's link is ignored."""
         evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
@@ -97,7 +97,7 @@ class Removals(msgspec.Struct):
         self._links_until_ns.pop(worker, None)
         self._deserted_ns = None
 
-    def deserted(self, now_ns: int) -> bool:
+    def is_deserted(self, now_ns: int) -> bool:
         """Whether a job without members has waited long enough for a member."""
         if self._evicted:
             return False

@@ -61,7 +61,7 @@ class Lifecycle:
         server may not know that yet."""
         if self._view.get(worker, incarnation) is not None:
             return True
-        return self._removals.pending(worker, incarnation)
+        return self._removals.is_pending(worker, incarnation)
 
     def fault(self, member: Member, message: m.Trailer | m.Abstained) -> Reason | None:
         """Why the member must be removed because of this message; None if the message is valid."""
@@ -90,7 +90,7 @@ class Lifecycle:
         if self._ending.begun:
             self._outbox.refuse(link, Reason("job-ending", {"name": name}), ending=True)
             return False
-        self._opening.admitted(now_ns)
+        self._opening.on_admitted(now_ns)
         self._progress.goals.limit.expect(now_ns + self._start_ns)
         again = self._view.known(name)
         member = self._view.admit(name, now_ns)
@@ -108,7 +108,7 @@ class Lifecycle:
         self._outbox.note(what, worker=member.worker, name=name, epoch=self._view.epoch, **process)
         return True
 
-    def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
+    def on_attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
         """A member has announced its model. The first model becomes the job's model; every other
         model must be equal to it."""
         if (fault := nonsense(spec)) is not None:
@@ -142,12 +142,12 @@ class Lifecycle:
         ready = self._routing.all_seeded and self._opening.due(self._view.attached)
         if self._rounds.open or not ready:
             return
-        self._opening.open()
-        self._progress.goals.opened(now_ns)
+        self._opening.on_opened()
+        self._progress.goals.on_opened(now_ns)
         entering = self._view.all_attached()
         for member in entering:
             self._view.enter(member)
-            self._progress.goals.limit.entered(member.worker, now_ns)
+            self._progress.goals.limit.on_entered(member.worker, now_ns)
             self._policy.on(sync.Joined(member.worker), now_ns)
         self._sharing.on_opened(self._view, now_ns + self._start_ns)
         self._evaluator.choose()
@@ -170,7 +170,7 @@ class Lifecycle:
     def _enter(self, member: Member, now_ns: int) -> None:
         member.late = True
         self._view.enter(member)
-        self._progress.goals.limit.entered(member.worker, now_ns)
+        self._progress.goals.limit.on_entered(member.worker, now_ns)
         self._evaluator.choose()
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
@@ -183,7 +183,7 @@ class Lifecycle:
 
     # -- leaving -------------------------------------------------------------------------------
 
-    def beat(self, message: m.Alive, now_ns: int) -> bool:
+    def on_heartbeat(self, message: m.Alive, now_ns: int) -> bool:
         """A heartbeat has come. Returns whether it is that of a member."""
         member = self._view.get(message.worker, message.incarnation)
         if member is not None:
@@ -232,7 +232,7 @@ class Lifecycle:
         for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
             self._outbox.dismiss(worker, incarnation)
             self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
-            self._removals.link_ended(worker, incarnation, now_ns)
+            self._removals.on_link_ended(worker, incarnation, now_ns)
 
     def on_removals_due(self, now_ns: int) -> None:
         """Time has passed: close links of evicted members, and end the job if it is deserted."""
@@ -288,13 +288,13 @@ class Lifecycle:
         if not self._rounds.open:
             # a served job keeps waiting for a worker, because another one may join
             if not self._job.served:
-                self._opening.lost()
+                self._opening.on_lost()
             self.open_if_ready(now_ns)
         if not self._ending.begun:
             self._evaluator.choose()
         if member.entered:
             self._removals.leave(member.key)
-            self._rounds.left(member.worker)
+            self._rounds.on_left(member.worker)
             owed = bool(self._contributions.owed)
             self._contributions.excuse(*member.key)
             self._mode.ask(sync.Left(member.worker), now_ns)
@@ -325,7 +325,7 @@ class Lifecycle:
             return
         elif self._rounds.open and self._state.stream_ended:
             self._ending.finish(Reason("streams-ended"), done, now_ns, failed=False)
-        elif self._rounds.open and self._removals.deserted(now_ns):
+        elif self._rounds.open and self._removals.is_deserted(now_ns):
             self._ending.finish(Reason("deserted"), done, now_ns, failed=True)
 
 

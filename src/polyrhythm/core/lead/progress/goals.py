@@ -83,7 +83,7 @@ class Targets(msgspec.Struct):
     def left(self, worker: int) -> None:
         self._reported.left(worker)
 
-    def measured(self, objective: float | None) -> None:
+    def on_measured(self, objective: float | None) -> None:
         """Take the objective of the last rounds as the value of the metric `objective`. It is None if
         no worker reported a loss."""
         if objective is not None:
@@ -104,7 +104,7 @@ class Targets(msgspec.Struct):
                 return {"goal": "target", **fields, "at_least": target.at_least}
         return None
 
-    def silent(self, open_ns: int) -> Reason | None:
+    def find_silence(self, open_ns: int) -> Reason | None:
         """Returns a reason to write to the journal if no worker has reported anything, `open_ns`
         after round 1 opened; else None."""
         waits = self._missing and not self._reported.names and open_ns >= _SILENT_NS
@@ -190,18 +190,18 @@ class TimeLimit(msgspec.Struct):
             self._until_ns = now_ns + self._limit_ns
             self.wait_from(self._until_ns)
 
-    def passed(self, now_ns: int) -> bool:
+    def is_passed(self, now_ns: int) -> bool:
         return self._until_ns is not None and now_ns >= self._until_ns
 
-    def entered(self, worker: int, now_ns: int) -> None:
+    def on_entered(self, worker: int, now_ns: int) -> None:
         """A worker has become a member: it begins its first step."""
         if self._limit_ns is not None:
             self._began_ns[worker] = now_ns
 
-    def contributed(self, worker: int, now_ns: int) -> None:
+    def on_contributed(self, worker: int, now_ns: int) -> None:
         """A contribution is complete. *Steps that end after the limit are not measured, so the
         patience is never longer than the limit and a minute.*"""
-        if self._limit_ns is not None and not self.passed(now_ns):
+        if self._limit_ns is not None and not self.is_passed(now_ns):
             took_ns = now_ns - self._began_ns.get(worker, now_ns)
             self._began_ns[worker] = now_ns
             if took_ns > self._longest_ns:
@@ -226,7 +226,7 @@ class TimeLimit(msgspec.Struct):
         self.wake_ns = self._since_ns + self.patience_ns
         return now_ns >= self.wake_ns
 
-    def settled(self) -> None:
+    def on_settled(self) -> None:
         """Nothing is waited for any more."""
         self.wake_ns = None
 

@@ -134,7 +134,7 @@ class Passes(msgspec.Struct):
         """This many points were visited for the first time in their pass."""
         self.visited += points
 
-    def folded(self, passes: int, data_set: int) -> PassObjective | None:
+    def on_folded(self, passes: int, data_set: int) -> PassObjective | None:
         """Contributions were folded, after `passes` full passes over `data_set` points. Returns the
         objective of the pass if a check is due."""
         self._close_probe()
@@ -284,7 +284,7 @@ class Trend(msgspec.Struct):
         """Set the objective before training: the mean loss of the first round."""
         self.first = first
 
-    def passed(self, loss: RunningMean, passes: int) -> None:
+    def on_pass(self, loss: RunningMean, passes: int) -> None:
         first = self.first
         if first is None:
             first = self.first = loss
@@ -370,7 +370,7 @@ class Learning(msgspec.Struct):
             self._first_sum += objective * weight
             self._first_weight += weight
 
-    def folded(self, now_ns: int) -> None:
+    def on_folded(self, now_ns: int) -> None:
         """A round is folded. The first one gives the objective before training."""
         self._folds += 1
         if self._began_ns is None:
@@ -380,14 +380,14 @@ class Learning(msgspec.Struct):
             first = self._first_sum / self._first_weight
             self._trend.begin(RunningMean(first, 0.0, self._first_weight))
 
-    def passed(self, passes: int, loss: RunningMean | None) -> None:
+    def on_pass(self, passes: int, loss: RunningMean | None) -> None:
         """A full pass is over. Its mean loss is used if all objectives in the pass were finite."""
         self._passes = passes
         if loss is None:
             return
         if math.isfinite(loss.value):
             self._broken = dict.fromkeys(sorted(self._unfinished))
-            self._trend.passed(loss, passes)
+            self._trend.on_pass(loss, passes)
 
     def left(self, worker: int) -> None:
         self._unfinished.discard(worker)

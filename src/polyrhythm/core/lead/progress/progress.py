@@ -124,7 +124,7 @@ class Goals:
 
     # -- measurements --------------------------------------------------------------------------
 
-    def opened(self, now_ns: int) -> None:
+    def on_opened(self, now_ns: int) -> None:
         """Round 1 opens: seconds count from now on."""
         self._state.opened_ns = now_ns
         self.limit.open(now_ns)
@@ -133,13 +133,13 @@ class Goals:
         """How long round 1 has been open."""
         return 0 if self._state.opened_ns is None else now_ns - self._state.opened_ns
 
-    def folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
+    def on_folded(self, rounds: int, passes: int, points: int = 0, now_ns: int = 0) -> None:
         """`points`: how many points have counted."""
         state = self._state
         state.rounds, state.passes, state.points = rounds, passes, points
         state.seconds = self.open_ns(now_ns) / 1e9
 
-    def checked(self, change: float | None) -> None:
+    def on_pass(self, change: float | None) -> None:
         """A full pass is over. `change`: by how much the objective changed; None if that is not
         known."""
         self._state.change = change
@@ -203,7 +203,7 @@ class Goals:
         return None
 
     def _by_time(self, now_ns: int) -> dict[str, Field] | None:
-        if not self.limit.passed(now_ns):
+        if not self.limit.is_passed(now_ns):
             return None
         return {"goal": "seconds", "seconds": self._job.max_seconds}
 
@@ -318,7 +318,7 @@ class JobProgress:
         self._state.points += points
         self.steps.count(report)
         self._state.skipped = 0
-        self.goals.limit.contributed(worker, now_ns)
+        self.goals.limit.on_contributed(worker, now_ns)
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(report, points)
         if report.objective is not None:
@@ -360,7 +360,7 @@ class JobProgress:
         self._state.points += points
         return points
 
-    def folded(
+    def on_folded(
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
     ) -> Reason | None:
         """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
@@ -370,10 +370,10 @@ class JobProgress:
         made, self._state.made = self._state.made, self.accounting.made
         if self._state.made == made and self._sharing.stopped:
             self._state.empty += 1
-        self.goals.folded(rounds - self._state.empty, passes, self._state.points, now_ns)
+        self.goals.on_folded(rounds - self._state.empty, passes, self._state.points, now_ns)
         if rounds > 0:
-            self.learning.folded(now_ns)
-        self._check(self._passes.folded(passes, self._sharing.points))
+            self.learning.on_folded(now_ns)
+        self._check(self._passes.on_folded(passes, self._sharing.points))
         goal = self.goals.reached(now_ns)
         if (passed := self.accounting.passed(rounds, passes, now_ns, goal is not None)) is not None:
             self._outbox.note("passed", **passed)
@@ -385,8 +385,8 @@ class JobProgress:
         if why.code == "timer":
             line["missing"] = why.fields["missing"]
         self._outbox.note("rounds", **line)
-        self.goals.targets.measured(line["objective"])
-        self._note_unreported(self.goals.targets.silent(self.goals.open_ns(now_ns)))
+        self.goals.targets.on_measured(line["objective"])
+        self._note_unreported(self.goals.targets.find_silence(self.goals.open_ns(now_ns)))
         self._note_learning(now_ns)
         goal = goal or self.goals.reached(now_ns)
         return None if goal is None else self._concluded(goal, now_ns)
@@ -413,13 +413,13 @@ class JobProgress:
     def _conclude(self, now_ns: int) -> None:
         rest = self._passes.rest(self._sharing.passes, self._sharing.points)
         if rest is not None:
-            self.learning.passed(rest.passes, rest.loss)
+            self.learning.on_pass(rest.passes, rest.loss)
         self._note_learning(now_ns, last=True)
 
     def _check(self, measured: PassObjective | None) -> None:
         if measured is not None:
-            self.goals.checked(measured.change)
-            self.learning.passed(measured.passes, measured.loss)
+            self.goals.on_pass(measured.change)
+            self.learning.on_pass(measured.passes, measured.loss)
 
     def _note_learning(self, now_ns: int, *, last: bool = False) -> None:
         if (finding := self.learning.news(now_ns, last=last)) is not None:

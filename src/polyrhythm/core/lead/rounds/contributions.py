@@ -139,7 +139,7 @@ class Contributions(msgspec.Struct):
             return Reason("weight", {"name": name, **weights})
         return None
 
-    def trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:
+    def on_trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:
         """A trailer has come. Returns the contribution if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
         partial = self._partial.get(key)
@@ -151,7 +151,7 @@ class Contributions(msgspec.Struct):
         partial.trailer = message
         return self._complete_if(key, partial, primary_since) if partial.reports else None
 
-    def arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
+    def on_arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
         """A server reports a contribution. Returns it if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
         if self._complete and (complete := self._complete.get(key)) is not None:
@@ -247,7 +247,7 @@ class Contributions(msgspec.Struct):
         that had it died, and then the worker died before it could send the contribution again."""
         return self._torn == round_
 
-    def folded(self, round_: int) -> None:
+    def on_folded(self, round_: int) -> None:
         """Every primary has folded the round, and every replica has made the fold too."""
         for key in [key for key, complete in self._complete.items() if complete.round <= round_]:
             del self._complete[key]
@@ -320,7 +320,7 @@ class InFlight(msgspec.Struct):
         if len(sequences) >= self._most:
             self._full_ns.setdefault(key, now_ns)
 
-    def completed(self, worker: int, incarnation: int, sequence: int) -> None:
+    def on_completed(self, worker: int, incarnation: int, sequence: int) -> None:
         key = worker, incarnation
         sequences = self._sequences.get(key)
         if sequences is not None:

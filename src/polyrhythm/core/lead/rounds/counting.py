@@ -44,21 +44,21 @@ class Counting:
         self._stopping = parts.stopping
         self._evaluator = parts.evaluator
 
-    def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
+    def on_trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
         """A trailer has come; `member` is None if its sender was removed."""
         report = clamp(trailer.report)
         if report is not trailer.report:
             trailer = msgspec.structs.replace(trailer, report=report)
-        self._mode.sent(trailer, now_ns)
-        complete = self._contributions.trailer(trailer, self._routing.primary_since)
+        self._mode.on_trailer(trailer, now_ns)
+        complete = self._contributions.on_trailer(trailer, self._routing.primary_since)
         if complete is not None:
             self.count(complete, member, now_ns)
 
-    def arrived(self, message: m.Arrived, member: Member | None, now_ns: int) -> None:
+    def on_arrived(self, message: m.Arrived, member: Member | None, now_ns: int) -> None:
         """A server reports a contribution; `member` is None if its sender was removed."""
-        self._mode.reported(message.server)
+        self._mode.on_reported(message.server)
         owed = bool(self._contributions.owed)
-        complete = self._contributions.arrived(message, self._routing.primary_since)
+        complete = self._contributions.on_arrived(message, self._routing.primary_since)
         if complete is not None:
             self.count(complete, member, now_ns)
         if owed and not self._contributions.owed:
@@ -82,7 +82,7 @@ class Counting:
             event = sync.MemberContributed(trailer.worker, complete.round, report)
             self._mode.ask(event, now_ns)
             self._mode.tell(member, now_ns)
-        self._mode.counted(now_ns)
+        self._mode.on_counted(now_ns)
 
     def _terminate(self, why: str, now_ns: int) -> None:
         """The evaluator has found the parameters of its algorithm to be final. The job ends with the
@@ -93,7 +93,7 @@ class Counting:
             self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
             self._mode.stop(now_ns)
 
-    def abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
+    def on_abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
         """A member has no points to visit, or leaves its contribution out, so it contributes
         nothing to this round."""
         member.resting = True
@@ -101,7 +101,7 @@ class Counting:
             self._reports[member.key] = message
             self._visit(member)
             if not self._sharing.waits(member, message.lease):
-                self._rounds.abstained(message.worker)
+                self._rounds.on_abstained(message.worker)
         elif not self._skip(message, member, now_ns):
             return
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
@@ -114,10 +114,10 @@ class Counting:
                 self._note_without_points(member)
             self._leasing.on_confirmed(member, message.lease, now_ns)
         if message.progress and message.skipped is None:
-            self._mode.counted(now_ns)
+            self._mode.on_counted(now_ns)
         if message.skipped is not None:
             self._mode.call_back(member, now_ns)
-            self._mode.counted(now_ns)
+            self._mode.on_counted(now_ns)
         elif self._sharing.outdated(member, message.lease):
             self._mode.call_back(member, now_ns)
         self._mode.end_if_idle(now_ns)

@@ -108,18 +108,18 @@ class Rounds(msgspec.Struct):
         self.readers = release & stayed
         self._folding = set()
 
-    def arrived(self, worker: int, round_: int) -> None:
+    def on_arrived(self, worker: int, round_: int) -> None:
         """A contribution is complete. It is ignored if the last fold contained it."""
         self._contributed.add(worker)
         if round_ > self.round:
             self._arrived.pop(worker, None)
             self._arrived[worker] = None
 
-    def abstained(self, worker: int) -> None:
+    def on_abstained(self, worker: int) -> None:
         if worker in self._contributed:
             self._rested.add(worker)
 
-    def left(self, worker: int) -> None:
+    def on_left(self, worker: int) -> None:
         """A worker was removed: it does not count as resting any more, but its contributions still
         count."""
         self._rested.discard(worker)
@@ -139,7 +139,7 @@ class Rounds(msgspec.Struct):
         arrived = [worker for worker in self._order if worker in workers]
         return [*arrived, *sorted(workers.difference(arrived))]
 
-    def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
+    def on_folded(self, message: Folded, primaries: frozenset[int]) -> bool:
         """A server has folded. Returns True if all primaries have folded now: then the fold is over."""
         if self._folding is None or message.round != self.round:
             return False
@@ -148,7 +148,7 @@ class Rounds(msgspec.Struct):
             self.folds[message.server] = self.folds.get(message.server, 0) + 1
         return self._close_if(primaries)
 
-    def answered(self, message: Folded) -> None:
+    def on_answered(self, message: Folded) -> None:
         """A server has answered the fold while primaries change. The fold cannot be over before that
         change is over."""
         if self._folding is not None and message.round == self.round:
@@ -177,7 +177,7 @@ class Rounds(msgspec.Struct):
         """The primaries that have not answered the fold under way."""
         return primaries - (primaries if self._folding is None else self._folding)
 
-    def folded_one(self, server: int) -> None:
+    def on_folded_one(self, server: int) -> None:
         """Without rounds: a server has folded a contribution."""
         self.folds[server] = self.folds.get(server, 0) + 1
 
@@ -250,7 +250,7 @@ class Folds:
     def begin(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
         """Record that the next fold begins. `send` then sends the order to the servers."""
         self._rounds.begin_fold(release, reason, self._view.specs(), now_ns)
-        self._removals.told()
+        self._removals.on_view_sent()
 
     def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
         """Order the fold that was begun. `readers`: workers to which the new version is pushed.

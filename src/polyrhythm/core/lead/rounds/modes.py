@@ -101,15 +101,15 @@ class ByArrival:
 
     # -- contributions -------------------------------------------------------------------------
 
-    def sent(self, trailer: Trailer, now_ns: int) -> None:
+    def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
         self._in_flight.sent(trailer.worker, trailer.incarnation, trailer.sequence, now_ns)
 
-    def reported(self, server: int) -> None:
-        self._rounds.folded_one(server)
+    def on_reported(self, server: int) -> None:
+        self._rounds.on_folded_one(server)
 
     def complete(self, complete: Complete) -> bool:
         trailer = complete.trailer
-        self._in_flight.completed(trailer.worker, trailer.incarnation, trailer.sequence)
+        self._in_flight.on_completed(trailer.worker, trailer.incarnation, trailer.sequence)
         return False
 
     def tell(self, member: Member, now_ns: int) -> None:
@@ -120,10 +120,10 @@ class ByArrival:
             self._state.told_ns[member.worker] = now_ns
             self._folds.tell_progress(member)
 
-    def counted(self, now_ns: int) -> None:
+    def on_counted(self, now_ns: int) -> None:
         if not self._ending.begun:
             self._equivalents.advance(len(self._view))
-            goal = self._progress.folded(self.done, _ON_ARRIVAL, now_ns)
+            goal = self._progress.on_folded(self.done, _ON_ARRIVAL, now_ns)
             if goal is not None:
                 self._end_with_fold(goal, now_ns)
             elif (trouble := self._progress.hopeless) is not None:
@@ -164,7 +164,7 @@ class ByArrival:
         view_changes = self._rounds.folding or self._removals.any
         if over or view_changes or not self._view.all_rest():
             return
-        goal = self._progress.folded(self.done, _ON_ARRIVAL, now_ns)
+        goal = self._progress.on_folded(self.done, _ON_ARRIVAL, now_ns)
         if goal is not None:
             self._end_with_fold(goal, now_ns)
         else:
@@ -197,18 +197,18 @@ class ByArrival:
         self._folds.begin(sync.NO_WORKERS, reason, now_ns)
         self._folds.send(last=True)
 
-    def folded(self, message: Folded) -> bool:
+    def on_folded(self, message: Folded) -> bool:
         if self._routing.moving:
-            self._rounds.answered(message)
+            self._rounds.on_answered(message)
             return False
-        return self._rounds.folded(message, self._routing.primaries)
+        return self._rounds.on_folded(message, self._routing.primaries)
 
-    def closed(self, now_ns: int) -> None:
+    def on_closed(self, now_ns: int) -> None:
         if self._ending.goal is not None and not self._ending.decided and not self._state.last:
             # The goal was reached during a view change, which is over now: order the last fold.
             self._fold_last(self._ending.goal, now_ns)
 
-    def released(self, now_ns: int) -> None:
+    def on_released(self, now_ns: int) -> None:
         """Nothing to do: a goal ends the job with its own fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
@@ -227,7 +227,7 @@ class ByArrival:
     def resume(self, now_ns: int) -> None:
         """Nothing to do: a `Fold` does not wait for new routes."""
 
-    def learned(self, now_ns: int) -> None:
+    def on_learned(self, now_ns: int) -> None:
         if not self._ending.begun:
             self._servers.promote(now_ns)
 
@@ -357,22 +357,22 @@ class ByRounds:
 
     # -- contributions -------------------------------------------------------------------------
 
-    def sent(self, trailer: Trailer, now_ns: int) -> None:
+    def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
         """Nothing to do: a worker waits for the fold, so it never has more than one contribution in
         flight."""
 
-    def reported(self, server: int) -> None:
+    def on_reported(self, server: int) -> None:
         """Nothing to do: servers report with `Folded` what they have folded."""
 
     def complete(self, complete: Complete) -> bool:
         rounds, round_ = self._rounds, complete.round
-        rounds.arrived(complete.trailer.worker, round_)
+        rounds.on_arrived(complete.trailer.worker, round_)
         return round_ > rounds.round and rounds.folding
 
     def tell(self, member: Member, now_ns: int) -> None:
         """Nothing to do: every release tells the progress."""
 
-    def counted(self, now_ns: int) -> None:
+    def on_counted(self, now_ns: int) -> None:
         """Nothing to do: goals are checked when a round is folded."""
 
     def forget(self, worker: int, incarnation: int) -> None:
@@ -399,13 +399,13 @@ class ByRounds:
 
     def stop(self, now_ns: int) -> None:
         self._progress.goals.stop(self._stopping.reason)
-        self._stopping.begin(now_ns)
+        self._stopping.on_stop_asked(now_ns)
         self._folds.pause()
 
     def stop_waiting(self, now_ns: int) -> None:
         """Fold the open round with the contributions that it has. The new version is pushed to no
         worker, because a worker that is computing would drop it; all workers pull it instead."""
-        self._stopping.settled()
+        self._stopping.on_last_fold()
         self._stopping.at_once = True
         if not self._ending.begun and not self._rounds.folding:
             stopped = self._stopping.reason
@@ -445,15 +445,15 @@ class ByRounds:
         fields = {"resting": self._rounds.resting, "members": members, "share": share}
         self._folds.note(Reason("points-visited", fields))
 
-    def folded(self, message: Folded) -> bool:
+    def on_folded(self, message: Folded) -> bool:
         moving = self._routing.moving
-        return not moving and self._rounds.folded(message, self._routing.primaries)
+        return not moving and self._rounds.on_folded(message, self._routing.primaries)
 
-    def closed(self, now_ns: int) -> None:
+    def on_closed(self, now_ns: int) -> None:
         if self._ending.begun:
             return
         round_, why = self._rounds.round, self._rounds.reason
-        goal = self._progress.folded(self.done, why, now_ns, self._sharing.folded_passes)
+        goal = self._progress.on_folded(self.done, why, now_ns, self._sharing.folded_passes)
         if goal is not None and self._keeps_rows:
             self._state.whole = self._state.whole and self._progress.goals.holds(
                 self._stopping.goal
@@ -474,7 +474,7 @@ class ByRounds:
         else:
             stopping.goal = goal
 
-    def released(self, now_ns: int) -> None:
+    def on_released(self, now_ns: int) -> None:
         stopping = self._stopping
         if stopping.goal is None or self._ending.begun:
             return
@@ -508,7 +508,7 @@ class ByRounds:
             (release, reason), self._state.postponed = self._state.postponed, None
             self.fold(release, reason, now_ns)
 
-    def learned(self, now_ns: int) -> None:
+    def on_learned(self, now_ns: int) -> None:
         """Nothing to do: learners are promoted after a fold."""
 
     def waiting(self) -> Waiting | None:
@@ -528,10 +528,10 @@ class Mode(Protocol):
 
     # -- contributions -------------------------------------------------------------------------
 
-    def sent(self, trailer: Trailer, now_ns: int) -> None:
+    def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
         """The trailer of a contribution has come."""
 
-    def reported(self, server: int) -> None:
+    def on_reported(self, server: int) -> None:
         """A server has reported a contribution."""
 
     def complete(self, complete: Complete) -> bool:
@@ -542,7 +542,7 @@ class Mode(Protocol):
         """A contribution of this member is complete, and the policy knows of it: tell the member how
         far the job has come, unless its release tells it."""
 
-    def counted(self, now_ns: int) -> None:
+    def on_counted(self, now_ns: int) -> None:
         """A contribution is complete, and the policy knows of it."""
 
     def forget(self, worker: int, incarnation: int) -> None:
@@ -574,13 +574,13 @@ class Mode(Protocol):
     def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
         """Order a fold, as soon as possible."""
 
-    def folded(self, message: Folded) -> bool:
+    def on_folded(self, message: Folded) -> bool:
         """A server has folded. Returns True if the fold is over."""
 
-    def closed(self, now_ns: int) -> None:
+    def on_closed(self, now_ns: int) -> None:
         """A fold is over: check the goals of the job, and order the last fold if one is reached."""
 
-    def released(self, now_ns: int) -> None:
+    def on_released(self, now_ns: int) -> None:
         """The members were released after a fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
@@ -593,7 +593,7 @@ class Mode(Protocol):
     def resume(self, now_ns: int) -> None:
         """Every server applies the new routes: if a fold has waited for the routes, order it."""
 
-    def learned(self, now_ns: int) -> None:
+    def on_learned(self, now_ns: int) -> None:
         """A learner has caught up with its primary."""
 
     def waiting(self) -> Waiting | None:

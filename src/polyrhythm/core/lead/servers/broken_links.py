@@ -124,7 +124,7 @@ class BrokenLinks:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def silent(self, message: m.Unreachable, heard_ns: int, now_ns: int) -> Separation | None:
+    def on_silent(self, message: m.Unreachable, heard_ns: int, now_ns: int) -> Separation | None:
         """A server has heard nothing of a peer over its link for some time. `heard_ns`: when the lead
         last heard from that peer. Returns what follows; None if that is still open, or if the link
         is not at fault."""
@@ -136,7 +136,7 @@ class BrokenLinks:
         link.reported_ns = now_ns
         return self._judge(pair, now_ns) if message.silent_s >= self._judged_s else None
 
-    def unopened(self, worker: int, server: int, now_ns: int) -> Separation | None:
+    def on_unopened(self, worker: int, server: int, now_ns: int) -> Separation | None:
         """A worker that has rejoined cannot connect to a server, and tries again by itself. Returns
         what follows for the server, if anything does."""
         pair = worker_name(worker), server_name(server)

@@ -191,7 +191,7 @@ class RoutingTable(msgspec.Struct):
         """Per server, the number of slices of which it is the primary."""
         return [sum(route.primary == server for route in self.routes) for server in self.servers]
 
-    def placed(self, message: Placed) -> bool:
+    def on_placed(self, message: Placed) -> bool:
         """A server has allocated its slices, or applies the routes. Returns True if all servers
         have done so now."""
         if message.routing != self.epoch or message.server not in self.addresses:
@@ -208,7 +208,7 @@ class RoutingTable(msgspec.Struct):
             self.seeder = worker
         return self.seeder == worker and not self.all_seeded
 
-    def seeded(self, message: Seeded) -> None:
+    def on_seeded(self, message: Seeded) -> None:
         if message.routing == self.epoch:
             self._seeded.add(message.server)
             self._begun = self._begun or self._seeded >= self._holders
@@ -267,7 +267,7 @@ class RoutingTable(msgspec.Struct):
         it."""
         self._change(steps.add_learners(self.routes, self._goal()), now_ns)
 
-    def caught_up(self, message: CaughtUp, now_ns: int) -> int:
+    def on_caught_up(self, message: CaughtUp, now_ns: int) -> int:
         """A learner has caught up with a primary. Returns the number of slices of which the learner
         becomes a replica."""
         pair = (message.server, message.peer)
@@ -306,7 +306,7 @@ class RoutingTable(msgspec.Struct):
                 self.change.promoted[now.primary] = count + 1
         self._route(routes)
 
-    def followed(self) -> tuple[Change, Mapping[int, tuple[Row, ...]], Mapping[int, int]]:
+    def on_followed(self) -> tuple[Change, Mapping[int, tuple[Row, ...]], Mapping[int, int]]:
         """Every server applies the new routes. Returns the change, and per server the last contributions
         in its slices (`Row`) and its version."""
         assert self.change is not None and self.all_placed

@@ -99,7 +99,7 @@ class Servers:
 
     # -- servers apply routes ------------------------------------------------------------------
 
-    def placed(self, message: m.Placed, now_ns: int) -> bool:
+    def on_placed(self, message: m.Placed, now_ns: int) -> bool:
         """A server has allocated its slices, or applies new routes. Returns True if all servers
         have done so now."""
         known = (
@@ -107,13 +107,13 @@ class Servers:
         )
         if self._job.replicas and known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
-        return self._routing.placed(message)
+        return self._routing.on_placed(message)
 
-    def caught_up(self, message: m.CaughtUp, now_ns: int) -> bool:
+    def on_caught_up(self, message: m.CaughtUp, now_ns: int) -> bool:
         """A learner has caught up with its primary. Returns False if the message is outdated."""
         if message.server not in self._routing.addresses:
             return False
-        slices = self._routing.caught_up(message, now_ns)
+        slices = self._routing.on_caught_up(message, now_ns)
         if not slices:
             return False
         self._outbox.note(
@@ -132,13 +132,13 @@ class Servers:
             self.send_routes()
             self._note_rerouting()
 
-    def followed(
+    def on_followed(
         self, now_ns: int
     ) -> tuple[Change, Mapping[int, tuple[m.Row, ...]], Mapping[int, int]]:
         """Every server applies the new routes. Returns the change, and for each server its rows of
         statistics and its version."""
         routing = self._routing
-        change, rows, versions = routing.followed()
+        change, rows, versions = routing.on_followed()
         if change.promoted or change.lost:
             self._outbox.note(
                 "rerouted",
@@ -187,7 +187,9 @@ class Servers:
                 self._note_rerouting()
         return None
 
-    def link_ended(self, server: int, incarnation: int, detail: str, now_ns: int) -> Reason | None:
+    def on_link_ended(
+        self, server: int, incarnation: int, detail: str, now_ns: int
+    ) -> Reason | None:
         """A server's link has ended. Returns why the job cannot continue; None if it can."""
         if self._routing.vacate(server):
             self._outbox.note("server-left", server=server, **_link_ended(detail).noted())
@@ -195,7 +197,7 @@ class Servers:
             return self.lose(server, _link_ended(detail), now_ns)
         return None
 
-    def unreachable(
+    def on_unreachable(
         self, server: int, peer: int, incarnation: int, detail: str, now_ns: int
     ) -> Reason | None:
         """A server reports that its link to the server `peer` has ended, so one of the two must

@@ -112,7 +112,7 @@ class ViewChange(msgspec.Struct):
         self._joining.discard(worker)
         self._outdated = True
 
-    def confirmed(self) -> frozenset[int]:
+    def on_confirmed(self) -> frozenset[int]:
         """Every server knows the view. The first call returns the first members, which can be
         released now."""
         self._running = False
@@ -140,7 +140,7 @@ GATED = sync.Traits(rounds=False, kinds=frozenset({"gradient", "local"}))
 
 
 class Gate(Protocol):
-    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
+    def on_arrived(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         """A worker has contributed, so its clock has advanced, and it asks to continue."""
 
     def leave(self, worker: int) -> None: ...
@@ -168,7 +168,7 @@ class OnArrival(msgspec.Struct, Generic[AnyGate]):
             case sync.MemberContributed():
                 if event.worker in clocks:
                     clocks.advance(event.worker)
-                    self._gate.arrive(event.worker, clocks, now_ns)
+                    self._gate.on_arrived(event.worker, clocks, now_ns)
             case sync.Joined(worker):
                 self._view_change.join(worker)
             case sync.Left(worker):
@@ -181,7 +181,7 @@ class OnArrival(msgspec.Struct, Generic[AnyGate]):
                 if clocks.resume(worker):
                     returned = frozenset((worker,))
             case sync.Opened(_):
-                clocks.enter(self._view_change.confirmed())
+                clocks.enter(self._view_change.on_confirmed())
             case sync.TimePassed() | sync.Asked():
                 pass
         passed, reason = self._gate.open(clocks, now_ns)

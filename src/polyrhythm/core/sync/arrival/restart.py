@@ -21,7 +21,7 @@ class Restart(msgspec.Struct):
     set."""
     _since_ns: int = 0
 
-    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
+    def on_arrived(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         if self._stopped or clocks[worker] - clocks.least >= self.bound:
             if not self._stopped:
                 self._since_ns = now_ns

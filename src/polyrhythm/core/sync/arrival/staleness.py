@@ -26,7 +26,7 @@ class Staleness(msgspec.Struct):
     """The minimum of the clocks when the gate was last examined."""
     _since_ns: int = 0
 
-    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
+    def on_arrived(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         if self.bound is not None:
             self._held.add(worker)
             self._arriving.add(worker)

@@ -76,7 +76,7 @@ class BatchSize(msgspec.Struct):
     def next(self) -> BatchTerms:
         return BatchTerms(self._climb.value, self._climb.probe)
 
-    def closed(self, measured: MeasuredBatch) -> Reason | None:
+    def on_closed(self, measured: MeasuredBatch) -> Reason | None:
         """Take a closed round into account. Returns a reason if the size has changed or the search
         is over."""
         climb = self._climb
@@ -88,7 +88,7 @@ class BatchSize(msgspec.Struct):
             return Reason("batch-blind", {"points": climb.value})
         before = climb.value
         following = min(2 * before, max(before, measured.most))
-        climb.closed(max(1, measured.elapsed_ns) / 1e9, objective or 0.0, following)
+        climb.on_closed(max(1, measured.elapsed_ns) / 1e9, objective or 0.0, following)
         if climb.found:
             return Reason("batch-chosen", {"points": climb.value, "gain": climb.gain or 0.0})
         if climb.value == before:
@@ -117,7 +117,7 @@ class Batched(msgspec.Struct):
             case Opened(_):
                 self._opened_ns = now_ns
             case MemberContributed(worker, _, report):
-                self._warm_up.arrived(worker)
+                self._warm_up.on_arrived(worker)
                 if report is not None:
                     self._measurement.count(report)
                     self._most = max(self._most, report.weight)
@@ -140,7 +140,7 @@ class Batched(msgspec.Struct):
         # more
         if cold:
             return None
-        return size.closed(measured)
+        return size.on_closed(measured)
 
     def terms(self, worker: int) -> RoundTerms:
         terms = self._terms

@@ -153,7 +153,7 @@ class Bsp(msgspec.Struct):
 
     def _fold(self, reason: Reason, now_ns: int) -> Decision:
         self._decided = self._folded + 1
-        self._timer.measured(now_ns - self._since_ns)
+        self._timer.on_measured(now_ns - self._since_ns)
         self._members |= self._joining
         release = frozenset(self._arrived | self._joining)
         self._arrived.clear()

@@ -92,7 +92,7 @@ class Lateness(msgspec.Struct):
             self._fastest_ns = min(probes_ns, default=0)
         return self._fastest_ns
 
-    def arrived(self, worker: int, opened_ns: int, now_ns: int, probe_ns: int = 0) -> None:
+    def on_arrived(self, worker: int, opened_ns: int, now_ns: int, probe_ns: int = 0) -> None:
         """Measure a worker's contribution to the round that opened at `opened_ns`.
 
         A contribution that arrives far too early is ignored: the worker had visited all of its
@@ -182,8 +182,8 @@ class Fsp(msgspec.Struct):
         report = event.report
         if not self._asked:
             probe_ns = 0 if report is None else report.probe_ns
-            self._lateness.arrived(event.worker, self._opened_ns, now_ns, probe_ns)
-        first = self._warm_up.arrived(event.worker)
+            self._lateness.on_arrived(event.worker, self._opened_ns, now_ns, probe_ns)
+        first = self._warm_up.on_arrived(event.worker)
         if report is not None:
             self._measurement.count(report, first=first)
 
@@ -243,7 +243,7 @@ class Fsp(msgspec.Struct):
         # whether the round contains the first step of a process, which takes longer than others
         cold = self._warm_up.in_round
         self._warm_up.close()
-        return self._interval.closed(
+        return self._interval.on_closed(
             Measured(
                 self._worked_ns,
                 self._phi_ns,

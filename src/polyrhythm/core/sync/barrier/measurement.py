@@ -83,7 +83,7 @@ class WarmUp(msgspec.Struct):
     in_last_round: bool = False
     """Whether the round before the open one contained a worker's first contribution."""
 
-    def arrived(self, worker: int) -> bool:
+    def on_arrived(self, worker: int) -> bool:
         """Count a contribution. Returns True if it is the worker's first."""
         first = worker not in self._known
         self._known.add(worker)

@@ -129,7 +129,7 @@ class Prediction(msgspec.Struct):
         """Add a member that has made no step yet."""
         self._recent_ns.setdefault(worker, [])
 
-    def measured(self, worker: int, step_ns: int) -> None:
+    def on_measured(self, worker: int, step_ns: int) -> None:
         recent_ns = self._recent_ns.setdefault(worker, [])
         if worker in self._cold:
             self._cold.remove(worker)

@@ -48,7 +48,7 @@ class Psp(msgspec.Struct):
         if isinstance(event, MemberContributed):
             report = event.report
             if report is not None and report.steps:
-                self._prediction.measured(event.worker, report.compute_ns // report.steps)
+                self._prediction.on_measured(event.worker, report.compute_ns // report.steps)
         elif isinstance(event, Joined):
             self._prediction.expect(event.worker)
         elif isinstance(event, Left):

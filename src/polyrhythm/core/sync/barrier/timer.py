@@ -39,7 +39,7 @@ class Timer(msgspec.Struct):
             )
         return cls(round(seconds * 1e9))
 
-    def measured(self, round_ns: int) -> None:
+    def on_measured(self, round_ns: int) -> None:
         keep_last(self._rounds_ns, round_ns, _ROUNDS)
         if self._auto:
             self.length_ns = max(_LEAST_NS, _FACTOR * max(self._rounds_ns))

@@ -98,7 +98,7 @@ class Bounds(msgspec.Struct):
     probe_ns: int = 0
     """How long the last measurement of the objective took."""
 
-    def measured(self, measured: Measured) -> None:
+    def on_measured(self, measured: Measured) -> None:
         if measured.usual:
             keep_last(self._phis_ns, measured.phi_ns, _ROUNDS)
         if measured.micro_ns:
@@ -177,7 +177,7 @@ class BlindInterval(msgspec.Struct):
     def reason(self, bounds: Bounds) -> Reason:
         return interval_reason("interval-blind", self.interval_ns, phi_ms=bounds.phi_ns / 1e6)
 
-    def closed(self, bounds: Bounds) -> Reason | None:
+    def on_closed(self, bounds: Bounds) -> Reason | None:
         self._rounds += 1
         wanted_ns = bounds.start_ns
         if 4 * self.interval_ns <= 5 * wanted_ns and 4 * wanted_ns <= 5 * self.interval_ns:

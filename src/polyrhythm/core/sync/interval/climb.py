@@ -36,7 +36,7 @@ class Climb(msgspec.Struct):
         """Whether the coming round begins a trial, so that it must measure the objective."""
         return not self.found and self._objective is None
 
-    def closed(self, elapsed_s: float, objective: float, following: int) -> None:
+    def on_closed(self, elapsed_s: float, objective: float, following: int) -> None:
         """Take one round of a trial into account.
 
         `objective` is used only in the first round of a trial. `following` is the value to try

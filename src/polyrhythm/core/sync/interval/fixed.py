@@ -55,8 +55,8 @@ class FixedInterval(msgspec.Struct, tag=True):
     def next(self) -> IntervalTerms:
         return IntervalTerms(self._interval_ns, False)
 
-    def closed(self, measured: Measured) -> Reason | None:
-        self._bounds.measured(measured)
+    def on_closed(self, measured: Measured) -> Reason | None:
+        self._bounds.on_measured(measured)
         phi_ns, before_ns = self._bounds.phi_ns, self._interval_ns
         cheapest_ns = max(self._asked_ns, _CHEAPER * before_ns)
         if self._raised_ns and cheapest_ns < phi_ns <= _DEARER * before_ns:

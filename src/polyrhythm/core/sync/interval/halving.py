@@ -37,12 +37,12 @@ class BinaryInterval(msgspec.Struct, tag=True):
             return IntervalTerms(self._blind.interval_ns, self._blind.probe)
         return IntervalTerms(self._interval_ns, self._climb is not None and self._climb.probe)
 
-    def closed(self, measured: Measured) -> Reason | None:
+    def on_closed(self, measured: Measured) -> Reason | None:
         unmeasured = self.next().probe and measured.finite_objective is None
-        self._bounds.measured(measured)
+        self._bounds.on_measured(measured)
         if self._blind is not None:
             return (
-                self._blind.closed(self._bounds)
+                self._blind.on_closed(self._bounds)
                 if measured.finite_objective is None
                 else self._search()
             )
@@ -63,7 +63,7 @@ class BinaryInterval(msgspec.Struct, tag=True):
         before_ns = self._interval_ns
         shorter_ns = min(before_ns, self._bounds.high_ns) // _LAMBDA
         following_ns = shorter_ns if shorter_ns >= self._bounds.low_ns else before_ns
-        climb.closed(measured.elapsed_s, measured.finite_objective or 0.0, following_ns)
+        climb.on_closed(measured.elapsed_s, measured.finite_objective or 0.0, following_ns)
         self._interval_ns = climb.value
         if climb.found:
             fields = {"before_ms": before_ns / 1e6, "gain": climb.gain or 0.0}

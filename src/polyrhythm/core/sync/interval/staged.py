@@ -151,13 +151,13 @@ class AutoInterval(msgspec.Struct, tag=True):
             return IntervalTerms(self._interval_ns, checks, self._parts)
         return IntervalTerms(self._interval_ns, self._warmed == 1, self._parts)
 
-    def closed(self, measured: Measured) -> Reason | None:
+    def on_closed(self, measured: Measured) -> Reason | None:
         unmeasured = self.next().probe and measured.finite_objective is None
-        self._bounds.measured(measured)
+        self._bounds.on_measured(measured)
         self._age_s += measured.elapsed_s
         if self._blind is not None:
             return (
-                self._blind.closed(self._bounds)
+                self._blind.on_closed(self._bounds)
                 if measured.finite_objective is None
                 else self._try_again(self._blind)
             )
