@@ -67,7 +67,8 @@ def pytest_arguments(timeout_s: float, *, plain: bool) -> Sequence[str]:
     """Options of pytest. `plain`: do not rewrite assertions. The longer messages of rewritten
     assertions are not needed for mutants."""
     return [
-        *("-o", "addopts=", "-q", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:xdist"),
+        *("-o", "addopts=", "-q", "--strict-markers", "--import-mode=importlib"),
+        *("-p", "no:cacheprovider", "-p", "no:xdist"),
         *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
         *(("--assert", "plain") if plain else ()),
         *("-W", _IMPORTED_BEFORE),

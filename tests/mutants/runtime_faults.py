@@ -353,7 +353,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "unknown-exit-is-a-failure",
         "A process whose host does not know its exit status counts as failed.",
-        "engines:Process.exit",
+        "engines:JobProcess.exit",
         "0 if self.failure is None else 1",
         "1",
         "tests/engines/test_dead_workers.py"
@@ -391,7 +391,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "any-signal-excuses-dead-workers",
         "A worker that crashes after the supervisor has sent it SIGTERM is not named in the result.",
-        "engines:Process.was_ended",
+        "engines:JobProcess.was_ended",
         "-self.status in self.signals",
         "bool(self.signals)",
         "tests/engines/test_dead_workers.py"

@@ -294,9 +294,9 @@ def test_joiners_wait_for_ever_if_the_view_does_not_change() -> None:
 
 
 class GoesOnRegardless(Restart):
-    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
+    def on_arrived(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         stopped, self._stopped = self._stopped, set()
-        super().arrive(worker, clocks, now_ns)
+        super().on_arrived(worker, clocks, now_ns)
         self._stopped |= stopped
 
 

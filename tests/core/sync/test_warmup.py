@@ -116,4 +116,4 @@ def test_a_worker_that_left_and_joins_again_is_cold() -> None:
     warm_up.close()
     assert not warm_up.on_arrived(1) and not warm_up.in_round and warm_up.in_last_round
     warm_up.left(1)
-    assert warm_up.arrived(1)
+    assert warm_up.on_arrived(1)
