@@ -43,6 +43,7 @@ def place(routing: int, term: int, seat: int) -> m.Place:
     )
 
 
+@pytest.mark.timeout(20)  # a report that goes elsewhere is waited for without end
 def test_reports_of_a_running_server_follow_the_seat(node: ServerNode) -> None:
     first, second = linked(node, "s0"), linked(node, "s2")
     node._driver.post("s1", place(1, term=1, seat=0))
