@@ -24,7 +24,7 @@ from polyrhythm.learn.data.images import Images, read_mnist
 from polyrhythm.learn.jobs.images import accuracy
 from polyrhythm.learn.load import JOBS
 from polyrhythm.learn.reporting import Evaluations
-from polyrhythm.learn.staging import Pacer, Staging
+from polyrhythm.learn.slowdowns import Pacer, Slowdowns
 
 WORKERS = 4
 MIN_STEP = "10ms"
@@ -91,8 +91,8 @@ class Task:
         return read_mnist(Path(os.environ["POLYRHYTHM_DATA"]) / "mnist")
 
     def pacer(self, rank: int) -> Pacer:
-        staging = Staging.parse({"min-step": MIN_STEP, "slow": SLOW}, WORKERS)
-        return Pacer(staging.of(f"worker-{rank}"))
+        slowdowns = Slowdowns.parse({"min-step": MIN_STEP, "slow": SLOW}, WORKERS)
+        return Pacer(slowdowns.of(f"worker-{rank}"))
 
     def batches(self, images: Images, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield batches of this worker's share of the points without end. The share is shuffled

@@ -94,7 +94,7 @@ def test_options_of_one_field_are_joined(tmp_path: Path) -> None:
     }
     assert fields_of(train, given) == {
         "targets": (Target("val_loss", 0.5, False), Target("accuracy", 0.9, True)),
-        "staging": {"min-step": "10ms", "slow": "1=2x,2=3x"},
+        "slowdowns": {"min-step": "10ms", "slow": "1=2x,2=3x"},
         "migrate_memory": 1024,
     }
 

@@ -409,7 +409,7 @@ def test_bad_flags_of_a_worker_are_refused(tmp_path: Path, flags: list[str], wor
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_staging_flags_of_train_are_refused(
+def test_bad_slowdown_flags_of_train_are_refused(
     tmp_path: Path, flags: list[str], words: str
 ) -> None:
     assert words in refused(call("train", "digits", *flags, cwd=tmp_path), status=2)

@@ -237,8 +237,8 @@ def test_a_resumed_job_keeps_its_links_and_may_leave_out_delays(
     assert refused.returncode, refused.stderr
     assert refused.stderr == (
         "polyrhythm: --slow '1=2x': there is no worker 1; with --workers 1 the only worker is 0;"
-        " give --no-staging to leave out the delays of the old run\n"
+        " give --no-slowdowns to leave out the slowdowns of the old run\n"
     )
-    resume(tmp_path, *fewer, "--no-staging")
+    resume(tmp_path, *fewer, "--no-slowdowns")
     journal = read_journal(tmp_path / "runs" / "resumed" / "journal.jsonl")
     assert {line["link"] for line in journal if line["what"] == "linked"} == {"tcp"}

@@ -37,7 +37,7 @@ MARK = "POLYRHYTHM_TEST_MARK"
 """The environment variable by which tests find the processes of one command in /proc."""
 MARK_LENGTH = 32
 FORK_SERVER = "polyrhythm.engines.fork_server"
-BARE_LOOP = "polyrhythm.engines.bare"
+BARE_LOOP = "polyrhythm.engines.bare_exchange"
 """The program that `bench exchange` compares itself with."""
 MOST_NBYTES = 1 << 20
 DESCRIPTORS = 5

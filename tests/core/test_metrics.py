@@ -128,5 +128,5 @@ def test_a_report_counts_for_its_worker_and_an_evaluation_for_all() -> None:
 def test_the_number_of_names_is_limited() -> None:
     reported = Reported()
     reported.take(0, {f"m{number}": 0.0 for number in range(MOST_NAMES)}, evaluated=False)
-    assert reported.fits(["m0", "m1"])
-    assert not reported.fits(["m0", "one more"])
+    assert reported.has_room_for(["m0", "m1"])
+    assert not reported.has_room_for(["m0", "one more"])

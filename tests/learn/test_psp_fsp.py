@@ -146,7 +146,7 @@ def test_a_point_that_takes_long_is_abandoned_visited_again_and_counted_once() -
         interval="40ms",
         abandon="5ms",
         epochs=2,
-        staging={"stall": "2=500ms/16", "min-step": "5ms"},
+        slowdowns={"stall": "2=500ms/16", "min-step": "5ms"},
     )
     assert done.outcome is not None and not done.outcome.failed
     lines = [line for line in done.journal if line["what"] == "rounds"]
@@ -304,9 +304,9 @@ def test_a_batch_that_the_interval_shortens_counts_by_its_points() -> None:
     """With local steps, a pass over ten batches moves the model by ten steps, even if intervals end
     in the middle of batches."""
     slope = Slope()
-    staging = {"min-step": "20ms"}
+    slowdowns = {"min-step": "20ms"}
     job = JobSpec(
-        job="j", workers=1, sync="fsp", kind="local", interval="7ms", epochs=1, staging=staging
+        job="j", workers=1, sync="fsp", kind="local", interval="7ms", epochs=1, slowdowns=slowdowns
     )
     run_inline(job, slope.main, timeout_s=60)
     assert slope.final == pytest.approx(-10.0, rel=1e-4)

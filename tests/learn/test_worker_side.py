@@ -97,7 +97,7 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
                 came = steps
         sent[worker.name] = exchanges.of(worker)
 
-    run(main, sync="psp", kind="local", rounds=40, staging={"min-step": "2ms", "slow": "1=3x"})
+    run(main, sync="psp", kind="local", rounds=40, slowdowns={"min-step": "2ms", "slow": "1=3x"})
     for name in ("worker-0", "worker-1"):
         told = [(one.trailer.report.steps, one.trailer.report.weight) for one in sent[name]]
         assert len(told) > 20
@@ -130,7 +130,7 @@ def test_gradients_gathered_over_micro_batches_equal_the_gradient_over_all_their
                 compared.append((found.slices[0][:4], weight.grad[0], len(visited)))
                 visited = []
 
-    run(main, sync="fsp", interval="25ms", rounds=12, staging={"min-step": "4ms"})
+    run(main, sync="fsp", interval="25ms", rounds=12, slowdowns={"min-step": "4ms"})
     assert sum(batches > 1 for _, _, batches in compared) >= 4
     for sent, twin, _ in compared:
         torch.testing.assert_close(sent, twin, rtol=1e-4, atol=1e-5)

@@ -287,7 +287,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "operator-of-another-job",
         "An operator of another job, or of another version, stops this one.",
-        "core:Requests.hello",
+        "core:OperatorRequests.hello",
         "fault is not None",
         "False",
         f"{_OPERATORS}::test_an_operator_of_another_job_or_version_is_refused",
@@ -312,7 +312,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "every-stop-is-at-once",
         "An operator's stop raises out of optimizer.step().",
-        "core:Requests._stop_for",
+        "core:OperatorRequests._stop_for",
         "request.at_once",
         "True",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
@@ -320,7 +320,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "stop-without-a-name",
         "The journal does not say who stopped the job.",
-        "core:Requests._stop",
+        "core:OperatorRequests._stop",
         "self._stopping.reason = stopped(by)",
         "self._stopping.reason = stopped('')",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
@@ -361,7 +361,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "no-descriptors-in-reserve",
         "Silent connections take the descriptors that a failover needs.",
-        "io:AcceptLimit.scarce",
+        "io:AcceptLimit.is_reserve_reached",
         "fd >= most - min(RESERVE, most // 4)",
         "False",
         "tests/cluster/test_floods.py"

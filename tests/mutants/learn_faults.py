@@ -335,10 +335,10 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "remainder-of-a-stall-is-forgotten",
         "A staged pause every so many points never comes if a step visits fewer than that.",
-        "learn:Stage.pad_ns",
+        "learn:Slowdown.pad_ns",
         "(visited + points) // self.stall_points - visited // self.stall_points",
         "points // self.stall_points",
-        "tests/learn/test_staging.py::test_a_stall_comes_after_every_given_number_of_points",
+        "tests/learn/test_slowdowns.py::test_a_stall_comes_after_every_given_number_of_points",
     ),
     # -- data ----------------------------------------------------------------------------------
     mutant(

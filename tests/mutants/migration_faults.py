@@ -45,7 +45,7 @@ MIGRATION: tuple[Mutant, ...] = (
         "A moved chunk never makes up for its missing passes, so it is always visited first.",
         "learn:Points._advance",
         "passes, cursor = passes + 1, 0",
-        "passes, cursor = passes + (passes == max(self._at.values())[0]), 0",
+        "passes, cursor = passes + (passes == max(self._positions.values())[0]), 0",
         "tests/learn/migration/test_priority.py"
         "::test_a_moved_chunk_comes_first_until_its_missing_passes_are_made_up[1]",
     ),

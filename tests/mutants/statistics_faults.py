@@ -287,7 +287,7 @@ STATISTICS: tuple[Mutant, ...] = (
     mutant(
         "acknowledged-before-it-is-named",
         "A worker forgets a difference that no fold has named, and cannot send it again.",
-        "core:Acks.fold",
+        "core:Acks.on_folded",
         "of <= round_ if named is None else sequence <= named.get(worker, 0)",
         "of <= round_",
         "tests/core/server/test_server_machine.py"

@@ -70,7 +70,7 @@ class Regression:
 
 
 def train(regression: Regression, **job: object) -> InlineRun:
-    fields = {"job": "j", "workers": 3, "sync": "fsp", "interval": "12ms", "staging": UNEQUAL}
+    fields = {"job": "j", "workers": 3, "sync": "fsp", "interval": "12ms", "slowdowns": UNEQUAL}
     return run_inline(JobSpec(**{**fields, **job}), regression.main, timeout_s=60)
 
 

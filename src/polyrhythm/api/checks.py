@@ -20,7 +20,7 @@ from polyrhythm.core.names import is_loopback
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.core.values import Schedule
 from polyrhythm.errors import StoreError, UsageError
-from polyrhythm.learn.staging import Staging
+from polyrhythm.learn.slowdowns import Slowdowns
 from polyrhythm.runtime.choices import DIGESTS
 from polyrhythm.wire.messages import JobSpec
 
@@ -41,7 +41,7 @@ def check_spec(spec: JobSpec) -> None:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"there are {names.count(name)} targets for {name}: give only one")
-    Staging.parse(spec.staging, spec.workers, spec.servers)
+    Slowdowns.parse(spec.slowdowns, spec.workers, spec.servers)
 
 
 def without_effect(spec: JobSpec) -> list[str]:

@@ -52,7 +52,7 @@ def find_code(main: Callable[[Any], None] | str | Path | Code) -> Code:
     if isinstance(main, Code):
         return main
     if isinstance(main, str | Path):
-        return _named(str(main))
+        return _find_by_name(str(main))
     if not callable(main):
         raise UsageError(
             f"main is {main!r}, which is no job: give a function main(worker), a FILE.py or a job's"
@@ -79,7 +79,7 @@ def _check_parameters(main: Callable[[Any], None]) -> None:
         ) from None
 
 
-def _named(job: str) -> Code:
+def _find_by_name(job: str) -> Code:
     check_job(job)
     if job in HIDDEN:
         raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")

@@ -11,7 +11,7 @@ from polyrhythm.engines.cores import shares_of_cores
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import fresh_secret, read_secret
-from polyrhythm.observe.joining import JoinWay
+from polyrhythm.observe.join_hint import JoinHint
 from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import JobSpec
 
@@ -50,7 +50,7 @@ class Here:
                 )
         return here
 
-    def invitation(self, job: JobSpec, way: JoinWay) -> list[str]:
+    def invitation(self, job: JobSpec, hint: JoinHint) -> list[str]:
         """Lines for the user: how many processes must join from other machines, and which command starts
         each."""
         lines = []
@@ -61,7 +61,7 @@ class Here:
             if missing:
                 each = "" if missing == 1 else ", once for each"
                 there = f"{counted(missing, role)} from other machines; run there{each}"
-                lines.append(f"waiting for {there}: {way.hint(role)}")
+                lines.append(f"waiting for {there}: {hint.text(role)}")
         return lines
 
 

@@ -35,7 +35,7 @@ class Group(Enum):
     NETWORK = "Network"
     TUNING = "Tuning"
     LABORATORY = "Laboratory"
-    """Options that only reproduce the papers, or stage a slow machine."""
+    """Options that only reproduce the papers, or slow processes down on purpose."""
 
 
 TRAIN = frozenset({"train"})

@@ -17,7 +17,7 @@ from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
 from polyrhythm.io.limits import check_limit, raise_limit
 from polyrhythm.io.secretfile import create_secret
-from polyrhythm.observe.joining import JoinWay
+from polyrhythm.observe.join_hint import JoinHint
 from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL, RESULT, write_job, write_process, write_result
@@ -101,10 +101,10 @@ def _run(
     progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet, job=spec, table=table, local=local)
 
     def invite(address: Address) -> None:
-        way = JoinWay.of(listening_fields(requests[0], address))
-        for line in () if quiet else here.invitation(spec, way):
+        hint = JoinHint.of(listening_fields(requests[0], address))
+        for line in () if quiet else here.invitation(spec, hint):
             progress.say(line)
-        remote.listening(way.address, run_dir)
+        remote.listening(hint.address, run_dir)
 
     with progress:
         watch = EngineWatch(

@@ -768,20 +768,20 @@ def train(
     min_step: Annotated[
         str | None,
         Option(
-            "Staging: every step computes for at least this long, such as 10ms.",
+            "Slowdown: every step computes for at least this long, such as 10ms.",
             metavar="TIME",
             group=Group.LABORATORY,
-            field="staging.min-step",
+            field="slowdowns.min-step",
             commands=TRAIN,
         ),
     ] = None,
     slow: Annotated[
         list[str] | None,
         Option(
-            "Staging: 3=4x makes worker-3 compute four times as long (repeatable).",
+            "Slowdown: 3=4x makes worker-3 compute four times as long (repeatable).",
             metavar="WORKER=FACTOR",
             group=Group.LABORATORY,
-            field="staging.slow",
+            field="slowdowns.slow",
             read=items,
             commands=TRAIN,
         ),
@@ -789,11 +789,11 @@ def train(
     slow_at: Annotated[
         list[str] | None,
         Option(
-            "Staging: 60s:3=4x makes worker-3 compute four times as long after 60 s of training"
+            "Slowdown: 60s:3=4x makes worker-3 compute four times as long after 60 s of training"
             " (repeatable).",
             metavar="TIME:WORKER=FACTOR",
             group=Group.LABORATORY,
-            field="staging.slow-at",
+            field="slowdowns.slow-at",
             read=items,
             commands=TRAIN,
         ),
@@ -801,10 +801,10 @@ def train(
     stall: Annotated[
         list[str] | None,
         Option(
-            "Staging: 3=32ms/1000 makes worker-3 pause for 32 ms after every 1000 points (repeatable).",
+            "Slowdown: 3=32ms/1000 makes worker-3 pause for 32 ms after every 1000 points (repeatable).",
             metavar="WORKER=PAUSE/POINTS",
             group=Group.LABORATORY,
-            field="staging.stall",
+            field="slowdowns.stall",
             read=items,
             commands=TRAIN,
         ),
@@ -812,10 +812,10 @@ def train(
     tenant: Annotated[
         list[str] | None,
         Option(
-            "Staging: 2 starts another process that competes with worker-2 (repeatable).",
+            "Slowdown: 2 starts another process that competes with worker-2 (repeatable).",
             metavar="WORKER",
             group=Group.LABORATORY,
-            field="staging.tenant",
+            field="slowdowns.tenant",
             read=items,
             commands=TRAIN,
         ),
@@ -823,10 +823,10 @@ def train(
     slow_fold: Annotated[
         list[str] | None,
         Option(
-            "Staging: 0=500ms makes folds of server s0 take 500 ms longer (repeatable).",
+            "Slowdown: 0=500ms makes folds of server s0 take 500 ms longer (repeatable).",
             metavar="SERVER=PAUSE",
             group=Group.LABORATORY,
-            field="staging.slow-fold",
+            field="slowdowns.slow-fold",
             read=items,
         ),
     ] = None,

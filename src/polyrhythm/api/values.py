@@ -112,7 +112,7 @@ def memory(text: str) -> int | None:
 
 
 def items(given: Iterable[str]) -> str:
-    """The items of a staging option, as one text."""
+    """The items of an option that slows down processes (`--slow`), as one text."""
     return ",".join(given)
 
 

@@ -171,7 +171,7 @@ def final_reports(lines: list[dict[str, Any]], workers: int) -> list[dict[str, A
 
 
 def _bare(spec: JobSpec, nbytes: int, rounds: int, warmup: int, link: str) -> float:
-    command = [sys.executable, "-m", "polyrhythm.engines.bare"]
+    command = [sys.executable, "-m", "polyrhythm.engines.bare_exchange"]
     command += ["--nbytes", str(nbytes), "--workers", str(spec.workers), "--rounds", str(rounds)]
     command += ["--warmup", str(warmup), "--link", link]
     if spec.in_place:

@@ -30,7 +30,7 @@ from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.load import check_job, defaults_of
-from polyrhythm.learn.staging import Staging
+from polyrhythm.learn.slowdowns import Slowdowns
 from polyrhythm.observe.runs import find_run
 from polyrhythm.store.checkpoints import Checkpoint, load, newest, read_record, verify
 from polyrhythm.store.objects import Store, open_store
@@ -53,11 +53,11 @@ def resume(
             common=True,
         ),
     ] = None,
-    no_staging: Annotated[
+    no_slowdowns: Annotated[
         bool,
         Option(
-            "Leave out the delays of the old run: --slow, --min-step and the other options of staging.",
-            "--no-staging",
+            "Leave out the slowdowns of the old run: --slow, --min-step and the like.",
+            "--no-slowdowns",
             group=Group.LABORATORY,
         ),
     ] = False,
@@ -90,8 +90,8 @@ def resume(
     opened = _store_of(source, runs_dir)
     found = _find(opened, checkpoint)
     changes = fields_of(train, options)
-    if no_staging:
-        changes["staging"] = {}
+    if no_slowdowns:
+        changes["slowdowns"] = {}
     spec = msgspec.structs.replace(continued(found.manifest.job, opened.url, found), **changes)
     if "replicas" not in changes and spec.replicas >= spec.servers > 0:
         left = spec.servers - 1
@@ -114,7 +114,7 @@ def resume(
         defaults = defaults_of(job)
     code_digest = digest_of(Path(spec.path).read_bytes()) if spec.path else ""
     spec = msgspec.structs.replace(spec, name=job, code_digest=code_digest)
-    _check_staging(spec)
+    _check_slowdowns(spec)
     check_spec(spec)
     check_host(options["host"], options["insecure"])
     here = Here.of(spec, options["local_servers"], 0 if spec.served else options["local_workers"])
@@ -174,13 +174,13 @@ def _find(store: Store, number: int | None) -> Checkpoint:
     return checkpoint
 
 
-def _check_staging(spec: JobSpec) -> None:
+def _check_slowdowns(spec: JobSpec) -> None:
     """Raise UsageError if the old run delayed a worker or a server that the new one has not."""
     try:
-        Staging.parse(spec.staging, spec.workers, spec.servers)
+        Slowdowns.parse(spec.slowdowns, spec.workers, spec.servers)
     except UsageError as error:
         raise UsageError(
-            f"{error}; give --no-staging to leave out the delays of the old run"
+            f"{error}; give --no-slowdowns to leave out the slowdowns of the old run"
         ) from None
 
 

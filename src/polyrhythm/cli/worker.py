@@ -18,7 +18,7 @@ from polyrhythm.core.values import name_fault
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.io.limits import none_left
 from polyrhythm.learn.load import check_job
-from polyrhythm.learn.staging import Stage
+from polyrhythm.learn.slowdowns import Slowdown
 from polyrhythm.observe.reasons import in_words
 
 
@@ -58,25 +58,25 @@ def worker(
     ] = False,
     min_step: Annotated[
         str | None,
-        typer.Option(help="Staging: every step computes for at least this long, such as 10ms."),
+        typer.Option(help="Slowdown: every step computes for at least this long, such as 10ms."),
     ] = None,
     slow: Annotated[
-        str | None, typer.Option(help="Staging: 4x makes this worker compute four times as long.")
+        str | None, typer.Option(help="Slowdown: 4x makes this worker compute four times as long.")
     ] = None,
     slow_at: Annotated[
         str | None,
         typer.Option(
-            help="Staging: 60s:4x makes this worker compute four times as long after 60 s of training."
+            help="Slowdown: 60s:4x makes this worker compute four times as long after 60 s of training."
         ),
     ] = None,
     stall: Annotated[
         str | None,
         typer.Option(
-            help="Staging: 32ms/1000 makes this worker pause for 32 ms after every 1000 points."
+            help="Slowdown: 32ms/1000 makes this worker pause for 32 ms after every 1000 points."
         ),
     ] = None,
     tenant: Annotated[
-        bool, typer.Option("--tenant", help="Staging: another process keeps a core busy.")
+        bool, typer.Option("--tenant", help="Slowdown: another process keeps a core busy.")
     ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Record every event and effect in this folder.")
@@ -119,8 +119,8 @@ def worker(
         "stall": stall,
         "tenant": "" if tenant else None,
     }
-    staging = {flag: text for flag, text in flags_given.items() if text is not None}
-    Stage().amended(staging)
+    slowdowns = {flag: text for flag, text in flags_given.items() if text is not None}
+    Slowdown().amended(slowdowns)
     known = find_secret(host, port, secret_file)
     say(f"importing torch, then connecting to {host}:{port}")
     # Import this only after the checks of the flags, because it imports torch, which takes seconds.
@@ -140,7 +140,7 @@ def worker(
             digest=digest,
             threads=threads,
             devices=devices,
-            staging=staging,
+            slowdowns=slowdowns,
             trace_dir=trace,
             accept_code=accept_code,
             share_data=share_data,

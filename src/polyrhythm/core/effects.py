@@ -295,7 +295,7 @@ class Rejoin(Effect, frozen=True):
     incarnation: int = 0
 
 
-class Arrange(Effect, frozen=True):
+class PrepareBuffers(Effect, frozen=True):
     """The lead has accepted the model and routed its slices: allocate the push buffers."""
 
     routes: tuple[Route, ...]

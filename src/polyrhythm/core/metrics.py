@@ -101,7 +101,7 @@ class Reported:
     def names(self) -> list[str]:
         return sorted(self._values)
 
-    def fits(self, metrics: Iterable[str]) -> bool:
+    def has_room_for(self, metrics: Iterable[str]) -> bool:
         """Whether the job may have these metrics too: the number of names is limited, because each name
         takes memory and a column of the history."""
         new = [name for name in metrics if name not in self._values]

@@ -41,29 +41,31 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
 
 def _difference_of_tensors(mine: TensorSpec, other: TensorSpec) -> str | None:
     if mine.name != other.name:
-        return f"it has {_named(other)} where the job has {_named(mine)}"
+        return f"it has {_kind_and_name(other)} where the job has {_kind_and_name(mine)}"
     if mine.shape != other.shape:
         shapes = f"has shape {list(other.shape)}, in the job it has {list(mine.shape)}"
-        return f"{_named(other)} {shapes}"
+        return f"{_kind_and_name(other)} {shapes}"
     if mine.dtype != other.dtype:
-        return f"{_named(other)} has dtype {other.dtype}, in the job it has {mine.dtype}"
+        return f"{_kind_and_name(other)} has dtype {other.dtype}, in the job it has {mine.dtype}"
     if (mine.group == BUFFERS) != (other.group == BUFFERS):
         trained = "is not trained here, but the job trains it"
         untrained = "is trained here, but not in the job (there it is frozen, or a buffer)"
         return f"{other.name!r} {trained if other.group == BUFFERS else untrained}"
     if mine.group != other.group:
         groups = f"is in parameter group {other.group} of the optimizer, in the job in {mine.group}"
-        return f"{_named(other)} {groups}"
+        return f"{_kind_and_name(other)} {groups}"
     if mine.strides != other.strides:
         strides = f"has strides {list(other.strides)}, in the job it has {list(mine.strides)}"
-        return f"{_named(other)} {strides}: give all workers the same memory_format"
+        return f"{_kind_and_name(other)} {strides}: give all workers the same memory_format"
     if mine.sharing != other.sharing:
         shared = f"is {other.sharing!r} here, in the job it is {mine.sharing!r}"
-        return f"{_named(other)} {shared}: call attach() with the same buffers= on all workers"
-    return None if mine == other else f"{_named(other)} is {other}, in the job it is {mine}"
+        return (
+            f"{_kind_and_name(other)} {shared}: call attach() with the same buffers= on all workers"
+        )
+    return None if mine == other else f"{_kind_and_name(other)} is {other}, in the job it is {mine}"
 
 
-def _named(tensor: TensorSpec) -> str:
+def _kind_and_name(tensor: TensorSpec) -> str:
     """The tensor's name and kind. The kind does not distinguish a frozen parameter from a buffer,
     because a spec does not."""
     what = "the buffer or frozen parameter" if tensor.group == BUFFERS else "the parameter"

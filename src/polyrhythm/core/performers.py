@@ -50,7 +50,7 @@ WORKER_EFFECTS: Mapping[type[Effect], str] = {
     fx.Rejoin: "rejoin",
     fx.Beat: "beat",
     fx.Note: "note",
-    fx.Arrange: "arrange",
+    fx.PrepareBuffers: "prepare_buffers",
     fx.SeedSlices: "seed_slices",
     fx.PushSlices: "push_slices",
     fx.Expect: "expect",

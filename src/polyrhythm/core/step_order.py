@@ -41,7 +41,7 @@ class StepOrder(msgspec.Struct):
     _models: int
     order: tuple[int, ...] = ()
     complete: bool = False
-    _at: dict[tuple[int, int], frozenset[int]] = {}
+    _places: dict[tuple[int, int], frozenset[int]] = {}
     """Per member (worker and incarnation), its possible positions: the number of steps since
     the beginning of the order."""
     _removed: set[int] = set()
@@ -51,7 +51,7 @@ class StepOrder(msgspec.Struct):
         """A member makes a step of this model. Returns what is wrong; None if the step follows the
         order."""
         key = worker, incarnation
-        at = self._at.get(key)
+        at = self._places.get(key)
         if at is None and worker in self._removed:
             if not self.complete:
                 return None
@@ -64,7 +64,7 @@ class StepOrder(msgspec.Struct):
         fits = [place for place in fits if self.order[place] == model]
         if not fits or len(self.order) > MOST_STEPS:
             return OrderBroken(self.order, (*self.order[: min(at)], model))
-        self._at[key] = frozenset(place + 1 for place in fits)
+        self._places[key] = frozenset(place + 1 for place in fits)
         return None
 
     def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
@@ -81,7 +81,7 @@ class StepOrder(msgspec.Struct):
 
     def forget(self, worker: int, incarnation: int) -> None:
         """The member was removed: forget its position in the order."""
-        self._at.pop((worker, incarnation), None)
+        self._places.pop((worker, incarnation), None)
         self._removed.add(worker)
 
 

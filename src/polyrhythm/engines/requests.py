@@ -12,7 +12,7 @@ import msgspec
 from polyrhythm.core.devices import CPU, CudaFound
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.io.tcp import reached_at
-from polyrhythm.observe.joining import ANY_FILE
+from polyrhythm.observe.join_hint import ANY_FILE
 from polyrhythm.observe.journal import JournalPart
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret

@@ -34,7 +34,7 @@ from polyrhythm.io.addresses import ANY_HOST
 from polyrhythm.io.index import JobIndex, ListedJob
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp
-from polyrhythm.learn.staging import Staging
+from polyrhythm.learn.slowdowns import Slowdowns
 from polyrhythm.observe.journal import FileJournal, Journal, SentJournal
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL
@@ -73,7 +73,7 @@ def _options(request: ChildRequest, control: Control) -> NodeOptions:
     options = options_of(request, control)
     return replace(
         options,
-        fold_pause_s=Staging.parse(request.job.staging).fold_pause_s(request.number),
+        fold_pause_s=Slowdowns.parse(request.job.slowdowns).fold_pause_s(request.number),
         model_dir=request.own_dir if request.leads else None,
         saving=lambda: control.tell(Told(saving=True)),
         deliver=partial(_send_model, request, control) if request.folder else options.deliver,
@@ -257,7 +257,7 @@ def serve_remote(
         options=NodeOptions(
             digest=digest,
             link=link,
-            fold_pause_s=Staging.parse(admitted.job.staging).fold_pause_s(admitted.server),
+            fold_pause_s=Slowdowns.parse(admitted.job.slowdowns).fold_pause_s(admitted.server),
             report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
             secret=secret,
         ),

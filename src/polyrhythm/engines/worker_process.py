@@ -71,7 +71,7 @@ from polyrhythm.errors import (
 from polyrhythm.io.codefile import check_size, digest_of
 from polyrhythm.io.local import host_identity
 from polyrhythm.learn.load import JOBS, check_job, load_main
-from polyrhythm.learn.staging import Staging
+from polyrhythm.learn.slowdowns import Slowdowns
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.reasons import in_words
@@ -186,14 +186,14 @@ def run_worker(
     *,
     signals: tuple[signal.Signals, ...] = (),
     own_command: bool = False,
-    staging: Mapping[str, str] | None = None,
+    slowdowns: Mapping[str, str] | None = None,
 ) -> Presence:
     """Join the job whose lead is at this address, train, and leave."""
     with presence(node, signals, own_command=own_command) as present:
         # join before the user's code is loaded: the lead can then end a job whose code hangs there
         job = node.join(lead)
         with code(job, present) as main:
-            train(main, node, job, staging)
+            train(main, node, job, slowdowns)
     return present
 
 
@@ -201,13 +201,13 @@ def train(
     main: Main,
     node: WorkerNode,
     job: JobSpec,
-    staging: Mapping[str, str] | None = None,
+    slowdowns: Mapping[str, str] | None = None,
 ) -> None:
-    """Run the user's `main`. `staging` changes the staging of the job for this worker."""
-    stage = Staging.parse(job.staging).of(node.name).amended(staging or {})
+    """Run the user's `main`. `slowdowns` changes what the job says about slowing down this worker."""
+    slowdown = Slowdowns.parse(job.slowdowns).of(node.name).amended(slowdowns or {})
     use_device(node.device)
-    worker = Worker(node, job, stage)
-    with tenant() if stage.tenant else contextlib.nullcontext():
+    worker = Worker(node, job, slowdown)
+    with tenant() if slowdown.tenant else contextlib.nullcontext():
         try:
             call(main, worker)
             worker.finish()
@@ -601,7 +601,7 @@ def run_remote(
     digest: str = "auto",
     threads: int | None = None,
     devices: str = AUTO,
-    staging: Mapping[str, str] | None = None,
+    slowdowns: Mapping[str, str] | None = None,
     trace_dir: Path | None = None,
     accept_code: bool = False,
     share_data: bool = False,
@@ -648,7 +648,9 @@ def run_remote(
     signals = (signal.SIGTERM, signal.SIGINT)
     lead = Address(host, port, "", "")
     try:
-        present = run_worker(node, lead, code, signals=signals, own_command=True, staging=staging)
+        present = run_worker(
+            node, lead, code, signals=signals, own_command=True, slowdowns=slowdowns
+        )
     except LeadLost as error:
         raise LeadLost(f"{name} ends: {error}") from None
     except JobFailed as error:

@@ -26,7 +26,7 @@ class AcceptLimit:
         self._take_spare()
 
     @property
-    def scarce(self) -> bool:
+    def is_reserve_reached(self) -> bool:
         """Whether the next connection would take a descriptor of the reserve. The kernel assigns
         the lowest free number, so the number of a new descriptor shows approximately how many are
         in use."""

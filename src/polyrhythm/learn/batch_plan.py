@@ -52,14 +52,14 @@ class BatchPlan:
     def _least(self) -> int:
         return self.sizes.least(self._whole)
 
-    def fits(self, points: int) -> bool:
+    def is_still_usable(self, points: int) -> bool:
         """Whether a batch that was loaded ahead, and planned with this many points, may be the next
         one."""
         if self._window.batches:
             return points == self._batch
         if points < self._least:
             return False
-        return self._cadence.fits(points, self._standing(), self._loop.terms)
+        return self._cadence.is_still_usable(points, self._standing(), self._loop.terms)
 
     def share(self) -> float:
         """The size of the step that the training loop has just made, as a share of a step over whole

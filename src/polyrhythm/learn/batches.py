@@ -54,15 +54,15 @@ class Lookahead:
         loading: Loading,
         seed: int,
         plan: Callable[[Sequence[int]], int],
-        fits: Callable[[int], bool],
+        is_still_usable: Callable[[int], bool],
         moving: MovingPoints | None = None,
     ) -> None:
         """`plan` returns the number of points of the next batch, given the numbers of points of the
-        batches before it. `fits` says whether a batch that was planned with this number of points
-        is still wanted. `moving`: sends and receives points of chunks that move; None if no points
-        are sent."""
+        batches before it. `is_still_usable` says whether a batch that was planned with this number
+        of points may still be used. `moving`: sends and receives points of chunks that move; None if
+        no points are sent."""
         self._points = points
-        self._plan, self._fits = plan, fits
+        self._plan, self._is_still_usable = plan, is_still_usable
         self._ahead: deque[Drawn] = deque()
         self._iterator: Iterator[Any] | None = None
         self._loader: DataLoader[Any] | None = None
@@ -103,7 +103,7 @@ class Lookahead:
                 return drawn, self._fetch(indices)
             among = [step.chunk for step in drawn.progress]
             return drawn, self._moving.fetch(indices, among, self._points.parts)
-        if self._ahead and not self._fits(self._ahead[0].asked):
+        if self._ahead and not self._is_still_usable(self._ahead[0].asked):
             self._flush()
         if self._iterator is None or not self._ahead:
             if self._points.exhausted:
@@ -167,15 +167,15 @@ def stream(loading: Loading, first: int, count: int, seed: int) -> Iterator[tupl
     batched = own is None or own.batch_size is not None or own.batch_sampler is not None
     arguments: dict[str, Any]
     if isinstance(dataset, IterableDataset):
-        dataset = Share(dataset, first, count)
+        dataset = StridedStream(dataset, first, count)
         size = loading.batch_size if batched else None
         arguments = {"batch_size": size, "drop_last": loading.drop_last}
     elif batched:
         assert own is not None
-        arguments = {"batch_sampler": SharedSampler(own.batch_sampler, first, count)}
+        arguments = {"batch_sampler": StridedSampler(own.batch_sampler, first, count)}
     else:
         assert own is not None
-        arguments = {"batch_size": None, "sampler": SharedSampler(own.sampler, first, count)}
+        arguments = {"batch_size": None, "sampler": StridedSampler(own.sampler, first, count)}
     if batched:
         arguments["collate_fn"] = sized
     loader = loader_of(loading, seed, dataset, **arguments)
@@ -201,7 +201,7 @@ class Sized:
         return len(points), self._collate_fn(points)
 
 
-class Share(IterableDataset[Any]):
+class StridedStream(IterableDataset[Any]):
     """Every `count`-th point of a stream, beginning with point `first`."""
 
     def __init__(self, stream: Iterable[Any], first: int, count: int) -> None:
@@ -211,7 +211,7 @@ class Share(IterableDataset[Any]):
         return islice(self._stream, self._first, None, self._count)
 
 
-class SharedSampler:
+class StridedSampler:
     """Every `count`-th batch of a batch sampler, or point of a sampler, beginning with `first`."""
 
     def __init__(self, sampler: Any, first: int, count: int) -> None:
@@ -336,7 +336,9 @@ class Batches:
         if node.points is not None:
             moving = MovingPoints(node.points, points, loading, self._received)
         plan = exchange.plan
-        ahead = Lookahead(points, loading, self._own_seed(), plan.next_points, plan.fits, moving)
+        ahead = Lookahead(
+            points, loading, self._own_seed(), plan.next_points, plan.is_still_usable, moving
+        )
         window.put_back = ahead.put_back if job.abandon != OFF else None
         node.timesheet.begin_interval()
         contributor = exchange.contributor

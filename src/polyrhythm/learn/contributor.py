@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.cadence import NO, PASSED_ALL, Standing, choose_cadence, decide
 from polyrhythm.core.worker.window import Window
-from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.slowdowns import Pacer
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import ContributionReport, Leased
 from polyrhythm.wire.messages.reasons import Reason
@@ -106,7 +106,7 @@ class Contributor:
             self._pacer.exclude_time(nanoseconds)
 
     def resume_pace(self) -> None:
-        """The worker computes again. If its steps are made longer (staging), the length of the next
+        """The worker computes again. If its steps are made longer on purpose, the length of the next
         step is measured from this time."""
         if self._pacer is not None:
             self._pacer.resume(self._node.timesheet.resumed_ns)

@@ -19,7 +19,7 @@ from polyrhythm.learn.batch_plan import BatchPlan, Dropping
 from polyrhythm.learn.buffers import quoted
 from polyrhythm.learn.contributor import Contributor
 from polyrhythm.learn.objective import NOT_PROBED, Probe
-from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.slowdowns import Pacer
 from polyrhythm.learn.steps import SCALER_SKIPPED, StepMaker, not_made, reason_of
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel

@@ -26,8 +26,8 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.attached import AttachedOptimizer
 from polyrhythm.learn.buffers import asked_for, quoted, sharing_of
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.keeping import KeptObjects
-from polyrhythm.learn.staging import Pacer
+from polyrhythm.learn.kept_objects import KeptObjects
+from polyrhythm.learn.slowdowns import Pacer
 from polyrhythm.observe.words import listed
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.store.model_file import load_into

@@ -66,7 +66,7 @@ class Points:
         self._chunks: dict[int, ChunkLease] = {}
         self.everything = 0
         """The number of points in the lease."""
-        self._at: dict[int, tuple[int, int]] = {}
+        self._positions: dict[int, tuple[int, int]] = {}
         self._been: dict[int, tuple[int, int]] = {}
         """This worker's position in every chunk that it has visited. Chunks that are no longer
         leased to it are included."""
@@ -113,7 +113,7 @@ class Points:
         self._todo.clear()
         self._chunks = {chunk.chunk: chunk for chunk in lease.chunks}
         self.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
-        self._at = {
+        self._positions = {
             number: max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))
             for number, chunk in self._chunks.items()
         }
@@ -122,7 +122,9 @@ class Points:
     @property
     def exhausted(self) -> bool:
         """Whether the lease has no points left to visit."""
-        return not self._at or (self._epochs is not None and self._this_pass() >= self._epochs)
+        return not self._positions or (
+            self._epochs is not None and self._this_pass() >= self._epochs
+        )
 
     def next(self, count: int) -> tuple[Indices, tuple[ChunkProgress, ...]]:
         """Return a batch of about `count` points of one pass, and the progress through chunks. The
@@ -143,7 +145,7 @@ class Points:
             points = self._next_of_lease(count, this_pass, before)
         if self._whole and 0 < self._left(this_pass) < self._whole:
             self._skip_pass(before)
-        return points, tuple(ChunkProgress(number, *self._at[number]) for number in before)
+        return points, tuple(ChunkProgress(number, *self._positions[number]) for number in before)
 
     def put_back(self, batches: int = 1) -> None:
         """Take back the last `batches` calls of `next`, so that the next calls give the same points
@@ -152,8 +154,8 @@ class Points:
         for _ in range(min(batches, len(self._log))):
             for number, at in self._log.pop().items():
                 self._been[number] = at
-                if number in self._at:
-                    self._at[number] = at
+                if number in self._positions:
+                    self._positions[number] = at
 
     def keep(self, batches: int) -> None:
         """Only the last `batches` calls of `next` may still be taken back."""
@@ -162,13 +164,13 @@ class Points:
     def _this_pass(self) -> int:
         if self._todo:
             return self._todo_pass
-        return min(passes for passes, _ in self._at.values())
+        return min(passes for passes, _ in self._positions.values())
 
     def _left(self, this_pass: int) -> int:
         """The number of points of this pass that are left."""
         return sum(
             self._chunks[number].last - self._chunks[number].first - cursor
-            for number, (passes, cursor) in self._at.items()
+            for number, (passes, cursor) in self._positions.items()
             if passes == this_pass
         )
 
@@ -182,19 +184,19 @@ class Points:
     def _skip_pass(self, before: dict[int, tuple[int, int]]) -> None:
         this_pass = self._this_pass()
         self._todo.clear()
-        for number, at in self._at.items():
+        for number, at in self._positions.items():
             if at[0] == this_pass:
                 before.setdefault(number, at)
-                self._at[number] = self._been[number] = (this_pass + 1, 0)
+                self._positions[number] = self._been[number] = (this_pass + 1, 0)
 
     def _advance(self, number: int, points: int, before: dict[int, tuple[int, int]]) -> None:
-        passes, cursor = self._at[number]
+        passes, cursor = self._positions[number]
         before.setdefault(number, (passes, cursor))
         chunk = self._chunks[number]
         cursor += points
         if cursor >= chunk.last - chunk.first:
             passes, cursor = passes + 1, 0
-        self._at[number] = self._been[number] = (passes, cursor)
+        self._positions[number] = self._been[number] = (passes, cursor)
 
     def _next_of_chunks(
         self, count: int, this_pass: int, before: dict[int, tuple[int, int]]
@@ -207,14 +209,14 @@ class Points:
         self.parts = lengths = []
         while count > 0 and todo:
             number = todo[0]
-            chunk, (passes, cursor) = self._chunks[number], self._at[number]
+            chunk, (passes, cursor) = self._chunks[number], self._positions[number]
             taken = take(count, chunk.last - chunk.first - cursor, self._least)
             points = self._shuffled(chunk, passes)[cursor : cursor + taken]
             count -= len(points)
             parts.append(points)
             lengths.append((number, len(points)))
             self._advance(number, len(points), before)
-            if self._at[number][0] != this_pass:
+            if self._positions[number][0] != this_pass:
                 todo.popleft()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -228,7 +230,7 @@ class Points:
         ordered, ranks = self._ranked(this_pass)
         heads: dict[int, Indices] = {
             number: ordered[number][cursor : cursor + count]
-            for number, (passes, cursor) in self._at.items()
+            for number, (passes, cursor) in self._positions.items()
             if passes == this_pass
         }
         points = np.concatenate(list(heads.values()))
@@ -264,9 +266,11 @@ class Points:
     def _in_order(self, this_pass: int) -> deque[int]:
         """The chunks of this pass in the order of their visits: first a chunk that is partly
         visited, then the others as shuffled for this pass."""
-        rank = chunk_ranks(self._seed, this_pass, max(self._at) + 1)
-        left = (number for number, (passes, _) in self._at.items() if passes == this_pass)
-        return deque(sorted(left, key=lambda number: (self._at[number][1] == 0, rank[number])))
+        rank = chunk_ranks(self._seed, this_pass, max(self._positions) + 1)
+        left = (number for number, (passes, _) in self._positions.items() if passes == this_pass)
+        return deque(
+            sorted(left, key=lambda number: (self._positions[number][1] == 0, rank[number]))
+        )
 
     def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
         """The points of a chunk as shuffled for this pass. The result is cached, because

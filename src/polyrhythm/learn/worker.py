@@ -17,12 +17,12 @@ from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.keeping import KeptObjects, Stateful
+from polyrhythm.learn.kept_objects import KeptObjects, Stateful
 from polyrhythm.learn.loading import count_of, fetcher, loading_of
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.objective import Probe
 from polyrhythm.learn.reporting import AnyWriter, Reporter
-from polyrhythm.learn.staging import Pacer, Stage, Staging
+from polyrhythm.learn.slowdowns import Pacer, Slowdown, Slowdowns
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
 
@@ -33,13 +33,15 @@ Metric: TypeAlias = SupportsFloat
 class Worker:
     """One worker of a running job, as the user's code sees it."""
 
-    def __init__(self, node: WorkerNode, job: JobSpec, stage: Stage | None = None) -> None:
-        """`stage`: by how much this worker is slowed down on purpose (`learn/staging.py`). None: by
+    def __init__(self, node: WorkerNode, job: JobSpec, slowdown: Slowdown | None = None) -> None:
+        """`slowdown`: by how much this worker is slowed down on purpose (`learn/slowdowns.py`). None: by
         as much as the job's options (`--slow` and others) say."""
         self._node = node
         self._job = job
-        self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
-        self._pacer = Pacer(self._stage) if self._stage != Stage() else None
+        self._slowdown = (
+            slowdown if slowdown is not None else Slowdowns.parse(job.slowdowns).of(node.name)
+        )
+        self._pacer = Pacer(self._slowdown) if self._slowdown != Slowdown() else None
         self._kept = KeptObjects(node)
         self._models = Models(node, job, self._kept, self._pacer, self.say)
         self._batches = Batches(node, job, lambda: self.stopped, self.say)

@@ -289,7 +289,7 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[bytes] | None = None
-        self._at = 0
+        self._offset = 0
         self._until: int | None = None
         """Where the next line that was handed over would begin in the file, if all lines were in it;
         None if none was handed over."""
@@ -309,24 +309,24 @@ class JournalReader:
             assert self._until is not None
             self._until += len(line) + 1
             # the journal may have written the line meanwhile, and it was read from the file
-            if self._until > self._at:
-                self._at = self._until
+            if self._until > self._offset:
+                self._offset = self._until
                 yield msgspec.json.decode(line)
 
     def _from_file(self) -> Iterator[dict[str, Any]]:
-        if self._until is not None and self._at >= self._until:
+        if self._until is not None and self._offset >= self._until:
             return
         if self._file is None:
             try:
                 self._file = self._path.open("rb")
             except FileNotFoundError:
                 return  # there is no journal yet
-        self._file.seek(self._at)
+        self._file.seek(self._offset)
         before_nbytes = math.inf if self._until is None else self._until
         for line, nbytes in whole_lines(self._file):
-            if self._at >= before_nbytes:
+            if self._offset >= before_nbytes:
                 return
-            self._at += nbytes
+            self._offset += nbytes
             yield line
 
     def close(self) -> None:

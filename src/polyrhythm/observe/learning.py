@@ -81,7 +81,7 @@ def ended_in_words(state: RunState) -> str | None:
     if state.ended.failed or finding is None or not needs_help(finding):
         return reason
     match finding.state:
-        case LearningState.RISING if finding.lost >= _HALF:
+        case LearningState.RISING if finding.lost_share >= _HALF:
             return f"{reason}, but its model has diverged"
         case LearningState.RISING:
             return f"{reason}, but its model has become worse"

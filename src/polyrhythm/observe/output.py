@@ -151,7 +151,7 @@ class ProcessOutput:
         self._path = path
         self._inode = 0
         """Which file was read last: the log, or the older log if a new one was begun since."""
-        self._at = 0
+        self._offset = 0
         self._missed = False
         """Whether the file that was read last was deleted, perhaps before all of it was read."""
         self._lines = Lines()
@@ -176,11 +176,13 @@ class ProcessOutput:
 
     def next(self) -> tuple[bool, list[str]]:
         """Read some output. Returns whether there was any, and the lines that are complete now."""
-        while self._hidden and self._at >= self._hidden[0][0]:
-            self._at = max(self._at, self._hidden.pop(0)[1])
-        most = min(_READ_NBYTES, self._hidden[0][0] - self._at) if self._hidden else _READ_NBYTES
+        while self._hidden and self._offset >= self._hidden[0][0]:
+            self._offset = max(self._offset, self._hidden.pop(0)[1])
+        most = (
+            min(_READ_NBYTES, self._hidden[0][0] - self._offset) if self._hidden else _READ_NBYTES
+        )
         data = self._read(most)
-        self._at += len(data)
+        self._offset += len(data)
         gap = self._gap()
         return bool(data), [*gap, *self._lines.feed(data)]
 
@@ -204,10 +206,10 @@ class ProcessOutput:
             return lines
         lines += self._lines.end()
         left_out = behind - _BRIEF
-        self._at += left_out
+        self._offset += left_out
         # skip the rest of a line, so that the text begins with a whole one
         begin = self._read(_BRIEF).find(b"\n") + 1
-        self._at += begin
+        self._offset += begin
         return [*lines, f"… {size(left_out + begin)} of output are only in {path}"]
 
     def _gap(self) -> list[str]:
@@ -226,7 +228,7 @@ class ProcessOutput:
             with path.open("rb", buffering=0) as file:
                 if os.fstat(file.fileno()).st_ino != self._inode:
                     return b""  # another log has just taken this name; the next call reads it
-                file.seek(self._at)
+                file.seek(self._offset)
                 return file.read(most)
         except OSError:
             return b""
@@ -246,13 +248,13 @@ class ProcessOutput:
                     # two logs were begun since the last read, and the file that was being read is
                     # deleted
                     self._missed = True
-                    self._inode, self._at = rest.st_ino, 0
+                    self._inode, self._offset = rest.st_ino, 0
                     self._hidden.clear()
-                if rest.st_ino == self._inode and rest.st_size > self._at:
-                    return older, rest.st_size - self._at
-            self._inode, self._at = log.st_ino, 0
+                if rest.st_ino == self._inode and rest.st_size > self._offset:
+                    return older, rest.st_size - self._offset
+            self._inode, self._offset = log.st_ino, 0
             self._hidden.clear()
-        return self._path, max(0, log.st_size - self._at)
+        return self._path, max(0, log.st_size - self._offset)
 
 
 class Output:

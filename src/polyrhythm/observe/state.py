@@ -21,8 +21,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core.lead.progress.learning import Finding, LearningState
 from polyrhythm.core.metrics import OBJECTIVE
-from polyrhythm.observe.joining import JoinWay
-from polyrhythm.observe.metrics import RunMetrics
+from polyrhythm.observe.join_hint import JoinHint
 from polyrhythm.observe.reasons import CUT_OFF, in_words
 from polyrhythm.observe.work import (
     MeanOverRounds,
@@ -30,6 +29,7 @@ from polyrhythm.observe.work import (
     ObservedWorker,
     Pushed,
     RecentWork,
+    RunMetrics,
 )
 from polyrhythm.wire.messages.reasons import FAILED, HUNG, NOT_FINITE, UNATTACHED, Reason
 
@@ -146,7 +146,7 @@ class RunFacts:
     says so. An entry is removed when its process joins again."""
     listening: str | None = None
     """The address at which further workers and servers can join."""
-    way: JoinWay = field(default_factory=JoinWay)
+    join_hint: JoinHint = field(default_factory=JoinHint)
     """What a worker or a server must know to join the job."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, ObservedWorker] = field(default_factory=dict)
@@ -333,7 +333,7 @@ class RunState(RunFacts):
 
     def _listening(self, line: dict[str, Any]) -> None:
         self.listening = f"{line['host']}:{line['port']}"
-        self.way = JoinWay.of(line)
+        self.join_hint = JoinHint.of(line)
 
     def _linked(self, line: dict[str, Any]) -> None:
         self.links[line["peer"]] = line["link"]

@@ -265,7 +265,7 @@ class Teller:
         return [self._say(f"server s{line['server']} has left; another may take its place", ())]
 
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(f"others may join: {self.state.way.hint()}", ())]
+        return [self._say(f"others may join: {self.state.join_hint.text()}", ())]
 
     def _silent(self, line: dict[str, Any]) -> list[Sentence]:
         silent_s = line.get("silent_s")

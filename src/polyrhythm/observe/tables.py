@@ -256,7 +256,7 @@ def status(run: Run) -> RenderableType:
         rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
     rows += [Text(shown(text)) for text in _processes(state) if running]
     if state.listening is not None and running:
-        rows.append(Text(shown(f"others may join: {state.way.hint()}")))
+        rows.append(Text(shown(f"others may join: {state.join_hint.text()}")))
     return Group(*rows)
 
 

@@ -188,7 +188,7 @@ def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
         return explanation
     roles = {"worker" if server_number(name) is None else "server" for name in state.given_up}
     again = tuple(
-        f"start the missing {role} by hand: {state.way.hint(role)}" for role in sorted(roles)
+        f"start the missing {role} by hand: {state.join_hint.text(role)}" for role in sorted(roles)
     )
     return replace(explanation, given_up=given_up, remedies=(*explanation.remedies, *again))
 
@@ -258,7 +258,7 @@ def _all_silent(state: RunState, now_s: float) -> Explanation | None:
         remedies=(
             "look at the processes of these workers: if they are stopped, let them go on"
             " (kill -CONT)",
-            f"start another worker: {state.way.hint()}",
+            f"start another worker: {state.join_hint.text()}",
             "or end the job: polyrhythm stop RUN",
         ),
     )
@@ -293,7 +293,9 @@ def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
     if not state.servers or (not missing and state.members):
         return None
     code = "servers" if missing else "gathering"
-    elsewhere = [name for name in missing if (server_number(name) or 0) >= state.way.local_servers]
+    elsewhere = [
+        name for name in missing if (server_number(name) or 0) >= state.join_hint.local_servers
+    ]
     what = (
         f"waiting for {listed(missing)}: {len(state.servers)} of {job.servers} servers have joined"
         if missing
@@ -304,7 +306,7 @@ def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
 
 
 def _remedies(code: str, state: RunState) -> tuple[str, ...]:
-    worker, server = state.way.hint("worker"), state.way.hint("server")
+    worker, server = state.join_hint.text("worker"), state.join_hint.text("server")
     return tuple(text.format(worker=worker, server=server) for text in _REMEDIES.get(code, ()))
 
 

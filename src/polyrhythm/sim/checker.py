@@ -34,11 +34,11 @@ def check_rows(
     for key, row in rows.items():
         if key not in last:
             raise InvariantBroken(
-                f"{where} has a row of {_named(key)}, but the last fold did not name this worker"
+                f"{where} has a row of {_in_words(key)}, but the last fold did not name this worker"
             )
         if row.sequence > last[key] or (row.sequence < last[key] and is_member(*key)):
             raise InvariantBroken(
-                f"{where}: contribution {row.sequence} is the last one in the row of {_named(key)},"
+                f"{where}: contribution {row.sequence} is the last one in the row of {_in_words(key)},"
                 f" but the fold has named contribution {last[key]}"
             )
         total = plus(total, row.total)
@@ -52,10 +52,10 @@ def check_rows(
         )
     for key in last.keys() - rows.keys():
         if last[key] and is_member(*key):
-            raise InvariantBroken(f"{where} has no row of {_named(key)}, which is a member")
+            raise InvariantBroken(f"{where} has no row of {_in_words(key)}, which is a member")
 
 
-def _named(key: Key) -> str:
+def _in_words(key: Key) -> str:
     worker, incarnation = key
     return f"worker {worker} (incarnation {incarnation})"
 

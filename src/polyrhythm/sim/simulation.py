@@ -51,7 +51,7 @@ class OperatorProcess:
         """Nothing to do: the operator has all answers when its link ends."""
 
 
-_NAMED = 5
+_MOST_NAMES = 5
 """Of the machines that wait for the same thing, this many are named; the others are only counted."""
 
 
@@ -320,5 +320,5 @@ def _model_of(nbytes: int) -> m.ModelSpec:
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -147,7 +147,7 @@ def verify_bytes(data: memoryview, where: str) -> TensorIndex:
         raise DamagedCheckpoint(f"{where} is damaged: its index is longer than the whole file")
     index = _decode_index(data[:nbytes], len(data), where)
     for name, place in index.places.items():
-        if digest_of(_at(data, index, place)) != index.digests[name]:
+        if digest_of(_bytes_of(data, index, place)) != index.digests[name]:
             raise DamagedCheckpoint(f"{where} is damaged: the digest of {name!r} is wrong")
     return index
 
@@ -155,7 +155,9 @@ def verify_bytes(data: memoryview, where: str) -> TensorIndex:
 def tensors_in(data: memoryview, where: str) -> "dict[str, torch.Tensor]":
     """Verify a whole file that is in memory, and return its tensors. They share its memory."""
     index = verify_bytes(data, where)
-    return {name: _tensor(place, _at(data, index, place)) for name, place in index.places.items()}
+    return {
+        name: _tensor(place, _bytes_of(data, index, place)) for name, place in index.places.items()
+    }
 
 
 def index_digest(data: memoryview) -> str:
@@ -163,7 +165,7 @@ def index_digest(data: memoryview) -> str:
     return digest_of(data[: _LENGTH_NBYTES + int.from_bytes(data[:_LENGTH_NBYTES], "little")])
 
 
-def _at(data: memoryview, index: TensorIndex, place: IndexedTensor) -> memoryview:
+def _bytes_of(data: memoryview, index: TensorIndex, place: IndexedTensor) -> memoryview:
     first, end = place.data_offsets
     return data[index.nbytes + first : index.nbytes + end]
 

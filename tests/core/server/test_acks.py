@@ -13,7 +13,7 @@ def test_a_version_acknowledges_to_its_readers_without_a_message() -> None:
     made.arrive(0, 1, 1)
     made.arrive(1, 1, 1)
     made.arrive(2, 1, 2)
-    assert made.fold(1, {0}) == [(1, 1)]
+    assert made.on_folded(1, {0}) == [(1, 1)]
     assert made.acknowledged(0) == 1
     assert made.missing() == [0, 1], "the third one's belongs to the next round"
 

@@ -153,20 +153,20 @@ def test_a_batch_that_was_planned_for_another_number_of_points_does_not_fit() ->
     cadence = ByPoints()
     cadence.begin(10, 2)
     terms = replace(TERMS, points=25)
-    assert cadence.fits(10, Standing(points=10, everything=100), terms)
-    assert not cadence.fits(10, Standing(points=20, everything=100), terms)
+    assert cadence.is_still_usable(10, Standing(points=10, everything=100), terms)
+    assert not cadence.is_still_usable(10, Standing(points=20, everything=100), terms)
 
 
 def test_a_micro_batch_that_would_end_long_after_the_interval_does_not_fit() -> None:
     """A point takes one millisecond, and a usual micro-batch takes eight milliseconds."""
     cadence = ByClock()
     cadence.begin(100, 2)
-    assert cadence.fits(100, Standing(left_ns=MS), TERMS), "nothing is measured yet"
+    assert cadence.is_still_usable(100, Standing(left_ns=MS), TERMS), "nothing is measured yet"
     for points in (8, 4, 12, 8, 6):
         cadence.on_measured(points, points * MS)
     assert cadence.takes_ns(8) == pytest.approx(8 * MS, rel=0.01)
-    assert cadence.fits(10, Standing(left_ns=5 * MS), TERMS)
-    assert not cadence.fits(20, Standing(left_ns=5 * MS), TERMS)
+    assert cadence.is_still_usable(10, Standing(left_ns=5 * MS), TERMS)
+    assert not cadence.is_still_usable(20, Standing(left_ns=5 * MS), TERMS)
 
 
 def test_micro_batches_are_planned_beyond_the_end_of_an_interval() -> None:

@@ -53,7 +53,7 @@ class Sender:
         self.route(0, 1)
 
     def route(self, *primaries: int) -> None:
-        self.pushing.arrange([Route(primary) for primary in primaries])
+        self.pushing.prepare([Route(primary) for primary in primaries])
 
     def contribute(self, seed: int) -> tuple[int, torch.Tensor]:
         """Fill a contribution, and return its buffer and its numbers."""

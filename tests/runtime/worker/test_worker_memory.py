@@ -64,7 +64,7 @@ def test_a_version_is_cut_by_what_its_server_says_it_holds() -> None:
     model, layout = model_of(tensor)
     landing = Landing(told.append)
     landing.attach(model, layout, in_place=False)
-    landing.arrange([Route(0), Route(0)])
+    landing.follow([Route(0), Route(0)])
     landing.expect(Expect(1, None))
     link, _ = memory_pair("worker", "s0")
     version = torch.full((LENGTH,), 7.0)
@@ -81,7 +81,7 @@ def test_a_slice_that_is_kept_for_later_does_not_change_with_the_memory_of_its_l
     model, layout = model_of(tensor)
     landing = Landing(told.append)
     landing.attach(model, layout, in_place=False)
-    landing.arrange([Route(0), Route(0)])
+    landing.follow([Route(0), Route(0)])
     landing.expect(Expect(None, 2))
     link, _ = memory_pair("worker", "s0")
     link.kind = TCP
@@ -105,7 +105,7 @@ def test_a_slice_that_began_to_arrive_before_it_was_expected_is_copied_to_its_pl
     model, layout = model_of(tensor)
     landing = Landing(told.append)
     landing.attach(model, layout, in_place=False)
-    landing.arrange([Route(0), Route(0)])
+    landing.follow([Route(0), Route(0)])
     link, _ = memory_pair("worker", "s0")
     link.kind = TCP
     version = torch.full((LENGTH,), 7.0)

@@ -49,7 +49,7 @@ def test_a_worker_that_joined_again_carries_nothing_over(
     layout = lay_out(SPEC, 1, 4 * LENGTH)
     model = node._model = FlatModel(layout, [tensor], "same", aside=True)
     node._pushing.attach(model, layout, JobSpec(job="j"))
-    node._pushing.arrange([Route(0)])
+    node._pushing.prepare([Route(0)])
     model.remember(parameters=True)
     tensor += 1.0
     model.fill_changes(node.push)

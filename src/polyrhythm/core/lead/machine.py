@@ -15,9 +15,9 @@ from polyrhythm.core.lead.data.leasing import Leasing
 from polyrhythm.core.lead.data.sharing import Sharing
 from polyrhythm.core.lead.deadlines import Deadlines
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
+from polyrhythm.core.lead.operator_requests import OperatorRequests
 from polyrhythm.core.lead.overtime import Overtime
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.requests import Requests
 from polyrhythm.core.lead.rounds.counting import Counting
 from polyrhythm.core.lead.rounds.modes import connect_mode
 from polyrhythm.core.lead.servers.broken_links import Separation
@@ -68,7 +68,7 @@ class LeadMachine:
         self._lifecycle = Lifecycle(state.lifecycle, parts, self._mode)
         self._waiting = WaitReport(state.waiting, parts, self._mode)
         self._cuts = Cuts(state.cuts, parts, self._mode)
-        self._requests = Requests(parts, self._mode, self._lifecycle, self._cuts)
+        self._requests = OperatorRequests(parts, self._mode, self._lifecycle, self._cuts)
         self._overtime = Overtime(parts, self._mode, self._lifecycle)
         self._deadlines = Deadlines(state.pauses, parts.outbox)
         self._register_deadlines(parts)

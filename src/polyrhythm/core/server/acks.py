@@ -66,7 +66,7 @@ class Acks:
         waiting.difference_update(arrived)
         return arrived + [worker for worker in readers if worker in waiting]
 
-    def fold(
+    def on_folded(
         self,
         round_: int,
         readers: Collection[int] = (),

@@ -142,7 +142,7 @@ class Failover:
             return
         epoch.arrive()
         contained = self._mode.contained()
-        for worker, sequence in state.acks.fold(state.versions.version, named=contained):
+        for worker, sequence in state.acks.on_folded(state.versions.version, named=contained):
             state.acknowledge(worker, sequence)
         rows = self._mode.placed_rows(rerouted.rows)
         state.tell_lead(m.Placed(**state.identity(), round=rerouted.version, rows=rows))

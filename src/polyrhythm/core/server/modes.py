@@ -100,7 +100,7 @@ class _Mode:
         state.since_ns = now_ns
         readers = state.acks.last_first(fold.readers)
         contained = self.contained()
-        for worker, sequence in state.acks.fold(fold.round, frozenset(readers), contained):
+        for worker, sequence in state.acks.on_folded(fold.round, frozenset(readers), contained):
             state.acknowledge(worker, sequence)
         first = readers[0] if len(readers) > 1 else None
         for worker in readers:

@@ -77,7 +77,7 @@ class Cadence(Protocol):
     def next_points(self, standing: Standing, terms: Resume) -> int:
         """The number of points of the next step."""
 
-    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+    def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
         """Whether a batch that was planned with this many points, and loaded ahead, may be the next
         one."""
 
@@ -153,7 +153,7 @@ class _Untimed:
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return self._batch
 
-    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+    def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
         return True
 
     def takes_ns(self, points: float) -> float:
@@ -225,7 +225,7 @@ class ByPoints(_Untimed):
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return wanted(self._batch, missing(standing, terms), self._least)
 
-    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+    def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
         return points == self.next_points(standing, terms)
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
@@ -269,7 +269,7 @@ class ByClock:
         assert self._micro is not None
         return self._micro.size(standing.left_ns)
 
-    def fits(self, points: int, standing: Standing, terms: Resume) -> bool:
+    def is_still_usable(self, points: int, standing: Standing, terms: Resume) -> bool:
         """A micro-batch that was planned earlier still fits if it would end before the interval is
         over, or later by at most the time of one micro-batch."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns

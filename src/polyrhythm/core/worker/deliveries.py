@@ -36,6 +36,6 @@ def may_send_more(spent_ns: int, since_ns: int) -> bool:
     return spent_ns == 0 or spent_ns < _SHARE * since_ns
 
 
-def fits(nbytes: int, available_nbytes: int | None) -> bool:
+def fits_into_memory(nbytes: int, available_nbytes: int | None) -> bool:
     """Whether a chunk of this size may be received. Half of the free memory stays free."""
     return available_nbytes is None or nbytes <= _FREE_SHARE * available_nbytes

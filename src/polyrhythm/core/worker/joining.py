@@ -7,7 +7,7 @@ tells the lead so, and tries again every two seconds, as long as the lead lets i
 
 from dataclasses import dataclass
 
-from polyrhythm.core.effects import Arrange, Dial, SeedSlices
+from polyrhythm.core.effects import Dial, PrepareBuffers, SeedSlices
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.names import server_name
@@ -104,7 +104,7 @@ class Joining:
         # every server is linked, so the worker does not wait for news about a lost one
         self.parted = None
         self._outbox.routing = message.routing
-        self._outbox.do(Arrange(message.routes))
+        self._outbox.do(PrepareBuffers(message.routes))
         return message
 
     def seed(self, message: m.Routing) -> None:

@@ -184,15 +184,15 @@ class CsvTable(Table):
         dtype: npt.DTypeLike | None = None,
     ) -> None:
         pyarrow_part("csv")
-        self._data = _bytes_of(path)
-        end = _end_of(self._data)
-        line = self._data.find(b"\n")
-        self._names, named = names_of(path, bytes(self._data[: end if line < 0 else line]))
+        self._bytes = _bytes_of(path)
+        end = _end_of(self._bytes)
+        line = self._bytes.find(b"\n")
+        self._names, named = names_of(path, bytes(self._bytes[: end if line < 0 else line]))
         begin = 0 if not named else end if line < 0 else min(end, line + 1)
         self._columns = Columns(path, self._names, label, features)
         self._dtype = None if dtype is None else np.dtype(dtype)
-        self._ranges = _ranges(self._data, begin, end)
-        counts = [_lines(self._data, *part) for part in self._ranges]
+        self._ranges = _ranges(self._bytes, begin, end)
+        counts = [_lines(self._bytes, *part) for part in self._ranges]
         super().__init__(path, counts, (path.absolute(), label, features, dtype))
 
     def _parse(self, number: int, dtype: np.dtype[Any]) -> Batch:
@@ -204,7 +204,7 @@ class CsvTable(Table):
             names.append(self._columns.label)
         try:
             table = csv.read_csv(
-                arrow.BufferReader(bytes(self._data[first:last])),
+                arrow.BufferReader(bytes(self._bytes[first:last])),
                 read_options=csv.ReadOptions(column_names=self._names, use_threads=False),
                 convert_options=csv.ConvertOptions(column_types=kinds, include_columns=names),
             )

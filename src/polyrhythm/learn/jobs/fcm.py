@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from polyrhythm.learn.jobs.point_options import number, tolerance, whole
+from polyrhythm.learn.jobs.point_options import number, positive_integer, tolerance
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.fuzzy import FuzzyCMeansAlgorithm, equal_degrees
 from polyrhythm.learn.pointwise.runner import sample_source
@@ -14,7 +14,7 @@ DEFAULTS = {"epochs": 100, "kind": "statistics", "options": ["data", "k", "label
 
 def main(worker: Worker) -> None:
     options = worker.options
-    k, m = whole(options, "k", 8), number(options, "m", 2.0)
+    k, m = positive_integer(options, "k", 8), number(options, "m", 2.0)
     algorithm = FuzzyCMeansAlgorithm(k, m=m, tol=tolerance(options, 1e-4))
     source = table_of(worker)
     fit = run(worker, algorithm, source)

@@ -1,7 +1,7 @@
 """A Gaussian mixture of a table of points: `--set data=higgs.csv --set k=10 --set covariance=full`. The
 model file has `weights`, `means` and `covariances`."""
 
-from polyrhythm.learn.jobs.point_options import tolerance, whole
+from polyrhythm.learn.jobs.point_options import positive_integer, tolerance
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.mixture import GaussianMixtureAlgorithm
 from polyrhythm.learn.worker import Worker
@@ -16,7 +16,7 @@ DEFAULTS = {
 def main(worker: Worker) -> None:
     options = worker.options
     algorithm = GaussianMixtureAlgorithm(
-        whole(options, "k", 8),
+        positive_integer(options, "k", 8),
         covariance="full" if options.get("covariance") == "full" else "diag",
         tol=tolerance(options, 1e-3),
     )

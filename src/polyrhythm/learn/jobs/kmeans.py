@@ -1,6 +1,6 @@
 """KMeans on a table of points: `--set data=higgs.csv --set k=10`. The model file has the `centers`."""
 
-from polyrhythm.learn.jobs.point_options import tolerance, whole
+from polyrhythm.learn.jobs.point_options import positive_integer, tolerance
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
 from polyrhythm.learn.worker import Worker
@@ -10,5 +10,5 @@ DEFAULTS = {"epochs": 100, "kind": "statistics", "options": ["data", "k", "label
 
 def main(worker: Worker) -> None:
     options = worker.options
-    algorithm = KMeansAlgorithm(whole(options, "k", 8), tol=tolerance(options, 1e-4))
+    algorithm = KMeansAlgorithm(positive_integer(options, "k", 8), tol=tolerance(options, 1e-4))
     run(worker, algorithm, table_of(worker))

@@ -7,7 +7,7 @@ from torch import nn
 
 from polyrhythm.errors import DataError
 from polyrhythm.learn.data.row_groups import RowGroups
-from polyrhythm.learn.jobs.point_options import DATA, LAST, label, number, whole
+from polyrhythm.learn.jobs.point_options import DATA, LAST, label, number, positive_integer
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 5, "options": ["data", "label", "rate", "batch"]}
@@ -45,7 +45,7 @@ def main(worker: Worker) -> None:
     rate = number(options, "rate", 0.01)
     optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=rate))
     worker.probe(data, lambda batch: _loss(model, *batch))
-    for x, y in worker.batches(data, whole(options, "batch", 256)):
+    for x, y in worker.batches(data, positive_integer(options, "batch", 256)):
         if not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise DataError(
                 f"{options[DATA]} has a label that is not among 0 to {classes - 1}, the labels of its"

@@ -5,7 +5,7 @@ With `--set observed=yes` only the given ratings count. The model file has the `
 column per thing in ascending order of its number."""
 
 from polyrhythm.learn.data.ratings import open_ratings
-from polyrhythm.learn.jobs.point_options import DATA, tolerance, whole
+from polyrhythm.learn.jobs.point_options import DATA, positive_integer, tolerance
 from polyrhythm.learn.jobs.points import run, table_of
 from polyrhythm.learn.pointwise.algorithm import Batch
 from polyrhythm.learn.pointwise.factors import NMFAlgorithm
@@ -29,6 +29,8 @@ def main(worker: Worker) -> None:
     only = options.get("observed") == "yes"
     run(
         worker,
-        NMFAlgorithm(whole(options, "k", 8), observed_only=only, tol=tolerance(options, 1e-5)),
+        NMFAlgorithm(
+            positive_integer(options, "k", 8), observed_only=only, tol=tolerance(options, 1e-5)
+        ),
         source,
     )

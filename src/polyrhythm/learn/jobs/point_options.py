@@ -41,7 +41,7 @@ def check_point_options(
         raise UsageError(f"--set data={options[DATA]}: there is no such file")
     for name in options:
         if name in _WHOLE:
-            whole(options, name, 1)
+            positive_integer(options, name, 1)
         if name in _POSITIVE:
             number(options, name, 1.0)
         if name == _TOL:
@@ -61,8 +61,8 @@ def check_point_options(
     return {**options, DATA: str(path)}
 
 
-def whole(options: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number above 0."""
+def positive_integer(options: Mapping[str, str], name: str, default: int) -> int:
+    """The value of this option, a whole number above 0."""
     text = options.get(name, str(default))
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise UsageError(f"--set {name}={text} is not understood: give a whole number above 0")
@@ -70,7 +70,7 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def number(options: Mapping[str, str], name: str, default: float) -> float:
-    """A number above 0."""
+    """The value of this option, a number above 0."""
     text = options.get(name, str(default))
     value = _parsed(text)
     if not 0.0 < value < inf:

@@ -77,7 +77,9 @@ class KMeansAlgorithm(Algorithm):
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
         x = np.asarray(batch.x)
         label, bound, square = memory["label"], memory["bound"], memory["square"]
-        drifted, nearest = self._at(parameter["centers"] - parameter["offset"], x.dtype)
+        drifted, nearest = self._drift_and_nearest(
+            parameter["centers"] - parameter["offset"], x.dtype
+        )
         offset = parameter["offset"].astype(x.dtype) if parameter["offset"].any() else None
         new = bool((label < 0).any())
         left = np.flatnonzero(~(bound > np.take(drifted.limit, label, mode="clip")))
@@ -124,7 +126,7 @@ class KMeansAlgorithm(Algorithm):
                 total[name] += array
         return total
 
-    def _at(self, centers: Array, dtype: np.dtype[Any]) -> tuple[Drifted, Nearest]:
+    def _drift_and_nearest(self, centers: Array, dtype: np.dtype[Any]) -> tuple[Drifted, Nearest]:
         """The drift of the clusters at these centres (relative to the offset), and the object that finds
         the nearest of them. Both are kept for the next call, because a worker visits many chunks with
         the same centres."""

@@ -122,7 +122,7 @@ class ConnectionAcceptor:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            for number in self._strangers.make_room() if self._gate.scarce else ():
+            for number in self._strangers.make_room() if self._gate.is_reserve_reached else ():
                 self._refuse(number, LinkError(too_few()))
             sock = self._gate.accept(listener)
             if sock is None:

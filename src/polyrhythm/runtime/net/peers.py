@@ -102,7 +102,7 @@ def hang_up(link: Link) -> None:
 _MOST_UNREAD = 8
 
 
-class Beats:
+class HeartbeatSender:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._sent: WeakKeyDictionary[Link, int] = WeakKeyDictionary()

@@ -52,14 +52,14 @@ class KeptStates:
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._expected = fx.ExpectKept()
-        self._data = bytearray()
+        self._received = bytearray()
         self._restored: memoryview | None = None
 
     # -- for a cut -----------------------------------------------------------------------------
 
     def expect(self, effect: fx.ExpectKept) -> None:
         with self._lock:
-            self._expected, self._data = effect, bytearray()
+            self._expected, self._received = effect, bytearray()
 
     def take(self, message: m.Kept, data: memoryview) -> bool:
         """Take a part of a state. Returns False if this process expects no state, or no longer
@@ -75,18 +75,18 @@ class KeptStates:
                     f"the peer sent a state of {message.nbytes} bytes, which is too large"
                 )
             if (
-                message.offset != len(self._data)
+                message.offset != len(self._received)
                 or end > message.nbytes
                 or len(data) != message.part
             ):
                 raise LinkError("the peer sent the parts of a state out of order")
-            self._data += data
+            self._received += data
             return True
 
     def state(self, number: int) -> memoryview:
         """The state for this cut. It is empty if the cut was given up meanwhile."""
         with self._lock:
-            return memoryview(self._data if number == self._expected.number else b"")
+            return memoryview(self._received if number == self._expected.number else b"")
 
     # -- when the job resumes ------------------------------------------------------------------
 

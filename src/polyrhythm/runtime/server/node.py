@@ -38,7 +38,7 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
 from polyrhythm.runtime.net.boundary import for_the_lead
 from polyrhythm.runtime.net.dial import Dialer
-from polyrhythm.runtime.net.peers import Beats, Peers, QuietLinkReader
+from polyrhythm.runtime.net.peers import HeartbeatSender, Peers, QuietLinkReader
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
@@ -97,7 +97,7 @@ class ServerNode:
         self._peers = Peers()
         self._report = options.report
         self._heard_throttle = HeardThrottle(job.heartbeat_s, job.lead_timeout_s)
-        self._beats = Beats(self._peers)
+        self._heartbeats = HeartbeatSender(self._peers)
         machine = self._machine = ServerMachine(server, job)
         self._quiet = QuietLinkReader(self._peers, lambda: machine.seat)
         machines: dict[str, Machine] = {self.name: machine}
@@ -255,7 +255,7 @@ class ServerNode:
         """Take a message to the lead that this process uses too. Returns whether the lead's machine
         gets it."""
         if isinstance(message, m.Alive):
-            self._beats.confirm(link, message)
+            self._heartbeats.confirm(link, message)
         elif isinstance(message, m.Attach) and self._optimizes:
             if message.spec != self._checked:
                 _check_model(message, self._job)
@@ -336,7 +336,7 @@ class ServerNode:
             self._driver.put(self.name, event)
 
     def beat_all(self, effect: fx.BeatAll) -> None:
-        self._beats.send(effect.message)
+        self._heartbeats.send(effect.message)
 
     def start_fold(self, effect: fx.StartFold) -> None:
         self._adding.start(effect)

@@ -21,7 +21,7 @@ from polyrhythm.core.machine import Event
 from polyrhythm.core.values import plain
 from polyrhythm.core.worker.deliveries import (
     MOST_WAITING_NBYTES,
-    fits,
+    fits_into_memory,
     may_send_more,
     part_points,
     refusal,
@@ -333,7 +333,7 @@ class PointsCarrier:
         assert self.add is not None
         nbytes = len(data) * part.points // max(1, part.count)
         try:
-            if not part.offset and not fits(nbytes, available_nbytes()):
+            if not part.offset and not fits_into_memory(nbytes, available_nbytes()):
                 raise MemoryError
             complete = self.add(part, data)
         except MemoryError:

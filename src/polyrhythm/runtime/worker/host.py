@@ -26,7 +26,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.runtime.worker.deliveries import PointsCarrier
 from polyrhythm.runtime.worker.joining import Joiner
-from polyrhythm.runtime.worker.keeping import StateCarrier
+from polyrhythm.runtime.worker.kept_state import StateCarrier
 from polyrhythm.runtime.worker.landing import Landing
 from polyrhythm.runtime.worker.loop import UserLoop
 from polyrhythm.runtime.worker.push import Pushing
@@ -174,9 +174,9 @@ class MachineHost:
         if self._links.unread(LEAD):
             self._driver.put(ME, ev.LeadHeard())
 
-    def arrange(self, effect: fx.Arrange) -> None:
-        self._pushing.arrange(effect.routes)
-        self._landing.arrange(effect.routes)
+    def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
+        self._pushing.prepare(effect.routes)
+        self._landing.follow(effect.routes)
 
     def rejoin(self, effect: fx.Rejoin) -> None:
         self._joining.rejoin(effect)

@@ -44,7 +44,7 @@ class Landing:
     def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
         self._model, self._layout, self._reads_in_place = model, layout, in_place
 
-    def arrange(self, routes: Sequence[m.Route]) -> None:
+    def follow(self, routes: Sequence[m.Route]) -> None:
         """Apply new routes: each server sends the slices of which it is the primary."""
         assert self._layout is not None
         self._slices_of = {}

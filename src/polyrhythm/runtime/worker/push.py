@@ -218,7 +218,8 @@ class Pushing:
         if job.push == INT8:
             self._quantising = Quantising(layout, job, self._links, shared=self._shared)
 
-    def arrange(self, routes: Sequence[Route]) -> None:
+    def prepare(self, routes: Sequence[Route]) -> None:
+        """Allocate the push buffers for these routes."""
         assert self._model is not None and self._layout is not None
         self.buffers.make(self._model, self._layout, shared=self._shared)
         if self._quantising is not None:

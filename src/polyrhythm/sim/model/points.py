@@ -17,7 +17,6 @@ _NONE = -1
 
 class SimPoints:
     __slots__ = (
-        "_at",
         "_cursor",
         "_lease",
         "_left",
@@ -26,6 +25,7 @@ class SimPoints:
         "_moved",
         "_open",
         "_passes",
+        "_positions",
         "_told",
         "everything",
         "least",
@@ -39,7 +39,7 @@ class SimPoints:
         self._lease: Leased | None = None
         self._lengths: dict[int, int] = {}
         """The number of points of each leased chunk."""
-        self._at: dict[int, tuple[int, int]] = {}
+        self._positions: dict[int, tuple[int, int]] = {}
         """This worker's position in every chunk that it has visited. Chunks that are no longer
         leased to it are included, unless their points are forgotten."""
         self._left: list[int] = []
@@ -62,20 +62,24 @@ class SimPoints:
         self._close()
         anew = self._lease is not None and lease.incarnation != self._lease.incarnation
         if anew:
-            self._at.clear()
+            self._positions.clear()
             self._moved.clear()
         self._lease = lease
         self._lengths = {chunk.chunk: chunk.last - chunk.first for chunk in lease.chunks}
         if known is not None:
             # The position in a chunk is forgotten together with its points. Otherwise a worker that
             # gets the chunk again, but first to send it on, would later begin at its old position.
-            self._at = {number: at for number, at in self._at.items() if number in known}
+            self._positions = {
+                number: at for number, at in self._positions.items() if number in known
+            }
         for chunk in lease.chunks:
-            been = self._at.get(chunk.chunk, (0, 0))
+            been = self._positions.get(chunk.chunk, (0, 0))
             if known is None:
-                self._at[chunk.chunk] = max(been, (chunk.passes, chunk.cursor))
+                self._positions[chunk.chunk] = max(been, (chunk.passes, chunk.cursor))
             else:
-                self._at[chunk.chunk] = position(chunk, been if chunk.chunk in known else None)
+                self._positions[chunk.chunk] = position(
+                    chunk, been if chunk.chunk in known else None
+                )
         self._left.clear()
         self.everything = sum(self._lengths.values())
         return anew
@@ -84,7 +88,7 @@ class SimPoints:
     def at(self) -> Mapping[int, tuple[int, int]]:
         """This worker's position in every chunk that it has visited, or that it holds. Call this
         when no chunk is open."""
-        return self._at
+        return self._positions
 
     def moved(self) -> tuple[ChunkProgress, ...]:
         """What `collect` would return."""
@@ -103,7 +107,9 @@ class SimPoints:
         for number in reversed(self._left):
             if found >= count:
                 break
-            found += take(count - found, self._lengths[number] - self._at[number][1], self.least)
+            found += take(
+                count - found, self._lengths[number] - self._positions[number][1], self.least
+            )
         return found
 
     def visit(self, count: int) -> int:
@@ -143,13 +149,13 @@ class SimPoints:
         if not self._left and not (begin and self._begin_pass()):
             return False
         self._open = number = self._left.pop()
-        self._passes, self._cursor = self._at[number]
+        self._passes, self._cursor = self._positions[number]
         self._length, self._told = self._lengths[number], self._cursor
         return True
 
     def _close(self) -> None:
         if self._open != _NONE:
-            self._at[self._open] = at = (self._passes, self._cursor)
+            self._positions[self._open] = at = (self._passes, self._cursor)
             if self._cursor != self._told:
                 self._moved[self._open] = at
         self._open = _NONE
@@ -158,7 +164,7 @@ class SimPoints:
     def _begin_pass(self) -> bool:
         """Begin a pass. A chunk that is partly visited comes first, so it is put at the end of the
         list, from which chunks are taken."""
-        leased = {number: self._at[number] for number in self._lengths}
+        leased = {number: self._positions[number] for number in self._lengths}
         this_pass = min(leased.values(), default=(0, 0))[0]
         epochs = None if self._lease is None else self._lease.epochs
         if epochs is not None and this_pass >= epochs:

@@ -78,7 +78,7 @@ class SimMemory:
         """Per chunk, the number that each of its visited points has added."""
         self._firsts: dict[int, tuple[int, int]] = {}
         """Per chunk of the lease, its first point and its number of points."""
-        self._at: dict[int, tuple[int, int]] = {}
+        self._positions: dict[int, tuple[int, int]] = {}
         self._contributions = 0
 
     @property
@@ -90,7 +90,7 @@ class SimMemory:
         for chunk in self._remembered.take(lease):
             del self._numbers[chunk]
         self._firsts = {each.chunk: (each.first, each.last - each.first) for each in lease.chunks}
-        self._at = {chunk: at[chunk] for chunk in self._firsts}
+        self._positions = {chunk: at[chunk] for chunk in self._firsts}
 
     def of(self, chunk: int) -> ChunkMemory:
         """The memory of the points of a chunk that this worker sends."""
@@ -115,9 +115,12 @@ class SimMemory:
         for step in progress:
             if step.chunk not in self._firsts:
                 continue  # the worker has given this chunk up, and has subtracted it from its row
-            (first, length), (passes, cursor) = self._firsts[step.chunk], self._at[step.chunk]
+            (first, length), (passes, cursor) = (
+                self._firsts[step.chunk],
+                self._positions[step.chunk],
+            )
             visits = (step.passes - passes) * length + step.cursor - cursor
-            self._at[step.chunk] = (step.passes, step.cursor)
+            self._positions[step.chunk] = (step.passes, step.cursor)
             numbers = self._numbers.setdefault(step.chunk, {})
             change = ZERO
             for offset in range(cursor, cursor + min(visits, length)):

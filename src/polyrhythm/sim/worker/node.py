@@ -369,7 +369,7 @@ class WorkerProcess(SingleProcess):
     def beat(self, effect: fx.Beat) -> None:
         self.send(fx.Send(LEAD, effect.message))
 
-    def arrange(self, effect: fx.Arrange) -> None:
+    def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
         """Nothing to do: no bytes are sent, so there are no buffers."""
 
     def end(self, effect: fx.End) -> None:

@@ -79,9 +79,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     link: str = "auto"
     """How the processes that the job's own command starts are linked (`--link`); a resumed job keeps
     it. Processes that join the job decide that by themselves."""
-    staging: dict[str, str] = {}
+    slowdowns: dict[str, str] = {}
     """Artificial delays of some workers or servers, by the flag that sets them
-    (`learn/staging.py`)."""
+    (`learn/slowdowns.py`)."""
     interval: str = "auto"
     coordination: str = "semi"
     most_steps: int = 64

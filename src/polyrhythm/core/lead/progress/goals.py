@@ -61,7 +61,7 @@ class Targets(msgspec.Struct):
 
     def fault(self, metrics: Mapping[str, float]) -> Reason | None:
         """Why a report with these metrics is refused; None if it is accepted."""
-        if self._reported.fits(metrics):
+        if self._reported.has_room_for(metrics):
             return None
         return Reason("too-many-metrics", {"most": MOST_NAMES})
 

@@ -255,7 +255,7 @@ class Finding:
         )
 
     @property
-    def lost(self) -> float:
+    def lost_share(self) -> float:
         """The share of the total gain that the last pass has lost again. 1 or more means that the
         objective is no lower than at first."""
         if self.objective is None or self.first is None or self.best is None:

@@ -21,7 +21,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import CHECKPOINT, CODE, STOP
 
 
-class Requests:
+class OperatorRequests:
     def __init__(self, parts: Parts, mode: Mode, lifecycle: Lifecycle, cuts: Cuts) -> None:
         self._mode = mode
         self._lifecycle = lifecycle
@@ -91,7 +91,9 @@ class Requests:
         else:
             self._operators.done(CODE, Reason("code-none"), failed=True)
 
-    _REQUESTS: ClassVar[dict[str, Callable[["Requests", m.OperatorRequest, str, int], None]]] = {
+    _REQUESTS: ClassVar[
+        dict[str, Callable[["OperatorRequests", m.OperatorRequest, str, int], None]]
+    ] = {
         STOP: _stop_for,
         CHECKPOINT: _cut_for,
         CODE: _send_code_for,

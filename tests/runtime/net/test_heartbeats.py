@@ -4,7 +4,7 @@ fill a link."""
 from polyrhythm.engines.inline import Hub
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.runtime.net.handshake import introduce
-from polyrhythm.runtime.net.peers import Beats, Peers
+from polyrhythm.runtime.net.peers import HeartbeatSender, Peers
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.wire import messages as m
@@ -39,7 +39,7 @@ def pair(peers: Peers) -> tuple[MemoryLink, MemoryLink]:
 def test_a_peer_that_does_not_read_gets_few_heartbeats() -> None:
     peers = Peers()
     here, there = pair(peers)
-    beats = Beats(peers)
+    beats = HeartbeatSender(peers)
     beats.confirm(here, m.Alive(worker=0, sequence=0))
     for _ in range(1000):
         beats.send(m.Alive(term=1))
@@ -55,7 +55,7 @@ def test_a_peer_that_waits_for_the_job_to_begin_gets_all_heartbeats() -> None:
     none before it is admitted, so the lead must not wait for these reports."""
     peers = Peers()
     _, there = pair(peers)
-    beats = Beats(peers)
+    beats = HeartbeatSender(peers)
     for _ in range(100):
         beats.send(m.Alive(term=1))
     assert there._inbox.qsize() == 100

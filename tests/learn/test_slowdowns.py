@@ -13,15 +13,15 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.staging import Pacer, Stage, Staging
+from polyrhythm.learn.slowdowns import Pacer, Slowdown, Slowdowns
 from polyrhythm.wire.messages import JobSpec
 
 MS = 10**6
 SECOND = 10**9
 
 
-def plan(**flags: str) -> Staging:
-    return Staging.parse({flag.replace("_", "-"): text for flag, text in flags.items()}, 4)
+def plan(**flags: str) -> Slowdowns:
+    return Slowdowns.parse({flag.replace("_", "-"): text for flag, text in flags.items()}, 4)
 
 
 def test_without_flags_steps_are_not_padded() -> None:
@@ -29,45 +29,45 @@ def test_without_flags_steps_are_not_padded() -> None:
 
 
 def test_steps_are_padded_to_the_minimum_step_time() -> None:
-    staging = plan(min_step="10ms")
-    assert staging.pad_ns(0, 0, 3 * MS, 32) == 7 * MS
-    assert staging.pad_ns(0, 0, 12 * MS, 32) == 0
+    slowdowns = plan(min_step="10ms")
+    assert slowdowns.pad_ns(0, 0, 3 * MS, 32) == 7 * MS
+    assert slowdowns.pad_ns(0, 0, 12 * MS, 32) == 0
 
 
 def test_the_slowness_factor_applies_to_the_padded_time() -> None:
-    staging = plan(min_step="10ms", slow="3=4x,1=1.5x")
-    assert staging.pad_ns(3, 0, 3 * MS, 32) == 37 * MS
-    assert staging.pad_ns(3, 0, 12 * MS, 32) == 36 * MS
-    assert staging.pad_ns(1, 0, 10 * MS, 32) == 5 * MS
-    assert staging.pad_ns(0, 0, 10 * MS, 32) == 0
+    slowdowns = plan(min_step="10ms", slow="3=4x,1=1.5x")
+    assert slowdowns.pad_ns(3, 0, 3 * MS, 32) == 37 * MS
+    assert slowdowns.pad_ns(3, 0, 12 * MS, 32) == 36 * MS
+    assert slowdowns.pad_ns(1, 0, 10 * MS, 32) == 5 * MS
+    assert slowdowns.pad_ns(0, 0, 10 * MS, 32) == 0
 
 
 def test_a_machine_becomes_slower_and_normal_again() -> None:
-    staging = plan(slow="3=2x", slow_at="90s:3=1x,60s:3=4x")
-    pads = [staging.pad_ns(3, s * SECOND, MS, 1) for s in (0, 59, 60, 89, 90)]
+    slowdowns = plan(slow="3=2x", slow_at="90s:3=1x,60s:3=4x")
+    pads = [slowdowns.pad_ns(3, s * SECOND, MS, 1) for s in (0, 59, 60, 89, 90)]
     assert pads == [MS, MS, 3 * MS, 3 * MS, 0]
 
 
 def test_a_stall_comes_after_every_given_number_of_points() -> None:
     """The FSP paper, section 7: a worker is suspended for t milliseconds after every 1,000 data
     points."""
-    staging = plan(stall="3=32ms/1000")
-    pads = [staging.pad_ns(3, 0, MS, 400, visited) for visited in range(0, 2400, 400)]
+    slowdowns = plan(stall="3=32ms/1000")
+    pads = [slowdowns.pad_ns(3, 0, MS, 400, visited) for visited in range(0, 2400, 400)]
     assert pads == [0, 0, 32 * MS, 0, 32 * MS, 0]
-    assert staging.pad_ns(3, 0, MS, 5000) == 5 * 32 * MS
-    assert staging.pad_ns(2, 0, MS, 5000) == 0
+    assert slowdowns.pad_ns(3, 0, MS, 5000) == 5 * 32 * MS
+    assert slowdowns.pad_ns(2, 0, MS, 5000) == 0
 
 
 def test_worker_names_are_mapped_to_numbers() -> None:
-    staging = plan(min_step="10ms", tenant="2")
-    assert staging.of("worker-2").tenant
-    assert not staging.of("worker-12").tenant
-    assert staging.of("somebody-else") == Stage(min_step_ns=10 * MS)
+    slowdowns = plan(min_step="10ms", tenant="2")
+    assert slowdowns.of("worker-2").tenant
+    assert not slowdowns.of("worker-12").tenant
+    assert slowdowns.of("somebody-else") == Slowdown(min_step_ns=10 * MS)
 
 
 def test_flags_of_a_worker_command_apply_to_that_worker() -> None:
     job = plan(min_step="10ms", slow="3=4x").of("worker-3")
-    assert job.amended({"slow": "2x", "tenant": ""}) == Stage(10 * MS, 2.0, tenant=True)
+    assert job.amended({"slow": "2x", "tenant": ""}) == Slowdown(10 * MS, 2.0, tenant=True)
     with pytest.raises(UsageError, match="--slow '3=4x' is not understood: give FACTOR"):
         job.amended({"slow": "3=4x"})
 
@@ -145,7 +145,13 @@ def test_padding_counts_as_computing(kind: str) -> None:
     steps = 3 if kind == "local" else 1
     flags = {"min-step": "4ms", "slow": "1=3x"}
     job = JobSpec(
-        job="staged", workers=2, kind=kind, local_steps=steps, rounds=4, timer="off", staging=flags
+        job="staged",
+        workers=2,
+        kind=kind,
+        local_steps=steps,
+        rounds=4,
+        timer="off",
+        slowdowns=flags,
     )
     run = run_inline(job, main, timeout_s=20)
     names = {line["worker"]: line["name"] for line in run.journal if line["what"] == "joined"}
@@ -163,7 +169,7 @@ def test_excluded_time_does_not_count_as_computing(monkeypatch: pytest.MonkeyPat
         now_ns[0] = until_ns
 
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns[0])
-    monkeypatch.setattr("polyrhythm.learn.staging._sleep_until", sleep_until)
+    monkeypatch.setattr("polyrhythm.learn.slowdowns._sleep_until", sleep_until)
     pacer = Pacer(plan(min_step="10ms").of("worker-0"))
     now_ns[0] += 2 * MS
     pacer.pace(1)
@@ -176,14 +182,14 @@ def test_excluded_time_does_not_count_as_computing(monkeypatch: pytest.MonkeyPat
 
 
 def test_slow_fold_gives_the_pause_of_each_server() -> None:
-    staging = Staging.parse({"slow-fold": "0=500ms,2=1s"}, 1, 3)
-    assert [staging.fold_pause_s(server) for server in range(3)] == [0.5, 0.0, 1.0]
+    slowdowns = Slowdowns.parse({"slow-fold": "0=500ms,2=1s"}, 1, 3)
+    assert [slowdowns.fold_pause_s(server) for server in range(3)] == [0.5, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("text", ["500ms", "0=", "0=soon", "3=500ms"])
 def test_a_slow_fold_with_an_unknown_server_or_a_bad_pause_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--slow-fold"):
-        Staging.parse({"slow-fold": text}, 1, 3)
+        Slowdowns.parse({"slow-fold": text}, 1, 3)
 
 
 @pytest.mark.parametrize("sync", ["bspb", "bspv", "fsp"])
@@ -203,7 +209,7 @@ def test_a_step_is_padded_in_proportion_to_its_points_where_the_policy_chooses_t
             loss.backward()
             optimizer.step(objective=loss)
 
-    job = JobSpec(job="staged", sync=sync, interval="20ms", rounds=4, staging={"min-step": "1ms"})
+    job = JobSpec(job="staged", sync=sync, interval="20ms", rounds=4, slowdowns={"min-step": "1ms"})
     run_inline(job, main, timeout_s=60)
     assert any(points < 16 for points, _ in seen)
     assert all(share == points / 16 for points, share in seen)

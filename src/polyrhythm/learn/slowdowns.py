@@ -1,5 +1,4 @@
-"""Staged heterogeneity: slows down workers on purpose, so that policies can be compared on one
-host.
+"""Slows workers and servers down on purpose, so that policies can be compared on one host.
 
 The plan has no side effects: it computes from the time and the points of a step how much longer the
 step must take. *Injected* and *Natural* are FSP's two kinds of stragglers (§7). An injected
@@ -42,7 +41,7 @@ _OF_WORKERS = ("slow", "slow-at", "stall", "tenant")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Slowdown:
     """How one worker is slowed down."""
 
     min_step_ns: int = 0
@@ -74,36 +73,36 @@ class Stage:
         whole_ns = max(computed_ns, self.min_step_ns * share) * factor + stalls * self.stall_ns
         return max(0, round(whole_ns) - computed_ns)
 
-    def amended(self, flags: Mapping[str, str]) -> "Stage":
-        """Return this stage with the changes from the flags of `polyrhythm worker`, such as
+    def amended(self, flags: Mapping[str, str]) -> "Slowdown":
+        """Return this slowdown with the changes from the flags of `polyrhythm worker`, such as
         {"slow": "4x"}."""
-        stage = self
+        slowdown = self
         for flag, text in flags.items():
-            stage = _amend(stage, flag, text, text, _SHAPES)
-        return stage
+            slowdown = _amend(slowdown, flag, text, text, _SHAPES)
+        return slowdown
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
-    """The staging of a job: a stage for every worker that a flag names."""
+class Slowdowns:
+    """The slowdowns of a job, as its flags name them: of workers, and of the folds of servers."""
 
-    default: Stage = Stage()
-    stages: dict[int, Stage] = field(default_factory=dict)
+    default: Slowdown = Slowdown()
+    of_workers: dict[int, Slowdown] = field(default_factory=dict)
     fold_pauses_ns: dict[int, int] = field(default_factory=dict)
     """Per server, the pause that is added to each of its folds, in nanoseconds."""
 
     @classmethod
     def parse(
         cls, flags: Mapping[str, str], workers: int | None = None, servers: int | None = None
-    ) -> "Staging":
+    ) -> "Slowdowns":
         """Parse the flags of the command line. The items of a flag are separated by commas.
         `workers` and `servers`: how many there are, to check the numbers in the items. None: do not
         check."""
-        default = Stage()
+        default = Slowdown()
         if "min-step" in flags:
             text = flags["min-step"]
             default = _amend(default, "min-step", text, text, _SHAPES_OF_WORKERS)
-        stages: dict[int, Stage] = {}
+        of_workers: dict[int, Slowdown] = {}
         said: set[tuple[str, int]] = set()
         for flag in _OF_WORKERS:
             for item in flags[flag].split(",") if flag in flags else ():
@@ -121,34 +120,34 @@ class Staging:
                 if flag != "slow-at" and (flag, worker) in said:
                     raise UsageError(f"--{flag} {item!r}: worker {worker} has a --{flag} already")
                 said.add((flag, worker))
-                stage = stages.get(worker, default)
-                stages[worker] = _amend(stage, flag, value, item, _SHAPES_OF_WORKERS)
+                slowdown = of_workers.get(worker, default)
+                of_workers[worker] = _amend(slowdown, flag, value, item, _SHAPES_OF_WORKERS)
         items = flags.get("slow-fold", "").split(",")
-        return cls(default, stages, dict(_fold_pause(item, servers) for item in items if item))
+        return cls(default, of_workers, dict(_fold_pause(item, servers) for item in items if item))
 
     def fold_pause_s(self, server: int) -> float:
         return self.fold_pauses_ns.get(server, 0) / 1e9
 
-    def of(self, name: str) -> Stage:
-        """Return the stage of the worker with this name. The number in the name counts: `worker-3`
+    def of(self, name: str) -> Slowdown:
+        """Return the slowdown of the worker with this name. The number in the name counts: `worker-3`
         has the number 3."""
         match = _NAME.fullmatch(name)
-        return self.stages.get(int(match[1]), self.default) if match else self.default
+        return self.of_workers.get(int(match[1]), self.default) if match else self.default
 
     def pad_ns(
         self, worker: int, elapsed_ns: int, computed_ns: int, points: float, visited: float = 0
     ) -> int:
-        stage = self.stages.get(worker, self.default)
-        return stage.pad_ns(elapsed_ns, computed_ns, points, visited)
+        slowdown = self.of_workers.get(worker, self.default)
+        return slowdown.pad_ns(elapsed_ns, computed_ns, points, visited)
 
 
 class Pacer:
-    """Makes a worker's steps as long as its stage demands."""
+    """Makes a worker's steps as long as its slowdown requires."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, slowdown: Slowdown) -> None:
         self.share = 1.0
         """The length of the next step as a share of a full step."""
-        self._stage = stage
+        self._slowdown = slowdown
         self._visited = 0.0
         self._counted = 0.0
         self._overslept_ns = 0
@@ -160,11 +159,11 @@ class Pacer:
         self._began_ns = self._since_ns = time.monotonic_ns()
 
     def pace(self, points: float) -> None:
-        """End a step that visited `points` points. Sleep until the step is as long as the stage
-        demands."""
+        """End a step that visited `points` points. Sleep until the step is as long as the slowdown
+        requires."""
         now_ns = time.monotonic_ns()
         new = points - self._counted
-        pad_ns = self._stage.pad_ns(
+        pad_ns = self._slowdown.pad_ns(
             now_ns - self._began_ns, now_ns - self._since_ns, new, self._visited, self.share
         )
         self._visited += new
@@ -209,24 +208,26 @@ def _worker_of(flag: str, item: str) -> tuple[int, str]:
     return int(match["worker"]), value if at is None else f"{at}:{value}"
 
 
-def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, str]) -> Stage:
+def _amend(
+    slowdown: Slowdown, flag: str, text: str, said: str, shapes: Mapping[str, str]
+) -> Slowdown:
     try:
         match flag:
             case "min-step":
-                return replace(stage, min_step_ns=parse_duration(text))
+                return replace(slowdown, min_step_ns=parse_duration(text))
             case "slow":
-                return replace(stage, factor=_factor(text))
+                return replace(slowdown, factor=_factor(text))
             case "slow-at":
                 at, _, factor = text.partition(":")
-                changes = (*stage.changes, (parse_duration(at), _factor(factor)))
-                return replace(stage, changes=tuple(sorted(changes)))
+                changes = (*slowdown.changes, (parse_duration(at), _factor(factor)))
+                return replace(slowdown, changes=tuple(sorted(changes)))
             case "stall":
                 pause, _, points = text.partition("/")
                 return replace(
-                    stage, stall_ns=parse_duration(pause), stall_points=_positive(points)
+                    slowdown, stall_ns=parse_duration(pause), stall_points=_positive(points)
                 )
             case "tenant" if not text:
-                return replace(stage, tenant=True)
+                return replace(slowdown, tenant=True)
             case _:
                 raise ValueError("only this form is known")
     except ValueError as error:

@@ -14,7 +14,7 @@ own."""
 
 
 @dataclass(frozen=True, slots=True)
-class JoinWay:
+class JoinHint:
     """What a process must know to join. On the host of the job, the commands of its user find the
     job's file and its secret by the address alone."""
 
@@ -32,8 +32,8 @@ class JoinWay:
     numbers."""
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> "JoinWay":
-        """The way to join, from the line of the journal that says where the lead listens."""
+    def of(cls, line: Mapping[str, Any]) -> "JoinHint":
+        """Make the hint from the line of the journal that says where the lead listens."""
         host = line.get("reached_at") or line["host"]
         here = is_loopback(host)
         indexed = line.get("indexed", "secret_file" not in line)
@@ -54,7 +54,7 @@ class JoinWay:
         secret = f" --secret-file {self.secret_file}" if self.secret_file else ""
         return f"polyrhythm {role} {file}--connect {self.address}{insecure}{secret}"
 
-    def hint(self, role: str = "worker") -> str:
+    def text(self, role: str = "worker") -> str:
         """The complete hint: the command that joins the job, and where the secret is."""
         command = self.command(role)
         if self.served and role == "worker":
