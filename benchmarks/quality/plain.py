@@ -4,7 +4,8 @@ with the accuracy of this loop.
     python -m benchmarks.quality.plain digits 3 0
 
 The model, the optimizer, the data and the number of passes are those of the job. A batch is as
-large as the batches of all workers together.
+large as the batches of all workers together. The loop has one thread per worker, so that it uses no
+more cores than a job beside it.
 """
 
 import importlib
@@ -49,5 +50,6 @@ def train(job: str, workers: int, seed: int, *, passes: int | None = None) -> fl
 
 if __name__ == "__main__":
     named, workers_, seed_, *passes_ = sys.argv[1:]
+    torch.set_num_threads(int(workers_))
     passes__ = int(passes_[0]) if passes_ else None
     print(json.dumps({"accuracy": train(named, int(workers_), int(seed_), passes=passes__)}))
