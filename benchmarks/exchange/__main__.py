@@ -3,9 +3,10 @@
     python -m benchmarks.exchange [--repeat 5] [--sizes 102MB,4MB,0.1MB] [--json out.json] [--readme]
 
 All systems are started, warmed up and measured one after the other. This is repeated `--repeat`
-times, so that a disturbance of the host affects all of them. The medians and their ratios are
-reported. `--readme` writes the table between the markers in README.md. This needs the extra `bench`
-(Ray).
+times, so that a disturbance of the host affects all of them. Medians are reported: a table of the
+systems, and a table that compares polyrhythm with bare loops, the limit of this machine. `--readme`
+writes the first table to README.md and the second to benchmarks/exchange/README.md, between their
+markers. This needs the extra `bench` (Ray).
 """
 
 import argparse
@@ -34,20 +35,22 @@ PEERS: dict[str, list[str]] = {
     "ray": ["ray_peer.py"],
     "gloo": ["gloo_peer.py"],
 }
-FLOOR_SIZES = ("102MB", "4MB", "0.1MB")
-FLOORS: list[tuple[str, str, str, tuple[float, float, float]]] = [
-    ("local, copying, against Ray as documented", "local", "ray documented", (2.0, 5.0, 12.0)),
-    ("local, copying, against Ray tuned", "local", "ray", (2.0, 5.0, 12.0)),
-    (
-        "local, `--in-place`, against Ray as documented",
-        "in place",
-        "ray documented",
-        (3.0, 8.0, 15.0),
-    ),
-    ("local, `--in-place`, against Ray tuned", "in place", "ray", (3.0, 8.0, 15.0)),
-    ("TCP, digest none, against its bare loop", "tcp", "bare tcp", (0.75, 0.75, 0.40)),
-    ("TCP, digest none, against gloo", "tcp", "gloo", (0.75, 0.85, 1.00)),
-]
+SYSTEMS = {
+    "local": "**polyrhythm, local links**",
+    "in place": "**polyrhythm, local links, `--in-place`**",
+    "tcp": "**polyrhythm, TCP, digest none**",
+    "tcp xxh3": "**polyrhythm, TCP, digest xxh3**",
+    "ray documented": "Ray, parameter server of its documentation",
+    "ray": "Ray, the same, tuned",
+    "gloo": "torch gloo, all-reduce",
+}
+LIMITS = {
+    "bare local": ("local", "shared memory, copied in and out"),
+    "bare in place": ("in place", "shared memory, nothing copied"),
+    "bare tcp": ("tcp", "TCP, digest none"),
+}
+"""Each bare loop, the system of ours that it limits, and its label."""
+LIMITS_DOCUMENT = HERE / "README.md"
 
 
 def _rounds(nbytes: int) -> tuple[int, int]:
@@ -108,38 +111,38 @@ def measure(sizes: list[str], repeat: int, say: Callable[[str], None]) -> dict[s
 
 
 def table(result: dict[str, Any]) -> str:
+    """How many rounds of exchange a second are possible, with each system."""
     medians = result["medians"]
     sizes = list(medians)
     rows = [
         f"Rounds per second, 1 server, {result['workers']} workers, medians of {result['repeat']}"
-        f" ({result['machine']}); every worker pushes and pulls the whole model each round:",
+        f" ({result['machine']}):",
         "",
-        "| | " + " | ".join(sizes) + " |",
+        "| size of the model | " + " | ".join(sizes) + " |",
         "|---|" + "---|" * len(sizes),
     ]
-    labels = {
-        "local": "**polyrhythm, local links**",
-        "in place": "**polyrhythm, local links, `--in-place`**",
-        "tcp": "**polyrhythm, TCP, digest none**",
-        "tcp xxh3": "**polyrhythm, TCP, digest xxh3**",
-        "ray documented": "Ray, actor parameter server as documented",
-        "ray": "the same, tuned (sums in the cache, store touched beforehand)",
-        "gloo": "torch gloo all-reduce (moves fewer bytes)",
-        "bare local": "*bare loop, shared memory, copied in and out*",
-        "bare in place": "*bare loop, shared memory, nothing copied*",
-        "bare tcp": "*bare loop, TCP*",
-    }
-    for name, label in labels.items():
+    for name, label in SYSTEMS.items():
         cells = [f"{medians[size][name]:,.1f}" for size in sizes]
         rows.append(f"| {label} | " + " | ".join(cells) + " |")
-    rows += ["", "| ratio | " + " | ".join(sizes) + " |", "|---|" + "---|" * len(sizes)]
-    for label, ours, other, floors in FLOORS:
-        cells = []
-        floor_at = dict(zip(FLOOR_SIZES, floors, strict=True))
-        for size in sizes:
-            ratio = medians[size][ours] / medians[size][other]
-            floor = f" (floor {floor_at[size]:g})" if size in floor_at else ""
-            cells.append(f"{ratio:.2f}{floor}")
+    return "\n".join(rows)
+
+
+def limits_table(result: dict[str, Any]) -> str:
+    """How near our systems are to the limit of the machine."""
+    medians = result["medians"]
+    sizes = list(medians)
+    rows = [
+        f"Rounds per second of a bare loop, and the share that polyrhythm reaches; 1 server,"
+        f" {result['workers']} workers, medians of {result['repeat']} ({result['machine']}):",
+        "",
+        "| size of the model | " + " | ".join(sizes) + " |",
+        "|---|" + "---|" * len(sizes),
+    ]
+    for bare, (ours, label) in LIMITS.items():
+        cells = [
+            f"{medians[size][bare]:,.1f} ({medians[size][ours] / medians[size][bare]:.0%})"
+            for size in sizes
+        ]
         rows.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
@@ -152,9 +155,10 @@ def main() -> None:
     parser.add_argument("--readme", action="store_true")
     args = parser.parse_args()
     result = measure(args.sizes.split(","), args.repeat, report.say)
-    report.give(result, table(result), args.json)
+    report.give(result, f"{table(result)}\n\n{limits_table(result)}", args.json)
     if args.readme:
         readme.write("exchange", table(result))
+        readme.write("limits", limits_table(result), LIMITS_DOCUMENT)
 
 
 if __name__ == "__main__":

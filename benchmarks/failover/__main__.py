@@ -36,7 +36,6 @@ between heartbeats."""
 RECOVERED = 50
 DEADLINE_S = 120.0
 TCP_LISTENS = "0A"
-WANTED = {"kill": 3.0, "stop": 6.0, "local": 0.65, "tcp": 0.45}
 
 
 def until(done: Callable[[], Any]) -> Any:
@@ -133,7 +132,7 @@ def main() -> None:
     args = parser.parse_args()
     measures: dict[str, dict[str, Callable[[], float]]] = {
         what: {
-            f"{said} of a server, {sync}: seconds of delay (wanted {WANTED[what]:g})": (
+            f"{said} of a server, {sync}: seconds of delay": (
                 lambda number=number, sync=sync: seconds_of_delay(number, sync, "auto")
             )
             for sync in ("bsp", "asp")
@@ -144,9 +143,7 @@ def main() -> None:
         )
     }
     measures["rounds"] = {
-        f"rounds with one copy / none, {link} (wanted {WANTED[link]:g})": (
-            lambda link=link: share_of_rounds(link)
-        )
+        f"rounds with one copy / none, {link}": (lambda link=link: share_of_rounds(link))
         for link in ("local", "tcp")
     }
     chosen = {
