@@ -202,6 +202,22 @@ RUNTIME: tuple[Mutant, ...] = (
         "tests/runtime/net/test_ending_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",
     ),
     mutant(
+        "link-without-a-name-outlives-its-end",
+        "A link that has ended before the lead named its peer is used when the name comes.",
+        "core:LinkTable.remove",
+        "self._unnamed.pop(link.peer, None)",
+        "pass",
+        "tests/core/test_links.py::test_a_link_that_ends_before_it_is_named_is_forgotten",
+    ),
+    mutant(
+        "simulated-worker-misses-its-newer-link",
+        "The end of a link to the earlier incarnation of a server ends the link to the new one.",
+        "core:LinkTable.remove",
+        "self.links.get(link.peer) is not link",
+        "link.peer not in self.links",
+        "tests/core/test_links.py::test_the_end_of_a_replaced_link_does_not_remove_its_successor",
+    ),
+    mutant(
         "lead-keeps-the-end-of-a-link-to-itself",
         "The lead's own server does not learn that a reader's link has ended: its lease stays.",
         "runtime:ServerLinks.end_link",

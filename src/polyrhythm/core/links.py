@@ -26,12 +26,15 @@ class LinkTable(Generic[AnyLink]):
 
     *A process has one link to each other process. A later incarnation of that process replaces the
     link of the earlier one, whose end was not noticed; a second link of the same incarnation is
-    not used.*"""
+    not used.* A link that another process has opened is unnamed until the lead has decided which
+    process that is. It has a name of its own meanwhile, and is not read."""
 
-    __slots__ = ("links",)
+    __slots__ = ("_unnamed", "links")
 
     def __init__(self) -> None:
         self.links: dict[str, AnyLink] = {}
+        self._unnamed: dict[str, AnyLink] = {}
+        """The links whose peers the lead has not named yet, by their own names."""
 
     def get(self, peer: str) -> AnyLink | None:
         return self.links.get(peer)
@@ -46,9 +49,29 @@ class LinkTable(Generic[AnyLink]):
         self.links[link.peer] = link
         return before
 
+    def add_unnamed(self, link: AnyLink) -> None:
+        """Add a link that must not be read until `name` is called for it."""
+        self.links[link.peer] = self._unnamed[link.peer] = link
+
+    def is_unnamed(self, link: AnyLink) -> bool:
+        return self._unnamed.get(link.peer) is link
+
+    def name(
+        self, unnamed: str, peer: str, incarnation: int
+    ) -> tuple[AnyLink | None, AnyLink | None]:
+        """The lead has announced that `peer` is at the other end of an unnamed link. Returns this link
+        (None if it has ended in the meantime), and the link that is not used any more (see
+        `add`)."""
+        link = self._unnamed.pop(unnamed, None)
+        if link is None:
+            return None, None
+        del self.links[unnamed]
+        link.peer, link.incarnation = peer, incarnation
+        return link, self.add(link)
+
     def rename(self, old: str, new: str, incarnation: int) -> AnyLink | None:
-        """The lead has decided that the peer `old` is this incarnation of `new`. Returns the link
-        that `new` had before, if any."""
+        """In the process of the lead: the lead has decided that the peer `old` is this incarnation of
+        `new`. Returns the link that `new` had before, if any."""
         before = self.links.pop(new, None)
         link = self.links.pop(old, None)
         if link is not None:
@@ -61,6 +84,7 @@ class LinkTable(Generic[AnyLink]):
         if self.links.get(link.peer) is not link:
             return False
         del self.links[link.peer]
+        self._unnamed.pop(link.peer, None)
         return True
 
 

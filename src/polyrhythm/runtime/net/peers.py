@@ -40,6 +40,20 @@ class Peers:
         with self._lock:
             return self._table.add(link)
 
+    def add_unnamed(self, link: Link) -> None:
+        """See `LinkTable.add_unnamed`."""
+        with self._lock:
+            self._table.add_unnamed(link)
+
+    def is_unnamed(self, link: Link) -> bool:
+        with self._lock:
+            return self._table.is_unnamed(link)
+
+    def name(self, unnamed: str, peer: str, incarnation: int) -> tuple[Link | None, Link | None]:
+        """See `LinkTable.name`."""
+        with self._lock:
+            return self._table.name(unnamed, peer, incarnation)
+
     def rename(self, old: str, new: str, incarnation: int) -> Link | None:
         """See `LinkTable.rename`."""
         with self._lock:

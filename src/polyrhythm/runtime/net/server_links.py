@@ -69,8 +69,6 @@ class ServerLinks:
         self._dialer: Dialer | None = None
         self._closing = False
         self._gone = gone
-        self._unread: set[Link] = set()
-        """Links that are not read yet, because the lead has not named their peers."""
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
 
     def to(self, peer: str) -> Link | None:
@@ -86,12 +84,12 @@ class ServerLinks:
         link.outlast(self._link_timeout_s)
         if isinstance(hello, m.OperatorHello):
             link.peer = operator_name(next(self._operators))
-        self._peers.add(link)
         if self._leads:
+            self._peers.add(link)
             self._driver.post(LEAD, hello_event(link.peer, hello))
             self.reading.read(link)
-        else:  # do not read the link before `bind` has named its peer
-            self._unread.add(link)
+        else:
+            self._peers.add_unnamed(link)
             self._driver.post(self._name, called(link.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
@@ -111,17 +109,13 @@ class ServerLinks:
 
     def _bind_caller(self, effect: fx.Bind) -> None:
         """The lead has announced the peer of this link: begin to read the link."""
-        link = self._peers.get(effect.link)
+        link, unused = self._peers.name(effect.link, effect.peer, effect.incarnation)
         if link is None:
-            return  # the link has ended before the lead named its peer
-        self._unread.discard(link)
-        self._peers.remove(link)
-        link.peer, link.incarnation = effect.peer, effect.incarnation
-        replaced = self._peers.add(link)
-        if replaced is link:
+            return
+        if unused is link:
             self.end_link(link, LinkError(f"{link.peer} is linked to {self._name} already"))
             return
-        self._replace(replaced)
+        self._replace(unused)
         server = server_number(effect.peer)
         if server is not None:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
@@ -222,10 +216,10 @@ class ServerLinks:
     def drop(self, effect: fx.Drop) -> None:
         link = self._peers.get(effect.peer)
         if link is not None:
+            unread = self._peers.is_unnamed(link)
             self._peers.remove(link)
             self._gone(link.peer)
-            if link in self._unread:
-                self._unread.discard(link)
+            if unread:
                 hang_up(link)
             else:  # the thread that reads this link notices its end, and disposes of it
                 threading.Thread(target=link.close, name="close", daemon=True).start()

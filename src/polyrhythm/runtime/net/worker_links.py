@@ -123,16 +123,17 @@ class WorkerLinks:
         link.peer, link.incarnation = self._seat().process_of(peer), incarnation
         link.outlast(link_timeout_s(greeting.lead_timeout_s))
         link.land_with(self._place_of)
-        replaced = self._peers.get(link.peer)
-        if replaced is not None:
-            # the replaced link belongs to an earlier incarnation of the peer
-            self._forget(replaced)
-        self._peers.add(link)
+        unused = self._peers.add(link)
+        if unused is not None:
+            self._forget(unused)
+        if unused is link:
+            return greeting
         if (pollable := link.pollable) is not None:
             try:
                 for message, payload in pollable.take_buffered():
                     self._take(link, message, payload)
             except Exception as error:
+                self._peers.remove(link)
                 self._forget(link)
                 raise fault_of(peer, error) from None
             self._run()
@@ -183,13 +184,13 @@ class WorkerLinks:
         link.close()
 
     def _forget(self, link: Link) -> None:
-        self._peers.remove(link)
         if link.pollable is not None:
             self._poller.remove(link.pollable)
         hang_up(link)
 
     def forget_all(self) -> None:
         for link in self._peers.all():
+            self._peers.remove(link)
             self._forget(link)
 
     def shut(self) -> None:

@@ -60,46 +60,44 @@ class SimServerLinks:
             lead.send(self._me)
 
     def hear_hello(self, channel: Channel, hello: Hello) -> None:
-        self._take_stranger(channel, hello)
-        if self._journal is not None:
-            self._process.put(LEAD, hello_event(channel.peer, hello))
-        else:
-            self._process.put(self._name, called(channel.peer, hello))
-
-    def _take_stranger(self, channel: Channel, hello: Hello) -> None:
         self._strangers += 1
         operator = isinstance(hello, m.OperatorHello)
-        name = operator_name if operator else "link-{}".format
-        channel.peer = name(self._strangers)
-        self.table.add(channel)
-
-    def _greet(self, channel: Channel, peer: str, incarnation: int) -> bool:
-        """Answer the peer's hello and use this channel for the peer. Returns False if the peer has
-        a link already."""
-        channel.peer, channel.incarnation = peer, incarnation
-        before = self.table.add(channel)
-        if before is channel:
-            self.end_link(channel, f"{peer} is linked to {self._name} already")
-            return False
-        self._replace(before)
-        me = self._me
-        greeting = m.HelloReply(server=me.server, name=me.name, digest=0, address=me.address)
-        channel.back.send(greeting)
-        return True
+        channel.peer = (operator_name if operator else "link-{}".format)(self._strangers)
+        if self._journal is not None:
+            self.table.add(channel)
+            self._process.put(LEAD, hello_event(channel.peer, hello))
+        else:
+            self.table.add_unnamed(channel)
+            self._process.put(self._name, called(channel.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
-        channel = self.table.get(effect.link)
-        if channel is not None and self._journal is None:
-            self.table.remove(channel)
-            server = server_number(effect.peer)
-            if self._greet(channel, effect.peer, effect.incarnation) and server is not None:
-                self._process.put(self._name, ev.Linked(server, effect.incarnation))
-        elif channel is not None and self._journal is not None:
+        """A machine has decided which peer is at the other end of this channel."""
+        if effect.link not in self.table.links:
+            return
+        if self._journal is not None:
             self._replace(self.table.rename(effect.link, effect.peer, effect.incarnation))
             self._journal.note("linked", peer=effect.peer, link="simulated")
-            server = server_number(effect.peer)
-            if server is not None:
-                self._process.put(self._name, ev.Linked(server, effect.incarnation))
+        elif not self._bind_caller(effect):
+            return
+        server = server_number(effect.peer)
+        if server is not None:
+            self._process.put(self._name, ev.Linked(server, effect.incarnation))
+
+    def _bind_caller(self, effect: fx.Bind) -> bool:
+        """The lead has announced the peer of this channel: answer its hello. Returns False if the
+        channel is not used, because the peer has a link already."""
+        channel, unused = self.table.name(effect.link, effect.peer, effect.incarnation)
+        if channel is None:
+            return False
+        if unused is channel:
+            self.end_link(channel, f"{effect.peer} is linked to {self._name} already")
+            return False
+        self._replace(unused)
+        me = self._me
+        channel.back.send(
+            m.HelloReply(server=me.server, name=me.name, digest=0, address=me.address)
+        )
+        return True
 
     def reach(self, effect: fx.Reach) -> None:
         for spec in effect.servers:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.links import LinkTable
 from polyrhythm.core.liveness import HeardThrottle
 from polyrhythm.core.model import PART_NBYTES
-from polyrhythm.core.names import LEAD, server_name, server_number
+from polyrhythm.core.names import LEAD, server_name
 from polyrhythm.core.performers import WORKER_EFFECTS, performers_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
@@ -40,17 +41,16 @@ _PARAMETERS, _HELLO_REPLY, _RESTORED = m.Parameters, m.HelloReply, m.Restored
 class WorkerProcess(SingleProcess):
     __slots__ = (
         "_backlog",
-        "_channels",
         "_computing",
         "_deliveries",
         "_dial",
         "_expected",
         "_heard_throttle",
-        "_incarnations",
         "_job_id",
         "_kept",
         "_lead_linked",
         "_lead_unread",
+        "_links",
         "_model",
         "_nbytes",
         "_outbox",
@@ -102,8 +102,8 @@ class WorkerProcess(SingleProcess):
         self._quantised: dict[int, int] = {}
         """The slices that are quantised in contributions, with their sizes."""
         self._dial = dial
-        self._channels: dict[int, Channel] = {}
-        self._incarnations: dict[int, int] = {}
+        self._links: LinkTable[Channel] = LinkTable()
+        """The channels by which this worker receives."""
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
         self._outbox = self.machine.outbox
@@ -137,12 +137,28 @@ class WorkerProcess(SingleProcess):
     def say_hello(self) -> None:
         self._link(self.machine.seat.server)
 
-    def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
+    def _to(self, peer: str) -> Channel | None:
+        """The channel to a peer, which may be the lead."""
+        channel = self._links.get(self._outbox.seat.process_of(peer))
+        return None if channel is None else channel.back
+
+    def _link(
+        self, server: int, at: m.Address | None = None, *, incarnation: int = 0, before: int = 0
+    ) -> None:
+        """Connect to a server. `incarnation`: the incarnation of this server. `before`: the last
+        incarnation of this worker, if it joins again."""
         channel = self._dial(self, server, at)
         if channel is None:
-            self.put(_ME, ev.LinkClosed(server_name(server), "no process answers"))
+            closed = ev.LinkClosed(server_name(server), "no process answers", incarnation)
+            self.put(_ME, closed)
             return
-        self._channels[server] = channel
+        channel.back.incarnation = incarnation
+        unused = self._links.add(channel.back)
+        if unused is not None:
+            unused.back.hang_up("the server is linked already")
+        if unused is channel.back:
+            self.put(_ME, ev.Linked(server, incarnation))
+            return
         if server == self.machine.seat.server:
             self.put(_ME, self._lead_linked)
         channel.send(
@@ -183,10 +199,8 @@ class WorkerProcess(SingleProcess):
         self._put_off(lambda: self._lose_link(channel, reason))
 
     def _lose_link(self, channel: Channel, reason: str) -> None:
-        server = server_number(channel.peer)
-        if server is not None and self._channels.get(server) is not channel.back:
-            return  # the worker has a newer link to this server, or to its successor
-        self.put(_ME, ev.LinkClosed(channel.peer, reason))
+        if self._links.remove(channel):
+            self.put(_ME, ev.LinkClosed(channel.peer, reason, channel.incarnation))
 
     def _put_off(self, take: Callable[[], None]) -> None:
         """Queue this call until the worker reads its links."""
@@ -207,8 +221,7 @@ class WorkerProcess(SingleProcess):
             if kind is _PARAMETERS:
                 self._take_slice(channel, message, now_ns)  # type: ignore[arg-type]
             elif kind is _HELLO_REPLY:
-                incarnation = self._incarnations.get(message.server, 0)
-                self._queue.append(ev.Linked(message.server, incarnation))
+                self._queue.append(ev.Linked(message.server, channel.incarnation))
             elif kind is _RESTORED:
                 if message.offset + PART_NBYTES >= message.nbytes:  # type: ignore[attr-defined]
                     self._queue.append(ev.StateRestored())
@@ -270,7 +283,7 @@ class WorkerProcess(SingleProcess):
 
     def cut(self, server: int) -> None:
         """Break the link to this server."""
-        channel = self._channels.get(server)
+        channel = self._to(server_name(server))
         if channel is not None and self.alive:
             channel.cut("the link was cut")
 
@@ -278,23 +291,21 @@ class WorkerProcess(SingleProcess):
         if self.alive:
             self.alive = False
             why = f"the link to {self.name} broke"
-            for channel in self._channels.values():
-                channel.break_off(why)
+            for channel in self._links.links.values():
+                channel.back.break_off(why)
             self._deliveries.close(lambda channel: channel.break_off(why))
 
     def _close(self) -> None:
         self.alive = False
         why = f"{self.name} closed the link"
-        for channel in self._channels.values():
-            channel.hang_up(why)
+        for channel in self._links.links.values():
+            channel.back.hang_up(why)
         self._deliveries.close(lambda channel: channel.hang_up(why))
 
     # -- effects -------------------------------------------------------------------------------
 
     def send(self, effect: fx.Send) -> None:
-        to = effect.to
-        server = self._outbox.seat.server if to == LEAD else int(to[1:])
-        channel = self._channels.get(server)
+        channel = self._to(effect.to)
         if channel is not None:
             channel.send(effect.message)
 
@@ -310,17 +321,16 @@ class WorkerProcess(SingleProcess):
             if spec.server == lead:
                 self.put(_ME, ev.Linked(lead, spec.incarnation))
             else:
-                self._incarnations[spec.server] = spec.incarnation
-                self._link(spec.server, spec.address)
+                self._link(spec.server, spec.address, incarnation=spec.incarnation)
         if self._kept.nbytes and not self.loop.began:
             self.put(_ME, ev.StateKept(restore=bool(job.resume)))
         self._deliveries.private = job.data_private
         self.loop.admit(job)
 
     def rejoin(self, effect: fx.Rejoin) -> None:
-        for channel in self._channels.values():
-            channel.hang_up(in_words(effect.reason))
-        self._channels.clear()
+        for channel in list(self._links.links.values()):
+            self._links.remove(channel)
+            channel.back.hang_up(in_words(effect.reason))
         self._backlog.clear()
         self._link(self.machine.seat.server, before=effect.incarnation)
 
@@ -328,7 +338,7 @@ class WorkerProcess(SingleProcess):
         self.reports.append((self.clock.now_ns, effect))
 
     def seed_slices(self, effect: fx.SeedSlices) -> None:
-        channel = self._channels.get(effect.server)
+        channel = self._to(server_name(effect.server))
         if channel is None:
             return
         worker, incarnation = self._outbox.worker, self._outbox.incarnation
@@ -337,7 +347,7 @@ class WorkerProcess(SingleProcess):
             channel.send(seed, self._nbytes[number])
 
     def push_slices(self, effect: fx.PushSlices) -> None:
-        channel = self._channels.get(effect.server)
+        channel = self._to(server_name(effect.server))
         if channel is None:
             return  # the link has ended: the lead will say whether the server is lost
         outbox, loop, quantised = self._outbox, self.loop, self._quantised
@@ -364,7 +374,7 @@ class WorkerProcess(SingleProcess):
 
     def _send_state(self) -> None:
         if self._kept.asked is not None:
-            self._kept.send(self._channels.get(self.machine.seat.server))
+            self._kept.send(self._to(LEAD))
 
     def beat(self, effect: fx.Beat) -> None:
         self.send(fx.Send(LEAD, effect.message))
