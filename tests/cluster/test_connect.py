@@ -76,6 +76,25 @@ def step(model: torch.nn.Module, optimizer: Any) -> None:
 # -- the ordinary way ----------------------------------------------------------------------------
 
 
+def test_a_log_that_a_connected_worker_has_opened_is_closed(tmp_path: Path) -> None:
+    class Log:
+        closed = False
+
+        def log(self, values: dict[str, Any], *, step: int) -> None: ...
+
+        def close(self) -> None:
+            self.closed = True
+
+    log = Log()
+    with served(tmp_path) as job:
+        with pr.connect(job.address, quiet=True) as worker:
+            attached(worker)
+            worker.log_to(lambda: log)
+            worker.report(accuracy=0.5)
+            assert not log.closed
+        assert log.closed
+
+
 def test_a_process_connects_trains_and_leaves(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

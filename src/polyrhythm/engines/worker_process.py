@@ -212,7 +212,7 @@ def train(
             call(main, worker)
             worker.finish()
         finally:
-            worker.close()
+            worker.close_logs()
 
 
 def call(main: Main, worker: Worker) -> None:
@@ -394,6 +394,7 @@ class ConnectedWorker(Worker):
             if error is None:
                 self.finish()
         finally:
+            self.close_logs()
             try:
                 self._node.leave(reason, failed=raised)
             finally:

@@ -303,6 +303,7 @@ class Worker:
         `worker.version`. A writer that fails causes a warning and does not end the job."""
         self._reporting.log_to(writer)
 
-    def close(self) -> None:
-        """Called when `main` has ended, even with an error."""
+    def close_logs(self) -> None:
+        """Called when the worker leaves, even with an error: flush the logs of `log_to`, and close
+        those that a function of the user's code has opened."""
         self._reporting.writers.close()
