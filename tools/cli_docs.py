@@ -14,7 +14,8 @@ from typer.main import get_command
 from polyrhythm.cli.help import show_all
 from polyrhythm.cli.main import make_app
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+_ROOT = Path(__file__).parents[1]
+PAGE = _ROOT / "docs" / "cli.md"
 _WIDTH = 100
 _TOP = """# The command line
 
@@ -43,13 +44,14 @@ def _help(words: str, command: Any) -> str:
     return "\n".join(line.rstrip() for line in lines).strip()
 
 
-def main() -> None:
-    text = page()
+def write_or_check(path: Path, text: str) -> None:
+    """Write a page that is made from the program. With the flag --check, end with an error if the page
+    has another text."""
     if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text)
-    elif not PAGE.is_file() or PAGE.read_text() != text:
-        sys.exit(f"{PAGE.relative_to(PAGE.parents[1])} is outdated: run 'make docs'")
+        path.write_text(text)
+    elif not path.is_file() or path.read_text() != text:
+        sys.exit(f"{path.relative_to(_ROOT)} is outdated: run 'make docs'")
 
 
 if __name__ == "__main__":
-    main()
+    write_or_check(PAGE, page())

@@ -7,6 +7,7 @@ from polyrhythm import errors, release
 __version__ = release.VERSION
 
 __all__ = [
+    "AttachedOptimizer",
     "ConnectedWorker",
     "Result",
     "Service",
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from polyrhythm.api.simulating import simulate
     from polyrhythm.api.training import train
     from polyrhythm.engines.worker_process import ConnectedWorker
+    from polyrhythm.learn.attached import AttachedOptimizer
     from polyrhythm.learn.worker import Worker
 
 _MODULES = {
+    "AttachedOptimizer": "polyrhythm.learn.attached",
     "ConnectedWorker": "polyrhythm.engines.worker_process",
     "Result": "polyrhythm.api.result",
     "Service": "polyrhythm.api.serving",

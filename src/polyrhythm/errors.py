@@ -1,30 +1,50 @@
-"""Every error a user can meet, in one hierarchy. Each says what happened, to whom, and what to do."""
+"""The errors of polyrhythm, in one hierarchy. Each says what happened, to whom, and what to do.
+
+All but `Interrupted` are subclasses of `PolyrhythmError`. Their tracebacks end at the call in
+your program; `debug=True`, or the variable `POLYRHYTHM_DEBUG`, keeps the frames inside
+polyrhythm. The command line prints the text of an error as one line, and exits with its `status`.
+
+Example:
+    >>> try:
+    ...     pr.train("digits", workers=0)
+    ... except pr.errors.UsageError as error:
+    ...     print(error)
+    --workers is 0: it must be at least 1
+"""
 
 from typing import Any
 
 
 class PolyrhythmError(Exception):
-    """The root: the command line prints its text as one line and exits with `status`."""
+    """The base class of all errors of polyrhythm.
+
+    Attributes:
+        status: the exit status of a command that ends with this error.
+    """
 
     status = 1
 
 
 class UsageError(PolyrhythmError):
-    """The command, the file or the flags cannot work as given."""
+    """An option, an argument or a file cannot be used as given, or a method was called at the
+    wrong time. The exit status is 2."""
 
     status = 2
 
 
 class RunError(UsageError):
-    """There is no such run, or the run cannot be asked for this, because it has ended or belongs to
+    """There is no such run; or it cannot do what was asked, because it has ended or belongs to
     another user."""
 
     status = 1
 
 
 class RunDeleted(RunError):
-    """The folder of a running run was deleted or moved. `jobs`: the running jobs to which such folders
-    belonged."""
+    """The folder of a running job was deleted or moved.
+
+    Attributes:
+        jobs: the running jobs to which such folders belonged.
+    """
 
     def __init__(self, message: str, jobs: list[Any]) -> None:
         super().__init__(message)
@@ -32,7 +52,8 @@ class RunDeleted(RunError):
 
 
 class CodeMissing(UsageError):
-    """A worker has no code to run for the job that it has joined."""
+    """A worker has no code for the job that it has joined: neither a file of its own, nor one
+    that the job sends."""
 
     status = 1
 
@@ -42,11 +63,12 @@ class DataError(PolyrhythmError):
 
 
 class StoreError(PolyrhythmError):
-    """A store could not be read or written, or what it holds cannot be used."""
+    """A store or a run's folder could not be read or written, or its contents cannot be used. A
+    model that does not exist is reported by this error, too."""
 
 
 class ObjectMissing(StoreError):
-    """The store has no object of this name."""
+    """The store has no object with this name."""
 
 
 class StoreTaken(StoreError):
@@ -62,20 +84,25 @@ class DamagedCheckpoint(StoreError):
 
 
 class FrameError(PolyrhythmError):
-    """The received bytes are not a frame of polyrhythm, or the frame is damaged."""
+    """The received bytes are not a message of polyrhythm, or the message is damaged."""
 
 
 class LinkError(PolyrhythmError):
-    """A link could not be made, or ended while it was needed."""
+    """A process of the job cannot be reached, does not know the secret of the job, or was lost
+    while it was needed."""
 
 
 class LinkEnded(LinkError):
-    """The peer is gone, or cannot be reached any more."""
+    """The process at the other end of a link is gone, or cannot be reached any more."""
 
 
 class Refused(PolyrhythmError):
-    """The lead or a server has refused this process, for a reason that the error names. `code`: the
-    code of the reason, if it is known."""
+    """The job refuses this worker or server, for a reason that the message names: for example,
+    its model differs from that of the other workers, or its name is taken.
+
+    Attributes:
+        code: the code of the reason, such as `name-taken`; empty if it is not known.
+    """
 
     def __init__(self, message: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -83,12 +110,17 @@ class Refused(PolyrhythmError):
 
 
 class ToldToLeave(PolyrhythmError):
-    """A worker was told to leave before its loop had begun."""
+    """A worker was told to leave before its training loop had begun. It ends `main`, and is not a
+    failure."""
 
 
 class JobFailed(PolyrhythmError):
-    """The job ended before its goal. `result`: the result of the job, if `polyrhythm.train` ran it;
-    None if the job did not start."""
+    """The job ended before its goal.
+
+    Attributes:
+        result: the `polyrhythm.Result` so far, if `train`, `serve` or `simulate` of this process
+            ran the job; None in a worker, and if the job did not start.
+    """
 
     def __init__(self, message: str = "", result: Any = None) -> None:
         super().__init__(message)
@@ -96,11 +128,17 @@ class JobFailed(PolyrhythmError):
 
 
 class LeadLost(JobFailed):
-    """The lead has sent nothing for too long, so this process ended by itself."""
+    """The lead of the job has sent nothing for `lead_timeout` seconds, so this process has ended
+    by itself."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A second Ctrl-C or SIGTERM ended a job at once. `result`: the result of the job."""
+    """A second Ctrl-C or SIGTERM has ended a job at once. It is a `KeyboardInterrupt` and not a
+    `PolyrhythmError`, so `except Exception` does not catch it.
+
+    Attributes:
+        result: the `polyrhythm.Result` of the job so far.
+    """
 
     def __init__(self, result: Any) -> None:
         super().__init__("the job was ended at once")
@@ -108,8 +146,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class NotFinite(PolyrhythmError):
-    """A contribution holds NaN or infinity; nothing of it was sent. `what`: gradient, parameter or
-    buffer. `tensor`: its name."""
+    """A contribution has NaN or infinity in it, and `on_nan` of the job is `refuse`. Nothing of
+    it was sent.
+
+    Attributes:
+        what: what is not finite: `gradient`, `parameter` or `buffer`.
+        tensor: the name of the tensor in the model.
+        step: the number of the worker's step, counted from 1; 0 if it is not known.
+    """
 
     def __init__(self, message: str, *, what: str = "", tensor: str = "") -> None:
         super().__init__(message)
@@ -126,8 +170,8 @@ class NotFinite(PolyrhythmError):
 
 
 class ModelChanged(UsageError):
-    """The user's code has changed the model or the optimizer, after they were attached, in a way
-    that the servers cannot learn of."""
+    """The model or the optimizer was changed after `attach` in a way that the servers cannot
+    learn of. For example, a layer was replaced, or the momentum was changed."""
 
     status = 1
 
@@ -137,8 +181,8 @@ class ModelChanged(UsageError):
 
 
 class OutOfMemory(PolyrhythmError):
-    """The device of a worker has no memory left for what the user's code does."""
+    """The device of a worker has no memory left for what `main` does."""
 
 
 class InvariantBroken(PolyrhythmError):
-    """A machine's own check() failed: a defect of this project."""
+    """A check inside polyrhythm failed: a defect of polyrhythm, and not of your program."""

@@ -1,10 +1,12 @@
-"""`docs/cli.md` contains the current help texts of all commands."""
+"""`docs/cli.md` and `docs/reference/options.md` contain the current texts of commands and options."""
 
 import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from polyrhythm.api.options import options_of
 from polyrhythm.api.training import train
@@ -13,11 +15,12 @@ from polyrhythm.cli.resume import resume
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_of_commands_is_up_to_date() -> None:
+@pytest.mark.parametrize("tool", ["cli_docs", "option_docs"])
+def test_a_page_that_is_made_from_the_program_is_up_to_date(tool: str) -> None:
     """The help texts depend on the versions in constraints.txt. Run `make docs` after you change a
     flag."""
     done = subprocess.run(
-        [sys.executable, "-m", "tools.cli_docs", "--check"],
+        [sys.executable, "-m", f"tools.{tool}", "--check"],
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "40", "POLYRHYTHM_WORKERS": "9"},
         capture_output=True,

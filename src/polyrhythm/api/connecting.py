@@ -40,26 +40,50 @@ def connect(
     share_data: bool = False,
     quiet: bool = False,
 ) -> "ConnectedWorker":
-    """Make this process a worker of the job that listens at HOST:PORT, and return the worker. The
-    job was started with `polyrhythm serve`, or with `polyrhythm train` or `polyrhythm.train` and
-    fewer `local_workers` than `workers`.
+    """Make this process a worker of a running job, and return the worker.
 
-    The worker has all methods that the `worker` of a job's `main` has. Use it as a context manager,
-    or call `close()` at the end. Without `name`, a process of torchrun, Slurm or MPI is called
-    `rank-N` by its number there, and any other process by its host and process id. The secret of
-    the job is found as `polyrhythm worker` finds it: in `secret_file`, in the variable
-    POLYRHYTHM_SECRET, or through the index of this user's jobs on this host.
+    Use it for workers that something else starts: torchrun, Slurm, cron, or you by hand. The job
+    was started with `polyrhythm.serve` or `polyrhythm serve`, or with `polyrhythm.train` and
+    fewer `local_workers` than `workers`. The worker has everything that the `worker` of `main`
+    has. Use it as a context manager, or call `close()` at the end.
 
-    `devices` is the device of this worker: `auto` (a CUDA device, or cpu if there is none), `cpu`,
-    or one such as `cuda:1`. If a list or the host has several devices, a process of torchrun, Slurm
-    or MPI takes the one with its number on this host. `worker.device` is the result.
+    The process stays yours: signal handlers, torch's threads and random numbers stay as they are.
+    While the worker is connected, an exception that ends the program is also reported to the job
+    as the failure of this worker.
 
-    With `share_data`, points of this worker's private data set may be sent to other workers of the
-    job (`--data-private`). Without it they never leave this process.
+    Args:
+        address: HOST:PORT of the job.
+        name: the name of the worker. Without it, a process of torchrun, Slurm or MPI is called
+            `rank-N` by its number there, and any other process by its host and process id.
+        secret_file: a copy of the file `secret` of the run. Without it, the secret is taken from
+            the variable `POLYRHYTHM_SECRET`, or from the index of your jobs on this host.
+        job_id: join only the job with this id.
+        link: how the worker is linked to the servers: `"auto"` (shared memory where possible) or
+            `"tcp"`.
+        digest: the checksum of messages: `"auto"`, `"xxh3"`, `"sha1"`, `"blake2b"` or `"none"`.
+        devices: the device of this worker: `"auto"` (a CUDA device, or cpu if there is none),
+            `"cpu"`, or one such as `"cuda:1"`. Of a list, a process of torchrun, Slurm or MPI
+            takes the item with its number on this host.
+        share_data: in a job with private data, points of this worker may be sent to other
+            workers. Without it they never leave this process.
+        quiet: print nothing to stderr.
 
-    Signal handlers, threads and random numbers of the process stay as they are. Raises UsageError
-    if an argument is wrong or this process is a worker already, LinkError if the job cannot be
-    reached, and Refused if the job refuses this worker.
+    Returns:
+        The worker.
+
+    Raises:
+        UsageError: an argument is wrong, or this process is a worker already.
+        LinkError: the job cannot be reached, or does not know the same secret.
+        Refused: the job refuses this worker, for example because its name is taken.
+
+    Example:
+        >>> with pr.connect(job.address) as worker:
+        ...     model = torch.nn.Linear(8, 1)
+        ...     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        ...     for x, y in worker.batches((inputs, targets), batch_size=32):
+        ...         loss = torch.nn.functional.mse_loss(model(x), y)
+        ...         loss.backward()
+        ...         optimizer.step(objective=loss)
     """
     host, port = check_way_in(address, link, digest)
     if name is not None and (fault := name_fault(name)) is not None:

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """The result of a run: of `train`, of `simulate`, or one of the list that `runs` returns."""
+    """The result of a run: of `train`, `simulate` and `Service.wait`, or one of the list that
+    `runs` returns.
+
+    `str(result)` is the summary that `polyrhythm train` prints.
+
+    Example:
+        >>> result = pr.train(main, name="mine", workers=2, servers=1, epochs=2)
+        >>> model.load_state_dict(result.state_dict())
+        <All keys matched successfully>
+        >>> sorted(result.metrics)
+        ['accuracy', 'objective']
+    """
 
     def __init__(
         self,
@@ -49,57 +60,122 @@ class Result:
 
     @property
     def status(self) -> str:
-        """`ended`, `stopped` or `failed`; of a run in a list also `running`, `ended without a word`
-        (its processes were killed), or `unknown` (it runs on another host)."""
+        """How the run has ended: `ended` (it reached its goal), `stopped` or `failed`.
+
+        Of a run in the list of `runs` also `running`, `ended without a word` (its processes were
+        killed), or `unknown` (it runs on another host).
+
+        Example:
+            >>> result.status
+            'ended'
+        """
         if self._status is not None:
             return self._status
         return "failed" if self.failed else "stopped" if self.stopped else "ended"
 
     @property
     def stopped(self) -> bool:
-        """Whether the job was stopped on request (Ctrl-C, SIGTERM or `polyrhythm stop`) before it
-        reached its goal."""
+        """Whether the job was stopped on request (Ctrl-C, SIGTERM, `Service.stop` or `polyrhythm
+        stop`) before it reached its goal.
+
+        Example:
+            >>> result.stopped
+            False
+        """
         ended = self._state.ended
         return bool(self.signal) or (ended is not None and ended.reason.code == STOPPED.code)
 
     @property
     def failed(self) -> str | None:
-        """Why the job failed; None if it did not fail."""
+        """Why the job failed; None if it did not fail.
+
+        Example:
+            >>> result.failed is None
+            True
+        """
         failed = self.summary.get("failed")
         return None if failed is None else str(failed)
 
     @property
     def worker_failures(self) -> dict[str, str]:
-        """Per worker that failed and was not started again: why it failed."""
+        """Why workers failed, by their names. It has the workers that failed while the others
+        went on, and were not started again.
+
+        Example:
+            >>> result.worker_failures
+            {}
+        """
         return dict(self.summary.get("worker_failures") or {})
 
     @property
     def unrecorded(self) -> list[str]:
-        """What the folder of the run lacks because it could not be written, for example because the
-        disk was full: a line each."""
+        """What the folder of the run lacks because it could not be written, for example because
+        the disk was full: one text each.
+
+        Example:
+            >>> result.unrecorded
+            []
+        """
         return list(self.summary.get("unrecorded") or ())
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of the objective and of each value that workers reported or evaluated. If
-        several workers reported a metric, its value is the mean of the last report of each
-        worker."""
+        """The last value of the objective, and of each value that workers reported or evaluated.
+
+        If several workers reported a metric, its value is the mean of the last report of each
+        worker.
+
+        Example:
+            >>> 0 <= result.metrics["accuracy"] <= 1
+            True
+        """
         return last_metrics(self._state)
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Rows of the objective and of reported values over time, oldest first: one per full pass,
-        at least one per second, and one per report or evaluation. Each has `at_s`, `what`, `round`,
-        `passes` and `points`. `pandas.DataFrame(result.history)` is a table of them."""
+        """The objective and the reported values over time, as a list of rows, oldest first. Draw
+        curves from it: `pandas.DataFrame(result.history)` is a table of it.
+
+        There is a row for every full pass over the data, at least one per second, and one for
+        every report and evaluation. Each row is a dict. Its column `what` is `pass`, `rounds` or
+        `report`, and `at_s` is the time in seconds since the run began. `round`, `passes` and
+        `points` say how far the job was. Rows of passes and rounds have `objective`, the mean
+        loss since the row before it; rows of reports have `worker` and the values.
+
+        Raises:
+            StoreError: the journal of the run was deleted.
+
+        Example:
+            >>> for row in result.history:
+            ...     if row["what"] == "pass":
+            ...         print(row["passes"], row["points"])
+            1 256
+            2 512
+        """
         journal = self.run / JOURNAL
         if not journal.is_file():
             raise StoreError(f"the journal of run {self.run.name} is gone: {journal}")
         return history_of(read_journal(journal))
 
     def state_dict(self, model: str | None = None, *, best: bool = False) -> dict[str, "Tensor"]:
-        """The parameters and buffers of the trained model, for `model.load_state_dict`. `model`:
-        its name, if the job has several models. `best`: return the best model instead, which a job
-        with `keep_best` keeps."""
+        """Return the parameters and buffers of the trained model, for `model.load_state_dict`.
+
+        Args:
+            model: the name of the model, if the job has several.
+            best: return the best model instead of the last one. The job must have kept it
+                (`keep_best` of `polyrhythm.train`).
+
+        Returns:
+            The tensors by their names, on the CPU.
+
+        Raises:
+            StoreError: the run has no such model, for example because it has not ended, or was
+                simulated.
+
+        Example:
+            >>> sorted(result.state_dict())
+            ['bias', 'weight']
+        """
         if self.summary.get("model_in_store") and not best:
             return self._from_store(model)
         there = [each.name for each in self.run.iterdir()] if self.run.is_dir() else []
@@ -131,12 +207,26 @@ class Result:
 
     @property
     def details(self) -> str:
-        """The summary that `polyrhythm train --verbose` prints: all workers, how they spent their
-        time, and the lines of Python that load the model."""
+        """The longer summary that `polyrhythm train --verbose` prints: all workers, how they
+        spent their time, and the lines of Python that load the model.
+
+        Example:
+            >>> "worker-1: cpu" in result.details
+            True
+        """
         return self.text(details=True)
 
     def text(self, *, details: bool = False, failing: bool = False) -> str:
-        """The summary. `failing`: do not say why the job failed, because an error says it."""
+        """Return the summary as a text.
+
+        Args:
+            details: return the longer summary, as `details` does.
+            failing: leave out why the job failed, because an error says it already.
+
+        Example:
+            >>> result.text() == str(result)
+            True
+        """
         return summary_text(
             self.summary,
             self._given,
@@ -165,6 +255,19 @@ def result_of_run(run: Run) -> Result:
 
 
 def runs(runs_dir: Path | str = "runs") -> list[Result]:
-    """The results of all runs in this folder, oldest first. A run that has not ended has its result
-    so far."""
+    """Return the results of all runs in a folder, oldest first.
+
+    A run that has not ended has the status `running` and its result so far.
+
+    Args:
+        runs_dir: the folder in which every run has its own folder.
+
+    Returns:
+        The results. The list is empty if there is no such folder.
+
+    Example:
+        >>> for run in pr.runs():
+        ...     print(run.run.name, run.status)
+        mine ended
+    """
     return [result_of_run(load_run(path)) for path in run_dirs(Path(runs_dir).expanduser())]

@@ -95,8 +95,16 @@ class _Served:
 
 
 class Service:
-    """A running job of `polyrhythm.serve`. As a context manager it stops the job at the end of the
-    `with` block, if the job has not ended by itself."""
+    """A running job of `polyrhythm.serve`. As a context manager it stops the job at the end of
+    the `with` block, if the job has not ended by itself. An exception in the block stops the job
+    at once.
+
+    A job that is not stopped in one of these ways ends when this process ends.
+
+    Example:
+        >>> job
+        <Service at 127.0.0.1:...: the job runs>
+    """
 
     def __init__(self, served: _Served) -> None:
         self._served = served
@@ -104,34 +112,75 @@ class Service:
 
     @property
     def address(self) -> str:
-        """HOST:PORT, for `polyrhythm.connect` and `polyrhythm worker --connect`."""
+        """HOST:PORT of the job, for `polyrhythm.connect` and `polyrhythm worker --connect`.
+
+        Example:
+            >>> job.address
+            '127.0.0.1:...'
+        """
         return self._served.address
 
     @property
     def run(self) -> Path:
-        """The folder of the run."""
+        """The folder of the run.
+
+        Example:
+            >>> job.run.is_dir()
+            True
+        """
         assert self._served.run_dir is not None
         return self._served.run_dir
 
     @property
     def secret_file(self) -> Path:
-        """The file with the secret of the job. Workers on other hosts need a copy of it."""
+        """The file with the secret of the job. Workers on other hosts need a copy of it.
+
+        Example:
+            >>> job.secret_file.name
+            'secret'
+        """
         return self.run / SECRET
 
     @property
     def job_file(self) -> Path:
-        """The file with the settings and the id of the job."""
+        """The file with the settings and the id of the job.
+
+        Example:
+            >>> job.job_file.name
+            'job.json'
+        """
         return self.run / "job.json"
 
     @property
     def result(self) -> "Result | None":
-        """The result of the job; None while it runs."""
+        """The result of the job; None while it runs.
+
+        Example:
+            >>> job.result is None
+            True
+        """
         return self._served.result if self._served.ended.is_set() else None
 
     def wait(self, timeout_s: float | None = None) -> "Result":
-        """Wait until the job has ended, and return its result. Raises JobFailed if it has not
-        reached its goal and was not stopped, and TimeoutError if it runs longer than
-        `timeout_s`."""
+        """Wait until the job has ended, and return its result.
+
+        Args:
+            timeout_s: the longest time to wait, in seconds. None: no limit.
+
+        Returns:
+            The result, as `polyrhythm.train` returns it.
+
+        Raises:
+            TimeoutError: the job runs longer. It goes on.
+            JobFailed: the job did not reach its goal, and was not stopped.
+
+        Example:
+            >>> try:
+            ...     job.wait(timeout_s=0.1)
+            ... except TimeoutError:
+            ...     print("the job runs")
+            the job runs
+        """
         if not self._served.ended.wait(timeout_s):
             raise TimeoutError(f"the job at {self.address} runs longer than {timeout_s:g} s")
         if self._served.error is not None:
@@ -140,9 +189,25 @@ class Service:
         return self._served.result
 
     def stop(self, *, now: bool = False) -> "Result":
-        """Stop the job, wait for its end, and return its result. Workers leave their training loops
-        with the final parameters first; with `now`, the job does not wait for them. Ctrl-C during
-        this call stops the job at once."""
+        """Stop the job, wait for its end, and return its result.
+
+        Workers first leave their training loops with the final parameters. Ctrl-C during this
+        call stops the job at once.
+
+        Args:
+            now: do not wait for the workers.
+
+        Returns:
+            The result, with the trained model.
+
+        Raises:
+            JobFailed: the job had failed before it was stopped.
+
+        Example:
+            >>> result = job.stop()
+            >>> result.stopped
+            True
+        """
         self._served.stop(now=now)
         try:
             return self.wait()
@@ -169,15 +234,29 @@ class Service:
 @public
 @serves(train)  # type: ignore[arg-type]
 def serve(**options: Any) -> Service:
-    """Start the lead and the servers of a job on this machine, without any code of workers, and
-    return while the job runs. Every keyword is one of `train`, except those that concern workers
-    which `train` starts.
+    """Start the lead and the servers of a job on this machine, and return while the job runs. Its
+    workers are processes that others start.
 
-    `workers` is the number of workers with which round 1 opens. They are processes that others
-    start: with `polyrhythm.connect` in any Python program, or with `polyrhythm worker`. Later ones
-    may join and leave at any time. The job ends at its goal, or when it is stopped. A job without
-    workers waits for others. Use the returned `Service` as a context manager, or call its `stop()`
-    or `wait()`.
+    A worker is a program that calls `polyrhythm.connect`, or `polyrhythm worker`. Training begins
+    when as many workers as `workers` says have joined, or after `start_timeout` with those that
+    have. Workers may join and leave at any time; a job without workers waits for others. The job
+    ends at its goal, or when it is stopped.
+
+    Args:
+        options: the options of `polyrhythm.train`, except those that concern the code of the job
+            or workers that `train` starts.
+
+    Returns:
+        The running job. Use it as a context manager, or call its `stop` or `wait`.
+
+    Raises:
+        UsageError: an option is unknown or wrong.
+        JobFailed: the job could not start.
+
+    Example:
+        >>> job = pr.serve(workers=1, servers=1, epochs=5)
+        >>> job.result is None
+        True
     """
     checked = defaults_of_serve() | options
     known = inspect.signature(serve).parameters

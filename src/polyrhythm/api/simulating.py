@@ -64,13 +64,38 @@ def simulate(
     debug: bool = False,
     **unknown: Never,
 ) -> Result:
-    """Simulate a job in virtual time, with workers, links and faults from a file, and return the
-    result.
+    """Simulate a job in virtual time, with the workers, links and faults of a scenario, and
+    return the result.
 
-    `scenario` is the path of a TOML file. Every keyword is a flag of `polyrhythm simulate`. With
-    `from_run`, steps and exchanges take as long as in a recorded run. The same scenario and seed
-    give the same result. Raises UsageError for wrong options, and JobFailed, with the result, if
-    the simulated job fails.
+    Use it to try a policy on machines that you do not have, or to find out how a recorded run
+    would have gone under another policy. The simulator makes the decisions of a real job. The
+    same scenario and seed give the same result. Every keyword is a flag of `polyrhythm simulate`.
+
+    Args:
+        scenario: the path of a TOML file that describes the machines and the job.
+        from_run: the name or folder of a recorded run, in place of a scenario. Steps and
+            exchanges take as long as in this run.
+        sync: the policy, in place of the one in the scenario or the run.
+        seed: the seed of everything that is random.
+        name: the name of the new run, and of its folder.
+        runs_dir: the folder in which every run has its own folder.
+        check: check the invariants of all machines after every event.
+        quiet: show no progress on stderr.
+        debug: keep all frames of tracebacks.
+
+    Returns:
+        The result. It has no model, so `Result.state_dict` raises StoreError.
+
+    Raises:
+        UsageError: an option or the scenario is wrong.
+        JobFailed: the simulated job failed. `error.result` is the result so far.
+        InvariantBroken: a check found a defect of polyrhythm. The message says how to repeat it.
+
+    Example:
+        >>> waiting = pr.simulate("scenarios/straggler.toml", sync="bsp")
+        >>> not_waiting = pr.simulate("scenarios/straggler.toml", sync="asp")
+        >>> waiting.status, not_waiting.status
+        ('ended', 'ended')
     """
     check_options(simulate, locals(), unknown)
     scenario, runs_dir = None if scenario is None else Path(scenario), Path(runs_dir).expanduser()

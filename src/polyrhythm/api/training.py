@@ -841,18 +841,51 @@ def train(
     ] = False,
     **unknown: Never,
 ) -> "Result":
-    """Train a model on several worker and server processes of this machine, and return the result.
+    """Train a model with several worker and server processes of this machine, wait until the job
+    has ended, and return its result.
 
-    `main` is the function that every worker runs, a FILE.py with such a function, or the name of a
-    built-in job. A function may be defined in a script or in a notebook: it is sent to the worker
-    processes together with the variables that it uses. Every keyword is a flag of `polyrhythm
-    train`: `local_steps=8` is `--local-steps 8`. `set` may also be a dict, and `devices` a
-    list.
+    Every option is a keyword and a flag of `polyrhythm train`: `local_steps=8` is `--local-steps
+    8`. Messages name an option by its flag. `polyrhythm.toml` and the environment are not read.
+    If `main` has `DEFAULTS` in its module, they apply to the options that you do not give.
 
-    Of rounds, epochs, points, targets and seconds, the first that is reached ends the job. Ctrl-C
-    stops the job in an orderly way, and `stopped` of the result is true. A second Ctrl-C ends it at
-    once and raises KeyboardInterrupt. Raises an error of `polyrhythm.errors`: UsageError for wrong
-    options, and JobFailed, with the result so far, if the job does not reach its goal.
+    Of `epochs`, `rounds`, `points`, `target` and `max_seconds`, the first that is reached ends
+    the job. Without any of them the job trains until it is stopped. Ctrl-C stops the job in an
+    orderly way: `train` returns, `Result.stopped` is true, and the result has the trained model.
+
+    Args:
+        main: what every worker runs: a function `main(worker)`, the path of a file with such a
+            function, or the name of a built-in job such as `"digits"`. A function of a script or
+            of a notebook is sent to the worker processes together with the functions, classes and
+            variables that it uses, so the script needs no `if __name__ == "__main__":`. A job
+            whose `main` is a function cannot be continued with `polyrhythm resume`.
+        options: the options of the job. `set` and `target` may be dicts (`target={"val_loss":
+            0.3}`), and `devices` a list (`devices=["cuda:0", "cpu"]`).
+
+    Returns:
+        The result: the trained model, the metrics and their history.
+
+    Raises:
+        UsageError: an option is unknown or wrong, or `main` cannot be sent. No process was
+            started.
+        JobFailed: the job did not reach its goal. `error.result` is the result so far.
+        Interrupted: a second Ctrl-C ended the job at once. It is a `KeyboardInterrupt`.
+        PolyrhythmError: another error of `polyrhythm.errors`, for example a data set that is
+            missing.
+
+    Example:
+        >>> def main(worker: pr.Worker) -> None:
+        ...     inputs = torch.linspace(-1, 1, 200).unsqueeze(1)
+        ...     model = torch.nn.Linear(1, 1)
+        ...     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        ...     for x, y in worker.batches((inputs, 3 * inputs), batch_size=20):
+        ...         loss = torch.nn.functional.mse_loss(model(x), y)
+        ...         loss.backward()
+        ...         optimizer.step(objective=loss)
+        >>> result = pr.train(main, workers=2, servers=1, sync="bsp", epochs=30)
+        >>> result.status
+        'ended'
+        >>> round(float(result.state_dict()["weight"]))
+        3
     """
     given = dict(locals())
     check_options(train, given, unknown)

@@ -313,8 +313,23 @@ def _while_connected(method: Method) -> Method:
 
 
 class ConnectedWorker(Worker):
-    """A worker of a job in a process that the user has started (`polyrhythm.connect`). It is a
-    context manager that leaves the job at the end of the `with` block."""
+    """The worker that `polyrhythm.connect` returns: a `Worker` in a process that you have
+    started.
+
+    It has all methods of `Worker`. As a context manager it leaves the job at the end of the
+    `with` block. An exception that leaves the block is reported to the job as the failure of this
+    worker; `KeyboardInterrupt` and `sys.exit(0)` are not failures. After `close()`, methods that
+    need the job raise UsageError. If the job ends before its goal, the next call raises
+    JobFailed.
+
+    Example:
+        >>> worker = pr.connect(job.address)
+        >>> worker.closed
+        False
+        >>> worker.close()
+        >>> worker.closed
+        True
+    """
 
     def __init__(self, node: WorkerNode, job: JobSpec, address: str) -> None:
         super().__init__(node, job)
@@ -337,17 +352,31 @@ class ConnectedWorker(Worker):
 
     @property
     def closed(self) -> bool:
-        """Whether this worker has left the job."""
+        """Whether this worker has left the job.
+
+        Example:
+            >>> with pr.connect(job.address) as worker:
+            ...     pass
+            >>> worker.closed
+            True
+        """
         return self._closed
 
     @property
     def stopped(self) -> bool:
-        """Whether the training loop must end: the job has ended, or this worker was told to leave
-        or is closed."""
+        """Whether your training loop must end: the job has ended, or this worker was told to
+        leave or is closed.
+
+        Example:
+            >>> worker = pr.connect(job.address)
+            >>> worker.close()
+            >>> worker.stopped
+            True
+        """
         return self._closed or super().stopped
 
     def check_open(self, what: str) -> None:
-        """Raise UsageError if this worker has left the job."""
+        """Raise UsageError if this worker has left the job. Not for users' code."""
         if self._closed:
             raise UsageError(
                 f"{what} was called after {self.name} had left the job at {self.address}: call it"
@@ -355,13 +384,25 @@ class ConnectedWorker(Worker):
             )
 
     def leave(self) -> None:
-        """Ask this worker to leave: its training loop contributes what it has computed and ends. A
-        signal handler may call this. The program then goes on after the loop."""
+        """Let the worker contribute what it has computed, and end its training loop. Your program
+        then goes on after the loop. A signal handler may call it.
+
+        Example:
+            >>> import signal
+            >>> worker = pr.connect(job.address)
+            >>> before = signal.signal(signal.SIGTERM, lambda number, frame: worker.leave())
+            >>> worker.close()
+        """
         threading.Thread(target=self._node.ask_to_leave, name="leave", daemon=True).start()
 
     def close(self) -> None:
         """Leave the job when all contributions are acknowledged, or after five seconds. A second
-        call does nothing."""
+        call does nothing.
+
+        Example:
+            >>> worker = pr.connect(job.address)
+            >>> worker.close()
+        """
         self._leave(None)
 
     def __enter__(self) -> "ConnectedWorker":

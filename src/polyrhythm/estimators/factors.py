@@ -19,13 +19,32 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 
 
 class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
-    """Non-negative matrix factorisation, X = W H. The parameters, the attributes and the objective are
-    those of scikit-learn's NMF with its solver "cd" and the Frobenius norm. X may be sparse.
+    """Non-negative matrix factorisation, X = W H, with the interface of scikit-learn's `NMF`.
 
-    `observed_only`: numbers that a sparse X does not store are unknown, as in a table of ratings,
-    instead of 0. `workers`: the number of worker processes, or None to compute in this process.
-    `sync`: their sync policy. `address`: the address of a job, which this process joins as a
-    worker."""
+    The parameters, the attributes and the objective are those of scikit-learn's class with the
+    solver "cd" and the Frobenius norm. X may be sparse. The further parameters are these:
+
+    Args:
+        observed_only: numbers that a sparse X does not store are unknown, as in a table of
+            ratings, instead of 0.
+        workers: the number of worker processes. None: compute in this process.
+        sync: the policy of the workers: "bspb" (new parameters after a pass over all points, as
+            in scikit-learn), "bsp", "bspv" or "fsp".
+        address: the address of a job of `polyrhythm.serve`, which this process joins as a worker.
+
+    Attributes:
+        components_: the matrix H.
+        reconstruction_err_: the Frobenius norm of X - W H.
+        n_iter_: the number of passes.
+
+    Example:
+        >>> from polyrhythm.decomposition import NMF
+        >>> X = np.outer([1.0, 2.0, 3.0], [4.0, 5.0])
+        >>> model = NMF(n_components=1, random_state=0)
+        >>> W = model.fit_transform(X)
+        >>> np.allclose(W @ model.components_, X, atol=0.01)
+        True
+    """
 
     def __init__(
         self,
@@ -105,10 +124,30 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
         return x
 
     def fit(self, X: Any, y: Any = None) -> "NMF":  # noqa: N803
+        """Find H.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: a parameter or a point cannot be used. The message names the row of a
+                point that is NaN or infinite.
+            RuntimeError: the job of the workers failed.
+        """
         self._fit(X)
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> npt.NDArray[Any]:  # noqa: N803
+        """Find H, and return W.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+        """
         return self._fit(X)
 
     def _fit(self, given: Any) -> npt.NDArray[Any]:
@@ -148,14 +187,22 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
         return float(np.sqrt(max(0.0, apart)))
 
     def transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The rows of W for some points."""
+        """Return the rows of W for some points.
+
+        Args:
+            X: the points, one row for each.
+        """
         check_is_fitted(self)
         x = self._checked(X, reset=False)
         h = self.components_.astype(np.float64)
         return self._algorithm(len(h), x.shape).transform(x, h).astype(x.dtype)
 
     def inverse_transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The points that belong to rows of W."""
+        """Return the points W H that belong to rows of W.
+
+        Args:
+            X: rows of W.
+        """
         check_is_fitted(self)
         found: npt.NDArray[Any] = np.asarray(X) @ self.components_
         return found

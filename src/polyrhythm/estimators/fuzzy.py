@@ -17,11 +17,29 @@ from polyrhythm.learn.pointwise.local import sample_of
 
 
 class FuzzyCMeans(Clusterer):
-    """Fuzzy C-Means clustering: a point belongs to every cluster to a degree. `m`: the fuzzifier,
-    above 1. The other parameters are those of KMeans.
+    """Fuzzy C-Means clustering: a point belongs to every cluster to a degree. scikit-learn has no
+    such estimator; the interface is that of its `KMeans`, whose parameters mean the same here.
 
-    Attributes: `cluster_centers_`, `labels_` (the cluster of the highest degree), `objective_`,
-    `n_iter_`. `predict_proba` and `transform` return the degrees."""
+    Args:
+        m: the fuzzifier, above 1. The larger it is, the more equal are the degrees of a point.
+        workers: the number of worker processes. None: compute in this process.
+        sync: the policy of the workers: "bspb" (new parameters after a pass over all points, as
+            in scikit-learn), "bsp", "bspv" or "fsp".
+        address: the address of a job of `polyrhythm.serve`, which this process joins as a worker.
+
+    Attributes:
+        cluster_centers_: the centres.
+        labels_: the cluster of the highest degree of each point.
+        objective_: the value that the fit has minimised.
+        n_iter_: the number of passes.
+
+    Example:
+        >>> from polyrhythm.cluster import FuzzyCMeans
+        >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]])
+        >>> model = FuzzyCMeans(n_clusters=2, random_state=0).fit(X)
+        >>> model.predict_proba(X).sum(axis=1).round(6).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
 
     def __init__(
         self,
@@ -51,6 +69,21 @@ class FuzzyCMeans(Clusterer):
         self.address = address
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "FuzzyCMeans":  # noqa: N803
+        """Find the centres.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: a parameter or a point cannot be used. The message names the row of a
+                point that is NaN or infinite.
+            RuntimeError: the job of the workers failed.
+        """
         x = self._points(X, reset=True)
         self._check_options(x)
         check_positive("m", self.m, whole=False, least=1)
@@ -76,7 +109,11 @@ class FuzzyCMeans(Clusterer):
         return degrees(x - offset, self.cluster_centers_.astype(np.float64) - offset, self.m)[1]
 
     def predict(self, X: Any) -> npt.NDArray[np.int32]:  # noqa: N803
-        """The cluster of the highest degree."""
+        """Return the cluster of the highest degree for each point.
+
+        Args:
+            X: the points, one row for each.
+        """
         found: npt.NDArray[np.int32] = self.predict_proba(X).argmax(1).astype(np.int32)
         return found
 
@@ -86,13 +123,29 @@ class FuzzyCMeans(Clusterer):
         y: Any = None,
         sample_weight: Any = None,
     ) -> npt.NDArray[np.int32]:
+        """Find the centres, and return the cluster of the highest degree of each point.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+        """
         labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
         return labels
 
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The degrees to which the points belong to the clusters; each row adds up to 1."""
+        """Return the degrees to which the points belong to the clusters. Each row adds up to 1.
+
+        Args:
+            X: the points, one row for each.
+        """
         check_is_fitted(self)
         return np.ascontiguousarray(self._degrees(self._points(X, reset=False)).T)
 
     def transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """Return the degrees to which the points belong to the clusters, as `predict_proba` does.
+
+        Args:
+            X: the points, one row for each.
+        """
         return self.predict_proba(X)

@@ -96,11 +96,31 @@ class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin,
 
 
 class KMeans(Clusterer):
-    """KMeans clustering. The parameters and attributes are those of scikit-learn's KMeans.
+    """KMeans clustering with the interface of scikit-learn's `KMeans`.
 
-    `algorithm` and `copy_x` are accepted; the points are never changed. `workers`: the number of
-    worker processes, or None to compute in this process. `sync`: their sync policy. `address`: the
-    address of a job, which this process joins as a worker."""
+    All parameters of scikit-learn's class are accepted and mean the same; points must be dense.
+    `algorithm` and `copy_x` have no effect. The first centres are chosen by k-means++ from a
+    sample of at least 10,000 points. The further parameters are these:
+
+    Args:
+        workers: the number of worker processes. None: compute in this process.
+        sync: the policy of the workers: "bspb" (new parameters after a pass over all points, as
+            in scikit-learn), "bsp", "bspv" or "fsp".
+        address: the address of a job of `polyrhythm.serve`, which this process joins as a worker.
+
+    Attributes:
+        cluster_centers_: the centres.
+        labels_: the cluster of each point.
+        inertia_: the sum of the squared distances of the points to their centres.
+        n_iter_: the number of passes.
+
+    Example:
+        >>> from polyrhythm.cluster import KMeans
+        >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [10.0, 2.0], [10.0, 4.0]])
+        >>> model = KMeans(n_clusters=2, random_state=0).fit(X)
+        >>> np.sort(model.cluster_centers_, axis=0).tolist()
+        [[1.0, 3.0], [10.0, 3.0]]
+    """
 
     def __init__(
         self,
@@ -137,6 +157,21 @@ class KMeans(Clusterer):
             raise ValueError(f"algorithm is {self.algorithm!r}: give 'lloyd' or 'elkan'")
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "KMeans":  # noqa: N803
+        """Find the centres.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: a parameter or a point cannot be used. The message names the row of a
+                point that is NaN or infinite.
+            RuntimeError: the job of the workers failed.
+        """
         x = self._points(X, reset=True)
         self._check_options(x)
         points = Batch(x, None, check_weights(sample_weight, x))
@@ -168,7 +203,16 @@ class KMeans(Clusterer):
         sample_weight: Any = None,
     ) -> "KMeans":
         """Move the centres by adding more points. A centre is the mean of all points that were
-        assigned to it so far, in `fit` and in later calls of `partial_fit`."""
+        assigned to it so far, in `fit` and in earlier calls of `partial_fit`.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+
+        Returns:
+            This estimator.
+        """
         first = not hasattr(self, "cluster_centers_")
         x = self._points(X, reset=first, learns=True)
         points = Batch(x, None, check_weights(sample_weight, x))
@@ -195,6 +239,11 @@ class KMeans(Clusterer):
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.int32]:  # noqa: N803
+        """Return the number of the nearest centre for each point.
+
+        Args:
+            X: the points, one row for each.
+        """
         check_is_fitted(self)
         return labels_of(self._points(X, reset=False), self.cluster_centers_)[0]
 
@@ -204,16 +253,33 @@ class KMeans(Clusterer):
         y: Any = None,
         sample_weight: Any = None,
     ) -> npt.NDArray[np.int32]:
+        """Find the centres, and return the cluster of each point.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+        """
         labels: npt.NDArray[np.int32] = self.fit(X, sample_weight=sample_weight).labels_
         return labels
 
     def transform(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The distances of the points to all centres."""
+        """Return the distances of the points to all centres.
+
+        Args:
+            X: the points, one row for each.
+        """
         check_is_fitted(self)
         return distances(self._points(X, reset=False), self.cluster_centers_)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
-        """The negative sum of the squared distances to the nearest centres."""
+        """Return the negative sum of the squared distances to the nearest centres.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+            sample_weight: the weight of each point; all weigh 1 by default.
+        """
         check_is_fitted(self)
         x = self._points(X, reset=False)
         weight = check_weights(sample_weight, x)

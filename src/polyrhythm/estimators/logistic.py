@@ -29,13 +29,32 @@ from polyrhythm.learn.pointwise.logistic import LogisticRegressionAlgorithm as A
 
 
 class LogisticRegression(ClassifierMixin, Estimator):
-    """Logistic regression for two classes or several (multinomial). The parameters and attributes
-    are those of scikit-learn's LogisticRegression with its solver "lbfgs" and an L2 penalty, or none
-    (`penalty=None`). `n_jobs` and `intercept_scaling` are accepted and have no effect.
+    """Logistic regression for two classes or several (multinomial), with the interface of
+    scikit-learn's `LogisticRegression`.
 
-    `workers`: the number of worker processes, or None to compute in this process. `sync`: "bspb",
-    because the search needs the gradients of all points at the same coefficients. `address`: the
-    address of a job, which this process joins as a worker."""
+    The parameters of scikit-learn's class mean the same. The solver is "lbfgs", with an L2
+    penalty or none (`penalty=None`). `n_jobs` and `intercept_scaling` are accepted and have no
+    effect. X may be sparse. The further parameters are these:
+
+    Args:
+        workers: the number of worker processes. None: compute in this process.
+        sync: the policy of the workers: "bspb", because the search needs the gradients of all
+            points at the same coefficients.
+        address: the address of a job of `polyrhythm.serve`, which this process joins as a worker.
+
+    Attributes:
+        classes_: the labels.
+        coef_: the coefficients of the features.
+        intercept_: the intercepts.
+        n_iter_: the number of steps of the search.
+
+    Example:
+        >>> from polyrhythm.linear_model import LogisticRegression
+        >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+        >>> model = LogisticRegression().fit(X, ["no", "no", "yes", "yes"])
+        >>> model.predict([[0.5], [2.5]]).tolist()
+        ['no', 'yes']
+    """
 
     def __init__(
         self,
@@ -118,6 +137,21 @@ class LogisticRegression(ClassifierMixin, Estimator):
         return x, y
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "LogisticRegression":  # noqa: N803
+        """Find the coefficients.
+
+        Args:
+            X: the points, one row for each.
+            y: the label of each point.
+            sample_weight: the weight of each point; all weigh 1 by default.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: a parameter or a point cannot be used. The message names the row of a
+                point that is NaN or infinite.
+            RuntimeError: the job of the workers failed.
+        """
         self._check_options()
         x, y = self._labelled(X, y, reset=True)
         self.classes_, label = np.unique(y, return_inverse=True)
@@ -188,8 +222,17 @@ class LogisticRegression(ClassifierMixin, Estimator):
         classes: Any = None,
         sample_weight: Any = None,
     ) -> "LogisticRegression":
-        """Make one step of AdaGrad with some more points. The first call needs `classes`: all labels
-        that will occur."""
+        """Make one step of AdaGrad with some more points.
+
+        Args:
+            X: the points, one row for each.
+            y: the label of each point.
+            classes: all labels that will occur. The first call needs them.
+            sample_weight: the weight of each point; all weigh 1 by default.
+
+        Returns:
+            This estimator.
+        """
         self._check_options()
         first = not hasattr(self, "classes_")
         x, y = self._labelled(X, y, reset=first)
@@ -225,22 +268,43 @@ class LogisticRegression(ClassifierMixin, Estimator):
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """Return the scores of the classes for each point: one score for two classes, and one for
+        each class otherwise.
+
+        Args:
+            X: the points, one row for each.
+        """
         check_is_fitted(self)
         x = self._points(X, reset=False)
         scores = np.asarray(x @ self.coef_.T + self.intercept_)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """Return the most probable label of each point.
+
+        Args:
+            X: the points, one row for each.
+        """
         scores = self.decision_function(X)
         chosen = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(1)
         found: npt.NDArray[Any] = self.classes_[chosen]
         return found
 
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """Return the probability of each class for each point, in the order of `classes_`.
+
+        Args:
+            X: the points, one row for each.
+        """
         found: npt.NDArray[Any] = np.exp(self.predict_log_proba(X))
         return found
 
     def predict_log_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """Return the logarithm of the probability of each class for each point.
+
+        Args:
+            X: the points, one row for each.
+        """
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.stack([np.zeros_like(scores), scores], axis=1)

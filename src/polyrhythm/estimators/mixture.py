@@ -27,11 +27,34 @@ _STARTS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
 class GaussianMixture(DensityMixin, Estimator):
-    """A mixture of normal distributions. The parameters and attributes are those of scikit-learn's
-    GaussianMixture. `covariance_type` is "full" or "diag".
+    """A mixture of normal distributions with the interface of scikit-learn's `GaussianMixture`.
 
-    `workers`: the number of worker processes, or None to compute in this process. `sync`: their sync
-    policy. `address`: the address of a job, which this process joins as a worker."""
+    All parameters of scikit-learn's class are accepted and mean the same. `covariance_type` is
+    "full" or "diag". The further parameters are these:
+
+    Args:
+        workers: the number of worker processes. None: compute in this process.
+        sync: the policy of the workers: "bspb" (new parameters after a pass over all points, as
+            in scikit-learn), "bsp", "bspv" or "fsp".
+        address: the address of a job of `polyrhythm.serve`, which this process joins as a worker.
+
+    Attributes:
+        weights_: the weight of each component.
+        means_: the mean of each component.
+        covariances_: the covariance of each component: a matrix, or a row of variances if
+            `covariance_type` is "diag".
+        converged_: whether the fit has converged within `max_iter` passes.
+        n_iter_: the number of passes.
+        lower_bound_: the mean log-likelihood of a point at the end of the fit.
+
+    Example:
+        >>> from polyrhythm.mixture import GaussianMixture
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.concatenate([rng.normal(0, 1, (200, 1)), rng.normal(9, 1, (200, 1))])
+        >>> model = GaussianMixture(n_components=2, random_state=0).fit(X)
+        >>> sorted(model.means_.ravel().round().tolist())
+        [0.0, 9.0]
+    """
 
     def __init__(
         self,
@@ -73,6 +96,20 @@ class GaussianMixture(DensityMixin, Estimator):
         self.address = address
 
     def fit(self, X: Any, y: Any = None) -> "GaussianMixture":  # noqa: N803
+        """Find the mixture.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: a parameter or a point cannot be used. The message names the row of a
+                point that is NaN or infinite.
+            RuntimeError: the job of the workers failed.
+        """
         x = self._points(X, reset=True, least=2)
         self._check_options(x)
         points = Batch(x)
@@ -196,21 +233,46 @@ class GaussianMixture(DensityMixin, Estimator):
         return density.joint(density.features(points))
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803
+        """Return the most probable component of each point.
+
+        Args:
+            X: the points, one row for each.
+        """
         found: npt.NDArray[np.int64] = self._joint(X).argmax(0)
         return found
 
     def fit_predict(self, X: Any, y: Any = None) -> npt.NDArray[np.int64]:  # noqa: N803
+        """Find the mixture, and return the most probable component of each point.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+        """
         return self.fit(X).predict(X)
 
     def predict_proba(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """Return the probability of each component for each point. Each row adds up to 1.
+
+        Args:
+            X: the points, one row for each.
+        """
         return np.ascontiguousarray(shares(self._joint(X))[0].T)
 
     def score_samples(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
-        """The log-likelihood of each point."""
+        """Return the log-likelihood of each point.
+
+        Args:
+            X: the points, one row for each.
+        """
         return shares(self._joint(X))[1]
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
-        """The mean log-likelihood of a point."""
+        """Return the mean log-likelihood of a point.
+
+        Args:
+            X: the points, one row for each.
+            y: not used.
+        """
         return float(self.score_samples(X).mean())
 
     def _free_numbers(self) -> int:
@@ -218,13 +280,32 @@ class GaussianMixture(DensityMixin, Estimator):
         return int(k - 1 + k * d + (k * d if self.covariances_.ndim == 2 else k * d * (d + 1) // 2))
 
     def bic(self, X: Any) -> float:  # noqa: N803
+        """Return the Bayesian information criterion of the mixture for these points. The lower,
+        the better.
+
+        Args:
+            X: the points, one row for each.
+        """
         return float(-2 * self.score_samples(X).sum() + self._free_numbers() * np.log(len(X)))
 
     def aic(self, X: Any) -> float:  # noqa: N803
+        """Return the Akaike information criterion of the mixture for these points. The lower, the
+        better.
+
+        Args:
+            X: the points, one row for each.
+        """
         return float(-2 * self.score_samples(X).sum() + 2 * self._free_numbers())
 
     def sample(self, n_samples: int = 1) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Draw points from the mixture; returns them with their components."""
+        """Draw points from the mixture.
+
+        Args:
+            n_samples: how many points to draw.
+
+        Returns:
+            The points, and the component of each.
+        """
         check_is_fitted(self)
         check_positive("n_samples", n_samples)
         rng = check_random_state(self.random_state)

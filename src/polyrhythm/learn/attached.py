@@ -203,6 +203,21 @@ _scaler_calls = itertools.count()
 
 
 class AttachedOptimizer(torch.optim.Optimizer):
+    """The optimizer that `Worker.attach` returns. It is a `torch.optim.Optimizer`, so learning
+    rate schedulers and `torch.amp.GradScaler` accept it.
+
+    Its `param_groups` are those of your optimizer: change a learning rate there, or with a
+    scheduler. With kind gradient the servers make the steps, so a change of another option, such
+    as the momentum, is refused. After an overflow, `scaler.step(optimizer, objective=loss)` of a
+    `GradScaler` leaves the step out.
+
+    Example:
+        >>> loss_of(model(inputs), targets).backward()
+        >>> optimizer.step()
+        >>> optimizer.param_groups[0]["lr"]
+        0.1
+    """
+
     def __init__(
         self,
         inner: torch.optim.Optimizer,
@@ -239,14 +254,36 @@ class AttachedOptimizer(torch.optim.Optimizer):
         objective: torch.Tensor | float | None = None,
         points: float | None = None,
     ) -> Any:
-        """Contribute the gradients, and continue with the parameters that the servers return. With
-        kind local: take a local step, and contribute after every `--local-steps` steps.
+        """Contribute the gradients to the job, and continue with the parameters that the servers
+        return. The gradients are cleared, so `zero_grad()` is not needed.
 
-        `closure` computes the loss and the gradients. LBFGS calls it several times, other
-        optimizers once; its result is the objective if none is given.
+        How long the call waits for other workers is the job's `sync` policy. With kind local the
+        call makes a step of your own optimizer, and every `local_steps`-th call contributes the
+        change of the parameters. After the end of the job, the call changes nothing.
 
-        `objective` is the loss, for the display and the journal. `points` is the weight of this
-        step if the batches did not come from `worker.batches`. The gradients are cleared.
+        Args:
+            closure: a function without arguments that computes the loss and the gradients. LBFGS,
+                which needs kind local, calls it several times; other optimizers call it once. Its
+                result is the objective if none is given.
+            objective: the mean loss of this step, for the progress display, the history, and
+                goals and policies that look at the objective.
+            points: how many points this step has computed, which is its weight. Only for loops
+                that do not use `Worker.batches`.
+
+        Returns:
+            The result of `closure`; None without a closure.
+
+        Raises:
+            NotFinite: a gradient or parameter is NaN or infinite, and `on_nan` is `refuse`.
+            ModelChanged: the model or the optimizer was changed after `attach` in a way that the
+                servers cannot learn of, for example another momentum.
+            JobFailed: the job has ended before its goal.
+
+        Example:
+            >>> for x, y in worker.batches((inputs, targets), batch_size=32):
+            ...     loss = loss_of(model(x), y)
+            ...     loss.backward()
+            ...     optimizer.step(objective=loss)
         """
         self._steps.before_step()
         if self.unmade:
@@ -267,11 +304,25 @@ class AttachedOptimizer(torch.optim.Optimizer):
     step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, as in torch. `step` has done so already.
+
+        Args:
+            set_to_none: set the gradients to None instead of zero.
+
+        Example:
+            >>> optimizer.zero_grad()
+        """
         self.inner.zero_grad(set_to_none=set_to_none)
 
     @property
     def pending(self) -> bool:
-        """Whether this worker has taken steps since its last contribution."""
+        """Whether this worker has made steps that it has not contributed yet. Often true with
+        kind local.
+
+        Example:
+            >>> optimizer.pending
+            False
+        """
         return self._steps.pending
 
     @property
@@ -288,8 +339,21 @@ class AttachedOptimizer(torch.optim.Optimizer):
         return self._steps.steps_locally
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """With kind local: load the state into the user's optimizer. With kind gradient the servers
-        hold the optimizer's state, so this is refused."""
+        """Load a state into your own optimizer. This works with kind local only: with kind
+        gradient the servers hold the state of the optimizer.
+
+        A job that `polyrhythm resume` continues from a checkpoint has the state already.
+
+        Args:
+            state_dict: what `state_dict()` of the optimizer has returned.
+
+        Raises:
+            UsageError: the job has kind gradient.
+
+        Example:
+            >>> state = optimizer.state_dict()
+            >>> optimizer.load_state_dict(state)
+        """
         if not self.holds_state:
             raise _state_on_servers()
         self.inner.load_state_dict(state_dict)

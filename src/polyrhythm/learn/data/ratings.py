@@ -13,8 +13,20 @@ from polyrhythm.learn.data.tables import open_points
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """`matrix`: a scipy CSR matrix. `people` and `things`: the numbers in the file that belong to its
-    rows and columns."""
+    """Ratings as a sparse matrix with a row for each person.
+
+    Attributes:
+        matrix: a scipy CSR matrix.
+        people: the number in the file for each row.
+        things: the number in the file for each column.
+
+    Example:
+        >>> from polyrhythm.data import open_ratings
+        >>> np.save("ratings.npy", np.array([[7, 1, 5.0], [7, 2, 3.0], [9, 1, 4.0]]))
+        >>> ratings = open_ratings("ratings.npy")
+        >>> ratings.people.tolist(), ratings.things.tolist()
+        ([7, 9], [1, 2])
+    """
 
     matrix: Any
     people: npt.NDArray[np.int64]
@@ -22,9 +34,26 @@ class Ratings:
 
 
 def open_ratings(path: str | Path, columns: tuple[str | int, ...] = (0, 1, 2)) -> Ratings:
-    """Read ratings, such as MovieLens's `ratings.csv`. `columns`: the columns of the person, the
-    thing and the rating. A pair that occurs twice is an error, because its ratings would be added
-    up."""
+    """Read ratings from a table, such as MovieLens's `ratings.csv`, in which each row has a
+    person, a thing and a rating. Use the matrix with `NMF(observed_only=True)`.
+
+    Args:
+        path: the file, as for `open_points`.
+        columns: the columns of the person, the thing and the rating.
+
+    Returns:
+        The ratings.
+
+    Raises:
+        DataError: the file cannot be read, or has two ratings of one person for one thing.
+        UsageError: scipy is missing (`pip install 'polyrhythm[sklearn]'`).
+
+    Example:
+        >>> from polyrhythm.data import open_ratings
+        >>> np.save("ratings.npy", np.array([[7, 1, 5.0], [7, 2, 3.0], [9, 1, 4.0]]))
+        >>> open_ratings("ratings.npy").matrix.toarray().tolist()
+        [[5.0, 3.0], [4.0, 0.0]]
+    """
     try:
         from scipy import sparse
     except ImportError:

@@ -18,10 +18,31 @@ Indices = npt.NDArray[np.int64]
 
 
 class RowGroups(torch.utils.data.Dataset[Any]):
-    """A table of points with labels (`open_points` describes the files). A batch is a tensor of
-    features, or a pair of features and labels if `label` names a column.
+    """A table of points in a file, as a data set for `worker.batches`. A worker reads only the
+    parts of the file (row groups) that contain its own points.
 
-    `buffer`: how many rows are shuffled together. These rows stay in memory."""
+    A batch is a tuple of tensors: the features, and the labels if `label` is given. The files are
+    those of `open_points`. Rows are shuffled inside buffers, which stay in memory.
+
+    Args:
+        path: the file, or a folder of Parquet files.
+        label: the name or number of the column with the label; -1 is the last column.
+        features: the columns of the point; all others by default.
+        buffer: how many rows are shuffled together.
+
+    Raises:
+        DataError: there is no such file, or it cannot be read.
+        UsageError: a column does not exist, or pyarrow is missing (`pip install
+            'polyrhythm[files]'`).
+
+    Example:
+        >>> from polyrhythm.data import RowGroups
+        >>> np.save("points.npy", np.arange(30.0).reshape(10, 3))
+        >>> dataset = RowGroups("points.npy", label=-1)
+        >>> features, label = dataset[0]
+        >>> features.tolist(), float(label)
+        ([0.0, 1.0], 2.0)
+    """
 
     def __init__(
         self,
@@ -51,7 +72,11 @@ class RowGroups(torch.utils.data.Dataset[Any]):
         return self.columns(indices)
 
     def columns(self, indices: Sequence[int] | Indices) -> tuple[torch.Tensor, ...]:
-        """The features of these points, and their labels if they have some."""
+        """Return the features of some points, and their labels if they have some.
+
+        Args:
+            indices: the numbers of the points.
+        """
         wanted = np.asarray(indices, np.int64)
         if isinstance(self.source, ArraySource):
             batch = self.source.points.part(wanted)
@@ -61,12 +86,12 @@ class RowGroups(torch.utils.data.Dataset[Any]):
         return (x,) if batch.y is None else (x, torch.from_numpy(np.ascontiguousarray(batch.y)))
 
     def deal(self, rng: np.random.Generator) -> Indices:
-        """The order in which points are assigned to chunks: row groups in a random order, and the rows
-        of each group in the order of the file."""
+        """Return the order in which points are assigned to chunks: row groups in a random order,
+        and the rows of each group in the order of the file."""
         return np.concatenate([np.arange(first, last) for first, last in self._dealt(rng)])
 
     def edges(self, rng: np.random.Generator) -> list[int]:
-        """The positions, in the order of `deal`, at which row groups begin."""
+        """Return the positions, in the order of `deal`, at which row groups begin."""
         return [0, *accumulate(last - first for first, last in self._dealt(rng))][:-1]
 
     def _dealt(self, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -74,8 +99,8 @@ class RowGroups(torch.utils.data.Dataset[Any]):
         return [groups[at] for at in rng.permutation(len(groups))]
 
     def shuffle(self, points: Indices, rng: np.random.Generator) -> Indices:
-        """The points of a chunk in the order of one pass: buffers in a random order, and the rows
-        of each shuffled."""
+        """Return the points of a chunk in the order of one pass: buffers in a random order, and
+        the rows of each shuffled."""
         count = -(-len(points) // self.buffer)
         parts = np.array_split(points, max(1, count))
         return np.concatenate([rng.permutation(parts[at]) for at in rng.permutation(len(parts))])

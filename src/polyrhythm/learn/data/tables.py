@@ -45,11 +45,32 @@ def open_points(
     features: Sequence[str | int] | None = None,
     dtype: npt.DTypeLike | None = None,
 ) -> Source:
-    """Open a table of points: a `.npy` file, a `.csv` or `.csv.gz` file, a `.parquet` file, or a folder
-    of Parquet files. `label`: the name or number of the column with the label of a point; -1 is the
-    last column. `features`: the columns of the point; all others by default. `dtype`: the type of the
-    points. None: float32, or float64 if the points differ in digits that float32 does not have. A `.npy`
-    file is not converted."""
+    """Open a table of points in a file, as a source for point-wise algorithms. For
+    `worker.batches`, use `RowGroups`.
+
+    Args:
+        path: a `.npy` file, a `.csv` or `.csv.gz` file, a `.parquet` file, or a folder of Parquet
+            files.
+        label: the name or number of the column with the label; -1 is the last column.
+        features: the columns of the point; all others by default.
+        dtype: the type of the points. None: float32, or float64 if the points differ in digits
+            that float32 does not have. A `.npy` file is not converted.
+
+    Returns:
+        A source of points. It reads only the parts of the file that are needed.
+
+    Raises:
+        DataError: there is no such file, or it cannot be read.
+        UsageError: a column does not exist, or pyarrow, which reads CSV and Parquet, is missing
+            (`pip install 'polyrhythm[files]'`).
+
+    Example:
+        >>> from polyrhythm.data import open_points
+        >>> np.save("points.npy", np.arange(30.0).reshape(10, 3))
+        >>> source = open_points("points.npy", label=-1)
+        >>> len(source), source.read(0, 1).x.tolist()
+        (10, [[0.0, 1.0]])
+    """
     path = Path(path)
     if not path.exists():
         raise DataError(f"there is no file {path}")

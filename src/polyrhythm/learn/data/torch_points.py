@@ -11,9 +11,24 @@ from polyrhythm.learn.pointwise.algorithm import Batch
 
 
 class DatasetSource:
-    """The items of a map-style data set: tensors, or pairs of a tensor and a label. A point with
-    several dimensions, such as an image, becomes one row. Items are read one by one, or together if
-    the data set has `__getitems__`; a worker reads only the items of its own chunks."""
+    """The items of a map-style torch data set, as a source of points for point-wise algorithms.
+
+    An item is a tensor, or a pair of a tensor and a label. A tensor with several dimensions, such
+    as an image, becomes one row. A worker reads only the items of its own chunks.
+
+    Args:
+        dataset: the data set.
+
+    Raises:
+        UsageError: the data set has no length or no items.
+
+    Example:
+        >>> from polyrhythm.data import DatasetSource
+        >>> images = torch.zeros(10, 28, 28)
+        >>> source = DatasetSource(torch.utils.data.TensorDataset(images))
+        >>> source.read(0, 2).x.shape
+        (2, 784)
+    """
 
     copies = True
 
@@ -28,9 +43,15 @@ class DatasetSource:
         return len(self._dataset)
 
     def groups(self) -> list[int]:
+        """Return the first point of every row group: a data set is one group."""
         return [0]
 
     def read(self, first: int, last: int) -> Batch:
+        """Return the items from `first` up to `last` as points.
+
+        Raises:
+            DataError: an item is not a tensor or a pair, or is not finite.
+        """
         together = getattr(self._dataset, "__getitems__", None)
         numbers = list(range(first, last))
         items = [self._dataset[at] for at in numbers] if together is None else together(numbers)

@@ -44,8 +44,19 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some points. `x`: one row per point, a numpy array or a scipy CSR matrix. `y`: a label per
-    point, or None. `weight`: a weight per point, or None if all weigh 1."""
+    """Some points, as an algorithm gets them.
+
+    Attributes:
+        x: a row for each point: a numpy array or a scipy CSR matrix.
+        y: a label for each point, or None.
+        weight: a weight for each point, or None if all weigh 1.
+
+    Example:
+        >>> from polyrhythm.pointwise import Batch
+        >>> batch = Batch(np.zeros((100, 2)))
+        >>> len(batch), len(batch.part(slice(0, 10)))
+        (100, 10)
+    """
 
     x: Any
     y: npt.NDArray[Any] | None = None
@@ -55,7 +66,11 @@ class Batch:
         return int(self.x.shape[0])
 
     def part(self, rows: "slice | npt.NDArray[Any]") -> "Batch":
-        """Return some of the points. A slice copies nothing."""
+        """Return some of the points. A slice copies nothing.
+
+        Args:
+            rows: a slice, or an array of numbers or booleans.
+        """
         return Batch(
             self.x[rows],
             None if self.y is None else self.y[rows],
@@ -84,9 +99,16 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What `terminated` decides on. The runner calls `terminated` about once per pass of the slowest
-    worker, whatever the length of a round (FSP's section 5.3). Without rounds it calls `terminated`
-    after every second pass."""
+    """What `Algorithm.terminated` decides on. It is called about once per pass of the slowest
+    worker, whatever the length of a round (FSP's section 5.3), and without rounds after every
+    second pass.
+
+    Example:
+        >>> from polyrhythm.pointwise import Check
+        >>> check = Check(passes=2, old={}, new={}, objective=1.5, last_objective=2.0)
+        >>> check.gain
+        0.5
+    """
 
     passes: int
     """Every point has been visited at least this many times. A resumed job begins with 0."""
@@ -112,15 +134,42 @@ class Check:
 
     @property
     def gain_before(self) -> float:
-        """The same for the objectives before the two M-steps."""
+        """By how much the objective before the M-step has fallen since the last check. Infinite
+        at the first check, and if the algorithm has no objective."""
         if self.before is None or self.last_before is None:
             return math.inf
         return self.last_before - self.before
 
 
 class Algorithm(ABC):
-    """The base class of point-wise algorithms. The methods without a default are `init_parameter`,
-    `statistics`, `update_points` and `update_parameter`."""
+    """The base class of point-wise algorithms: those that need only sums over points, such as
+    KMeans and expectation maximisation.
+
+    You write how points are turned into statistics (`update_points`), and how the sum of the
+    statistics over all points is turned into new parameters (`update_parameter`). polyrhythm
+    divides the points among workers, adds the statistics up, and repeats. `init_parameter`,
+    `statistics`, `update_points` and `update_parameter` have no default. `run_pointwise` runs an
+    algorithm in the `main` of a job of kind statistics.
+
+    Example:
+        >>> from polyrhythm.pointwise import Algorithm, ArraySource, Batch, run_pointwise
+        >>> class Mean(Algorithm):
+        ...     def init_parameter(self, sample, rng):
+        ...         return {"mean": sample.x[0]}
+        ...     def statistics(self, parameter):
+        ...         return {"sum": parameter["mean"].shape, "count": ()}
+        ...     def update_points(self, batch, parameter, memory):
+        ...         return {"sum": batch.x.sum(0), "count": np.array(float(len(batch)))}
+        ...     def update_parameter(self, statistics, old):
+        ...         return {"mean": statistics["sum"] / statistics["count"]}
+        >>> def main(worker: pr.Worker) -> None:
+        ...     points = np.arange(200.0).reshape(100, 2)
+        ...     run_pointwise(worker, Mean(), ArraySource(Batch(points)))
+        >>> options = {"kind": "statistics", "sync": "bspb", "epochs": 2}
+        >>> result = pr.train(main, workers=2, servers=1, **options)
+        >>> result.state_dict()["mean"].tolist()
+        [99.0, 100.0]
+    """
 
     name = "algorithm"
     sample_points: int | None = 10_000
@@ -135,66 +184,98 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init_parameter(self, sample: Batch, rng: np.random.Generator) -> Arrays:
-        """Return the first parameters. One worker calls this; the others take its result."""
+        """Return the first parameters: numpy arrays by name. One worker calls this; the others
+        take its result.
+
+        Args:
+            sample: a random sample of at most `sample_points` points.
+            rng: the source of random numbers.
+        """
 
     @abstractmethod
     def statistics(self, parameter: Arrays) -> Mapping[str, Shape]:
-        """Return the names and shapes of the statistics: `{"sum": (k, d), "count": (k,)}`. A scalar
-        has the shape `()`."""
+        """Return the names and shapes of the statistics: `{"sum": (k, d), "count": (k,)}`. A
+        scalar has the shape `()`."""
 
     @abstractmethod
     def update_points(self, batch: Batch, parameter: Arrays, memory: Memory) -> Arrays:
-        """Return the statistics of these points. With memory: return the change of the statistics,
-        and update `memory`, whose arrays have one row per point of the batch."""
+        """Return the statistics of some points.
+
+        Args:
+            batch: the points.
+            parameter: the present parameters.
+            memory: what `memory` has returned for these points: arrays with a row for each point.
+                If it is not empty, return the *change* of the statistics, and update `memory` in
+                place.
+        """
 
     @abstractmethod
     def update_parameter(self, statistics: Arrays, old: Arrays) -> Arrays:
-        """Return the new parameters, with the names and shapes of `old`. The arrays of `statistics` are
-        the sum over all points that were visited so far, and must not be changed."""
+        """Return the new parameters, with the names and shapes of `old`. Every worker computes
+        them, and all must get the same bits: use no random numbers, no time, and no state of the
+        object.
+
+        Args:
+            statistics: the sum over all points that were visited so far. Do not change these
+                arrays.
+            old: the parameters until now.
+        """
 
     def repair(self, statistics: Arrays, new: Arrays) -> Arrays:
-        """Return the parameters that `update_parameter` has computed, with changes that are right only
-        if the statistics contain every point: KMeans moves centres without points. At the beginning of
-        a job, after a death and while points move, the sum lacks some points, and this method is not
-        called. It must be deterministic, too. The default changes nothing."""
+        """Return the parameters of `update_parameter` with changes that are right only if every
+        point is in the sum: KMeans moves centres without points.
+
+        At the beginning of a job, after a death and while points move, the sum lacks some points,
+        and this method is not called. It must be deterministic, too. The default changes nothing."""
         return new
 
     def memory(self, count: int) -> Memory:
-        """Return what is remembered of `count` points that have added nothing to the sum yet: arrays
-        with `count` rows."""
+        """Return what is remembered of `count` points that have added nothing to the sum yet:
+        arrays with `count` rows. Use it if the statistics of your points seldom change. The
+        default remembers nothing."""
         return {}
 
     def adopt(self, memory: Memory) -> Memory:
-        """These points have come from another worker (`--migrate full`): return their memory, without
-        values that are valid only in the worker from which they came. The default returns the memory
-        unchanged."""
+        """Return the memory of points that have come from another worker (`migrate="full"`),
+        without values that are valid only in the worker from which they came. The default returns
+        the memory unchanged."""
         return memory
 
     def objective(self, statistics: Arrays, parameter: Arrays) -> float | None:
-        """Return what the algorithm minimises, as a sum over points (a job shows it per point),
-        from the statistics and any parameters: for expectation maximisation -F(Q, theta) of FSP's
-        Eq. 2. The statistics of points that were visited under other parameters count too, so the
-        objective must be that of the sum, and not the sum of objectives at the visits. None: the
-        algorithm has no objective."""
+        """Return what the algorithm minimises, as a sum over points, or None if it has no
+        objective (the default).
+
+        It is computed from the statistics and any parameters: for expectation maximisation it is
+        -F(Q, theta) of FSP's Eq. 2. Statistics of points that were visited under other parameters
+        count too, so the objective must be that of the sum, and not the sum of objectives at the
+        visits."""
         return None
 
     def terminated(self, check: Check) -> bool:
-        """Whether the parameters are final. The worker with the lowest number reports the result."""
+        """Return whether the parameters are final. The default never ends the job; a goal such as
+        `epochs` does.
+
+        Args:
+            check: the parameters and objectives of this check and of the last one.
+        """
         return False
 
     def vote_to_halt(self, batch: Batch, parameter: Arrays, memory: Memory) -> Mask | None:
-        """Return which points of a batch need no more visits. Called after `update_points`. The
-        statistics of these points stay in the sum. The job ends when all points have voted. Without
-        memory, the points of a batch are left out together, when all of them have voted."""
+        """Return which points of a batch need no more visits, as an array of booleans; None if
+        all do (the default).
+
+        Called after `update_points`. The statistics of these points stay in the sum. The job ends
+        when all points have voted. Without memory, the points of a batch are left out together,
+        when all have voted."""
         return None
 
     def aggregate(self, target: Array, change: Array) -> Array:
-        """Add a change to statistics in place; both are flat buffers. Servers do the same, so an
+        """Add a change to statistics in place, and return them. Servers do the same, so an
         algorithm cannot override this method."""
         return np.add(target, change, out=target)
 
     def layout(self, parameter: Arrays) -> ArrayLayout:
-        """The order and the shapes in which the statistics are stored in the flat buffer."""
+        """Return the order and the shapes in which the statistics are stored in one flat buffer."""
         return ArrayLayout.of_shapes(self.statistics(parameter))
 
 

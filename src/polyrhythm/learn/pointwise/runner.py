@@ -43,7 +43,14 @@ AfterPass = Callable[[int, float | None], None]
 
 @dataclass(slots=True)
 class Fit:
-    """The result of a job on one worker."""
+    """What `run_pointwise` returns on each worker.
+
+    Example:
+        >>> from polyrhythm.pointwise import Fit
+        >>> fit = Fit({"mean": np.zeros(2)}, passes=3, terminated=True)
+        >>> fit.passes
+        3
+    """
 
     parameter: Arrays
     passes: int
@@ -65,11 +72,37 @@ def run_pointwise(
     batch: int = BATCH,
     block: int = BLOCK,
 ) -> Fit:
-    """Run an algorithm on this worker until the job ends. `parameter`: the first parameters, if
-    they are not to come from `init_parameter`; all workers use those of the first worker of the
-    job. `after_pass` is called with the number of passes and the objective. `batch`: how many
-    points are visited at a time, unless the sync policy wants fewer. `block`: how many points are
-    always visited together."""
+    """Run a point-wise algorithm on this worker until the job ends. Call it in the `main` of a
+    job with `kind="statistics"`.
+
+    Args:
+        worker: the worker that `main` got.
+        algorithm: the algorithm. All workers give an equal one.
+        source: the points. All workers give the same ones, and the job divides them.
+        parameter: the first parameters, in place of those of `Algorithm.init_parameter`. All
+            workers use those of the first worker.
+        after_pass: called after every pass of this worker with the number of passes and the
+            objective.
+        batch: how many points are visited at a time, unless the policy wants fewer.
+        block: how many points are always visited together.
+
+    Returns:
+        The parameters, which are the same on all workers, and how the fit went on this worker.
+
+    Raises:
+        UsageError: the job has another kind, or the algorithm has returned wrong statistics.
+
+    Example:
+        >>> from polyrhythm.learn.pointwise.kmeans import KMeansAlgorithm
+        >>> from polyrhythm.pointwise import ArraySource, Batch, run_pointwise
+        >>> def main(worker: pr.Worker) -> None:
+        ...     points = np.repeat([[0.0, 0.0], [8.0, 8.0]], 50, axis=0)
+        ...     fit = run_pointwise(worker, KMeansAlgorithm(2), ArraySource(Batch(points)))
+        >>> options = {"kind": "statistics", "sync": "bspb", "epochs": 20}
+        >>> result = pr.train(main, workers=1, servers=1, **options)
+        >>> result.state_dict()["centers"].sort(dim=0).values.tolist()
+        [[0.0, 0.0], [8.0, 8.0]]
+    """
     _, job, _ = worker.inside
     if not keeps_rows(job.kind):
         raise UsageError(
