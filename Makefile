@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+DOCS_READY := $(VENV)/.docs-ready
 TORTURE ?= 50
 FUZZ ?= 1000000
 SCHEDULES ?= 5
@@ -12,7 +13,7 @@ STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
 
-.PHONY: setup run test retest test-times check docs examples picture bench rolling newcomer mutants torture torture-cluster clean
+.PHONY: setup run test retest test-times check docs site examples picture bench rolling newcomer mutants torture torture-cluster clean
 
 setup: $(READY)
 
@@ -24,6 +25,10 @@ $(READY): pyproject.toml constraints.txt
 $(BENCH_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $(BENCH_READY)
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS_READY)
 
 run: $(READY)
 	$(BIN)/polyrhythm train digits --workers 3 --servers 2
@@ -47,10 +52,17 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Write docs/cli.md from the help of the commands, and draw the policies' pictures from simulated runs.
+# Write the pages that are made from the program, draw the policies' pictures from simulated runs, and
+# make a site of docs/ in build/site. `make site` makes the site alone.
 docs: $(READY)
 	$(BIN)/python -m tools.cli_docs
+	$(BIN)/python -m tools.option_docs
 	$(BIN)/python -m tools.timelines
+	$(MAKE) site
+
+site: $(DOCS_READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "the site begins at build/site/index.html"
 
 # Draw the picture in docs/guarantees.md: servers are killed and started again in turn.
 rolling: $(READY)
@@ -102,4 +114,4 @@ torture-cluster: $(READY)
 	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger_processes.py tests/cluster/test_torn.py
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build runs docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -135,7 +135,7 @@ def test_the_reference_shows_no_name_that_does_not_exist() -> None:
         owner, _, member = name.rpartition(".")
         assert owner in known, name
         written = inspect.getsource(known[owner])
-        assert hasattr(known[owner], member) or f"self.{member}: " in written, name
+        assert hasattr(known[owner], member) or re.search(rf"\b{member}: ", written), name
 
 
 # -- examples --------------------------------------------------------------------------------------

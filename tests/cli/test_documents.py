@@ -107,6 +107,17 @@ def test_every_link_in_a_document_has_a_target(page: str) -> None:
     assert not missing
 
 
+def test_the_table_of_contents_of_the_site_lists_every_page() -> None:
+    """`docs/_toc.yml` has the pages in the order of the site. Add a new page there; `make site` fails
+    for a page that is not in it."""
+    docs = ROOT / "docs"
+    listed = re.findall(r"- file: (\S+)", (docs / "_toc.yml").read_text())
+    assert len(listed) == len(set(listed))
+    pages = {str(path.relative_to(docs).with_suffix("")) for path in docs.rglob("*.md")}
+    others = {page for page in pages if page.startswith("decisions/")}
+    assert set(listed) | {"index"} == pages - others | {"decisions/README"}
+
+
 def test_every_path_in_the_architecture_page_exists() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     paths = set(re.findall(r"`((?:\w+/)+\w*(?:\.py)?)`", page))
