@@ -1,8 +1,11 @@
 """Draws a random sample of the repository's texts, for a reader who judges whether they are clear.
 
-`python -m tools.sample_texts --seed 7 --count 150` prints docstrings, comments, sentences of the
-documentation and messages, each with its file and line. The sample has equally many texts of each
-kind. The same seed gives the same sample.
+`python -m tools.sample_texts --seed 7 --count 60` prints 60 texts of every group, each with its file
+and line. The groups are *core* and *source* (docstrings and comments of `core`, and of the rest of
+the package), *tests* (those of tests, tools and benchmarks), *documents* (sentences of the
+documentation) and *messages* (errors, help and lines for the terminal). The same seed gives the same
+sample. `--group NAME` draws from this group only, and `--all` prints every text of a file or folder:
+`python -m tools.sample_texts --all src/polyrhythm/core/worker`.
 """
 
 import argparse
@@ -29,6 +32,18 @@ class Text:
     place: str
     words: str
 
+    @property
+    def group(self) -> str:
+        """The group of texts to which a text belongs; each group is judged by itself."""
+        if self.kind in ("message", "documentation"):
+            return "messages" if self.kind == "message" else "documents"
+        if self.place.startswith("src/polyrhythm/core/"):
+            return "core"
+        return "source" if self.place.startswith("src/") else "tests"
+
+
+GROUPS = ("core", "source", "tests", "documents", "messages")
+
 
 def texts_of(root: Path) -> list[Text]:
     """All texts of the package, the tools, the tests, the benchmarks and the documentation."""
@@ -42,15 +57,11 @@ def texts_of(root: Path) -> list[Text]:
 
 
 def sample(texts: list[Text], count: int, seed: int) -> list[Text]:
-    """Draw `count` texts, divided evenly among the kinds."""
-    rng = random.Random(seed)
-    kinds = sorted({text.kind for text in texts})
+    """Draw `count` texts of every group; all of a group that has fewer."""
     drawn: list[Text] = []
-    for number, kind in enumerate(kinds):
-        of_kind = [text for text in texts if text.kind == kind]
-        share = count // len(kinds) + (number < count % len(kinds))
-        drawn += rng.sample(of_kind, min(share, len(of_kind)))
-    rng.shuffle(drawn)
+    for group in GROUPS:
+        of_group = [text for text in texts if text.group == group]
+        drawn += random.Random(seed).sample(of_group, min(count, len(of_group)))
     return drawn
 
 
@@ -138,11 +149,18 @@ def _plain(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--count", type=int, default=60, help="how many texts of every group")
+    parser.add_argument("--group", choices=GROUPS)
+    parser.add_argument("--all", metavar="PATH", help="all texts of this file or folder")
     chosen = parser.parse_args()
-    drawn = sample(texts_of(Path(__file__).parents[1]), chosen.count, chosen.seed)
+    texts = [
+        text
+        for text in texts_of(Path(__file__).parents[1])
+        if chosen.group in (None, text.group) and text.place.startswith(chosen.all or "")
+    ]
+    drawn = texts if chosen.all else sample(texts, chosen.count, chosen.seed)
     for number, text in enumerate(drawn, 1):
-        print(f"{number}. [{text.kind}] {text.place}\n   {text.words}")
+        print(f"{number}. [{text.group}, {text.kind}] {text.place}\n   {text.words}")
 
 
 if __name__ == "__main__":
