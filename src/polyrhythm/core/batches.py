@@ -1,9 +1,9 @@
-"""How points are divided into batches: no batch is smaller than the minimum.
+"""Divides points into batches, none of which is smaller than the minimum.
 
-*When a batch would leave fewer points in a chunk than the minimum, it takes these points too. So a
-chunk always has either no points left or enough for another batch, whichever worker visits it next,
-and a batch has at most `least` - 1 points more than the loop asked for.* The minimum exists because
-some layers, such as BatchNorm, cannot train on a single point. A data set that is smaller than the
+*A batch that would leave fewer points in a chunk than the minimum takes these points too.* So a
+chunk has either no points left or enough for another batch, whichever worker visits it next, and a
+batch has at most `least` - 1 points more than the loop asked for. The minimum exists because some
+layers, such as BatchNorm, cannot train on a single point. A data set that is smaller than the
 minimum is visited as one batch.
 """
 
@@ -13,8 +13,8 @@ DEFAULT = 2
 
 
 def least_of(min_batch: int, batch_size: int) -> int:
-    """The fewest points of a batch, for a user who asks for batches of `batch_size`. Batches of one
-    point are allowed only if the user asks for them."""
+    """The minimum for a user who asks for batches of `batch_size`. Batches of one point are allowed
+    only if the user asks for them."""
     if min_batch > max(DEFAULT, batch_size):
         raise UsageError(
             f"--min-batch is {min_batch}: it must not be larger than batch_size, which is {batch_size}"
@@ -23,13 +23,13 @@ def least_of(min_batch: int, batch_size: int) -> int:
 
 
 def take(count: int, left: int, least: int) -> int:
-    """How many points a batch takes from a chunk. `count`: how many points the batch still lacks.
+    """How many points a batch takes from a chunk. `count`: how many points the batch still needs.
     `left`: how many points of the chunk are not visited yet."""
     return left if left - count < least else count
 
 
 def wanted(batch_size: int, missing: float, least: int) -> int:
-    """How many points the next batch has, if the contribution still lacks `missing` points."""
+    """The number of points of the next batch, if the contribution still needs `missing` points."""
     rest = int(missing)
     return max(least, rest if rest - batch_size < least else batch_size)
 

@@ -25,19 +25,21 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(JobSp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row. `says` may contain `{job}`, `{value}` (that of the option), `{kinds}` (those that the
-    policy folds) and `{policies}` (all that satisfy `under`)."""
+    """One row. The sentence `says` may contain `{job}`, `{value}` (the value of the option),
+    `{kinds}` (the kinds that the policy supports) and `{policies}` (the policies that satisfy
+    `under`)."""
 
     option: str
     """The option, by the name of its field in the job."""
     when: Condition | None = None
-    """To which jobs the row applies. None: to those in which the option differs from its default."""
+    """To which jobs the row applies. None: to the jobs that give the option a value other than its
+    default."""
     under: Condition | None = None
     """The policies with which the option works; None: all."""
     needs: Callable[[JobSpec], bool] | None = None
     """What else the option needs."""
     suggests: Condition | None = None
-    """Which policies the sentence names, if not all that satisfy `under`."""
+    """Which policies the sentence suggests, if not all that satisfy `under`."""
     says: str | Callable[[JobSpec], str]
 
     def refuses(self, job: JobSpec, traits: Traits) -> bool:
@@ -62,8 +64,8 @@ class Rule:
 def broken(
     rules: Collection[Rule], job: JobSpec, traits: Traits, entries: Collection[PolicyEntry] = ()
 ) -> Iterator[str]:
-    """The sentences of the rules that refuse this job. `entries`: the policies that a sentence can
-    name."""
+    """The sentences of all rules that refuse this job. `entries`: the policies that a sentence can
+    suggest."""
     for rule in rules:
         if rule.refuses(job, traits):
             yield rule.sentence(job, traits, entries)

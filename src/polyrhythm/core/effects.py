@@ -1,5 +1,5 @@
 """Effects: instructions from a machine to the process that runs it (the runtime or the simulator),
-named in the imperative. `core/names.py` has the names of the peers."""
+named in the imperative. `core/names.py` defines the names of the processes that they address."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class Send(Effect, frozen=True):
 
 
 class Bind(Effect, frozen=True):
-    """From now on the peer at the other end of `link` has the name `peer`."""
+    """Use `peer` as the name of the process at the other end of `link` from now on."""
 
     link: str
     peer: str
@@ -69,7 +69,7 @@ class BeatAll(Effect, frozen=True):
 
 
 class End(Effect, frozen=True):
-    """The job has ended, as far as this machine is concerned."""
+    """End this machine: it has nothing more to do."""
 
     reason: Reason
     failed: bool = False
@@ -87,8 +87,9 @@ class CommitCut(Effect, frozen=True):
 
 
 class ExpectKept(Effect, frozen=True):
-    """Receive the state that this worker sends for cut `number`, and refuse more than `most_nbytes`
-    bytes. Discard a state that was received before. If `number` is 0, expect no state."""
+    """Receive the state that this worker sends for the cut `number`, and refuse more than
+    `most_nbytes` bytes. Discard any state that was received before. If `number` is 0, no worker
+    sends a state."""
 
     number: int = 0
     worker: int = -1
@@ -104,7 +105,7 @@ class SendKept(Effect, frozen=True):
 
 
 class SendCode(Effect, frozen=True):
-    """Answer the operator at this link with the file of the job's code."""
+    """Send the file with the job's code to the operator at this link."""
 
     to: str
 
@@ -121,9 +122,9 @@ class TakeCut(Effect, frozen=True):
 
 
 class Build(Effect, frozen=True):
-    """Allocate these slices of the model: buffers, aggregates, updaters. Discard parameters that
-    were seeded in an earlier routing epoch. `fresh`: a worker sends the initial parameters;
-    otherwise other servers send the slices."""
+    """Allocate memory for these slices of the model: buffers, aggregates, updaters. Discard
+    parameters that were seeded in an earlier routing epoch. `fresh`: a worker sends the initial
+    parameters; otherwise other servers send the slices."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
@@ -140,7 +141,7 @@ class Reach(Effect, frozen=True):
 
 
 class Reroute(Effect, frozen=True):
-    """Become the primary or a replica of each slice, or drop the slice, as these routes say. Slices
+    """Follow these routes: become the primary or a replica of each slice, or drop the slice. Slices
     keep their values. When the primary of a slice changes, contributions in its aggregate are
     discarded."""
 
@@ -150,8 +151,8 @@ class Reroute(Effect, frozen=True):
 
 class SendState(Effect, frozen=True):
     """Send to server `to` the state of the slices that it copies from this server. Leave out slices
-    whose stamp in `held` shows that the copy is current. From now on, send every step of these
-    slices to `to`."""
+    whose stamp in `held` shows that the copy is current. Send every later step of these slices to
+    `to` as well."""
 
     to: int
     held: tuple[Stamp, ...]
@@ -168,15 +169,15 @@ class FetchState(Effect, frozen=True):
 
 
 class Enlist(Effect, frozen=True):
-    """From now on, accept contributions of these members only."""
+    """Accept contributions from these members only."""
 
     members: tuple[MemberSpec, ...]
 
 
 class StartFold(Effect, frozen=True):
     """Fold the aggregate of `round` into the buffer `slot`. `fill`: with plain addition, the slot
-    in which the next version is built up. `share`: the fraction of a full optimizer step. `rows`:
-    see `Fold.rows`."""
+    in which the next version is built. `share`: the fraction of a full optimizer step. `rows`: see
+    `Fold.rows`."""
 
     round: int
     slot: int
@@ -221,8 +222,8 @@ class PublishLatest(Effect, frozen=True):
 
 
 class Unlease(Effect, frozen=True):
-    """End this worker's leases of the answers up to `ticket`, which it has copied. If `ticket` is None,
-    the worker is gone, and all of its leases end."""
+    """End this worker's leases of the answers up to `ticket`, because it has copied them. If
+    `ticket` is None, the worker is gone, and all of its leases end."""
 
     worker: int
     ticket: int | None
@@ -266,8 +267,8 @@ class CreateModel(Effect, frozen=True):
 
 
 class CommitModel(Effect, frozen=True):
-    """The file contains all slices: rename it from its temporary name to its final one. The event
-    `ModelSaved` answers."""
+    """Rename the model file, which contains all slices, from its temporary name to its final one.
+    The event `ModelSaved` answers."""
 
     number: int
 
@@ -282,21 +283,22 @@ class DiscardModel(Effect, frozen=True):
 
 
 class Dial(Effect, frozen=True):
-    """Connect to these servers. The link to the server in the lead's process exists already."""
+    """Connect to these servers, except to the one in the lead's process, to which there is a link
+    already."""
 
     servers: tuple[ServerSpec, ...]
 
 
 class Rejoin(Effect, frozen=True):
     """Close all links and send a hello to the lead again, under the same name. The hello contains
-    the former incarnation, because the lead may not know yet that this incarnation is over."""
+    the former incarnation, because the lead may not know yet that this incarnation has ended."""
 
     reason: Reason
     incarnation: int = 0
 
 
 class PrepareBuffers(Effect, frozen=True):
-    """The lead has accepted the model and routed its slices: allocate the push buffers."""
+    """Allocate the push buffers: the lead has accepted the model and routed its slices."""
 
     routes: tuple[Route, ...]
 
@@ -330,19 +332,19 @@ class PushSlices(Effect, frozen=True):
 
 
 class Expect(Effect, frozen=True):
-    """From now on, write arriving slices of version `round` or later to the worker's parameters. If
-    `round` is None, write no slices, because the user's code uses the parameters; slices of version
-    `keep` are then held until they may be written."""
+    """Write arriving slices of version `round` or later to the worker's parameters. If `round` is
+    None, write no slices, because the user's code uses the parameters, and keep slices of version
+    `keep` until they may be written."""
 
     round: int | None
     keep: int | None = None
 
 
 class Resume(Effect, frozen=True):
-    """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
-    The fields from `steps` to `points` say when to contribute next, as in `Release`. `anew`: the
-    worker has rejoined, so it discards everything that it had not contributed. The other fields are as
-    in `Release`."""
+    """Let the user's code continue with the parameters of version `round`. `stop`: the job has
+    ended. `anew`: the worker has rejoined, so it discards everything that it had not contributed.
+    The fields from `steps` to `points` say when to contribute next; these and the other fields are
+    as in `Release`."""
 
     round: int
     stop: bool
@@ -372,7 +374,7 @@ class StopWaiting(Effect, frozen=True):
 
 
 class ContributeNow(Effect, frozen=True):
-    """The interval is over: let the user's code contribute what it has computed."""
+    """Let the user's code contribute what it has computed, because the interval is over."""
 
 
 class CaptureState(Effect, frozen=True):

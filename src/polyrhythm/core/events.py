@@ -17,11 +17,11 @@ from polyrhythm.wire.messages import (
 
 
 class Tick(Event, frozen=True):
-    """The time that a machine asked for in `wake_at` has come."""
+    """The time has come at which a machine asked to be called (`wake_at`)."""
 
 
 class WorkerHelloReceived(Event, frozen=True):
-    """The hello of a worker came over `link`. Answers go over that link until it is bound to a
+    """A worker has sent its hello over `link`. Answers go over that link until it is bound to a
     peer."""
 
     link: str
@@ -29,28 +29,28 @@ class WorkerHelloReceived(Event, frozen=True):
 
 
 class ServerHelloReceived(Event, frozen=True):
-    """The hello of a server came over `link`."""
+    """A server has sent its hello over `link`."""
 
     link: str
     hello: ServerHello
 
 
 class OperatorHelloReceived(Event, frozen=True):
-    """The hello of an operator came over `link`, which has the name of an operator's link."""
+    """An operator (a command such as `polyrhythm stop`) has sent its hello over `link`."""
 
     link: str
     hello: OperatorHello
 
 
 class OperatorRequested(Event, frozen=True):
-    """A request came over `link`, which has the name of an operator's link."""
+    """An operator has sent a request over `link`."""
 
     link: str
     request: OperatorRequest
 
 
 class LinkClosed(Event, frozen=True):
-    """The link to `peer` ended, for any reason. This incarnation of the peer counts as dead at
+    """The link to `peer` has ended, for any reason. This incarnation of the peer counts as dead at
     once; 0 stands for any incarnation."""
 
     peer: str
@@ -60,15 +60,15 @@ class LinkClosed(Event, frozen=True):
 
 
 class LinksQuiet(Event, frozen=True):
-    """Nothing has come over the links to these peers since the last look at all links. Each peer is
-    given with the incarnation to which the link belongs. The runtime looks before a `Tick`; links
-    within the host are never quiet."""
+    """These links are quiet: nothing has arrived over them since the links were last looked at.
+    Each peer is given with the incarnation to which the link belongs. The runtime looks at all
+    links before a `Tick`; links within the host are never quiet."""
 
     peers: tuple[tuple[str, int], ...]
 
 
 class LeadLinked(Event, frozen=True):
-    """The link to the lead is up. The lead sends a heartbeat every `heartbeat_s` seconds. After
+    """The link to the lead is open. The lead sends a heartbeat every `heartbeat_s` seconds. After
     `timeout_s` seconds of silence the lead counts as lost."""
 
     heartbeat_s: float
@@ -76,8 +76,8 @@ class LeadLinked(Event, frozen=True):
 
 
 class LeadHeard(Event, frozen=True):
-    """Bytes came from the lead, even if no message is complete yet. The runtime reports this from
-    time to time, because a heartbeat can wait for minutes behind large slices."""
+    """Bytes from the lead have arrived, even if no message is complete yet. The runtime reports
+    this from time to time, because a heartbeat can wait for minutes behind large slices."""
 
 
 class StopAsked(Event, frozen=True):
@@ -134,7 +134,7 @@ class CutStored(Event, frozen=True):
 
 
 class ServerCalled(Event, frozen=True):
-    """The hello of a server came over `link` to a server that does not run the lead. Nothing more
+    """A server has sent its hello over `link` to a server that does not run the lead. Nothing more
     is read from the link until it is bound to the peer."""
 
     link: str
@@ -143,7 +143,7 @@ class ServerCalled(Event, frozen=True):
 
 
 class WorkerCalled(Event, frozen=True):
-    """The hello of a worker came over `link` to a server that does not run the lead. Nothing more
+    """A worker has sent its hello over `link` to a server that does not run the lead. Nothing more
     is read from the link until it is bound to the peer."""
 
     link: str
@@ -152,7 +152,7 @@ class WorkerCalled(Event, frozen=True):
 
 
 class OperatorCalled(Event, frozen=True):
-    """The hello of an operator came over `link` to a server that does not run the lead."""
+    """An operator has sent its hello over `link` to a server that does not run the lead."""
 
     link: str
 
@@ -181,7 +181,7 @@ class Contributed(Event, frozen=True):
 
 
 class Repeated(Event, frozen=True):
-    """A contribution came a second time. It was not added again."""
+    """A contribution has arrived a second time, and was not added again."""
 
     worker: int
     incarnation: int
@@ -263,7 +263,7 @@ class SavingFailed(Event, frozen=True):
 
 
 class Linked(Event, frozen=True):
-    """The link to this server is up."""
+    """The link to this server is open."""
 
     server: int
     incarnation: int = 0
@@ -320,13 +320,13 @@ class StateRestored(Event, frozen=True):
 
 
 class PassedAll(Event, frozen=True):
-    """The worker has visited all of its points since it last resumed, and would now begin to visit
-    them again."""
+    """The worker has visited all of its points since it was last released, and would now begin to
+    visit them again."""
 
 
 class Exhausted(Event, frozen=True):
-    """The worker has nothing to contribute, so it abstains from this round: it has no points left
-    to visit, or leaves out what it has computed (`skipped` says why, `progress` names the
+    """The worker has nothing to contribute, so it abstains from this round. Either it has no points
+    left to visit, or it leaves out what it has computed (`skipped` says why, `progress` names the
     points)."""
 
     lease: int = 0
@@ -352,8 +352,8 @@ class Landed(Event, frozen=True):
 
 
 class Skipped(Event, frozen=True):
-    """A slice came that the worker does not wait for any more. The acknowledgement that came with
-    it still counts."""
+    """A slice has arrived that the worker does not wait for any more. The acknowledgement that came
+    with it still counts."""
 
     server: int
     sequence: int

@@ -9,7 +9,8 @@ file, normalised on two kinds of processors, may differ in the last bits of its 
 import re
 
 PROJECTIONS, SCALES = 6, 2
-"""How many numbers a sketch has: projections of the values to a line, and logarithms of sizes."""
+"""How many numbers a sketch has: projections of the values to a line, and logarithms of their
+magnitudes."""
 _UNITS = 2**19
 """The units of a projection, which is between -1 and 1."""
 _TOLERANCE = 64
@@ -31,7 +32,7 @@ def made(form: str, values: str, projections: list[float], scales: list[float]) 
 
 
 def difference(one: str, other: str) -> str | None:
-    """In what two data sets with these fingerprints differ; None if they may be the same. An
+    """What distinguishes two data sets with these fingerprints; None if they may be the same. An
     unknown fingerprint (empty) may be any."""
     if not one or not other or one == other:
         return None

@@ -48,9 +48,10 @@ class KindTraits:
     steps_on_workers: bool = False
     """Whether workers make the optimizer's steps, and send how the model has changed."""
     keeps_rows: bool = False
-    """Whether servers keep a row for each worker. A version is then the sum of the rows, and a
-    contribution is the change of its worker's row. *A contribution is added when a fold names it,
-    and a row that the fold does not name is deleted, so every server makes the same version.*"""
+    """Kind statistics: a server keeps for each worker a *row*, the sum of what this worker's points
+    have added to the statistics. A version is the sum of all rows, and a contribution says by how
+    much its worker's row changes. *A contribution is added when a fold names it, and a row that the
+    fold does not name is deleted, so every server makes the same version.*"""
 
 
 GRADIENT = KindTraits(steps_on_servers=True)
@@ -74,7 +75,7 @@ def steps_on_workers(kind: str) -> bool:
 
 
 def keeps_rows(kind: str) -> bool:
-    """Whether servers keep a row for each worker (kind statistics)."""
+    """Whether servers keep a sum for each worker, called its row (kind statistics)."""
     return KINDS.get(kind, _UNKNOWN).keeps_rows
 
 
@@ -101,7 +102,7 @@ ELEMENTWISE = (
     "RMSprop",
     "Rprop",
 )
-"""Torch's optimizers that treat every element of a parameter independently of the others."""
+"""Torch's optimizers that update every element of a parameter independently of the others."""
 _REASONS = {
     "LBFGS": "LBFGS searches along a line with the whole gradient at once",
     "Adafactor": "Adafactor factors each matrix into rows and columns",
@@ -237,8 +238,8 @@ _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
 
 def may_be_quantised(layout: Layout, slice_: Slice) -> bool:
-    """Whether this slice is quantised with `--push int8`. A slice that consists of rows is not
-    quantised, because an aggregate finds out from its numbers which rows were sent
+    """Whether this slice is quantised with `--push int8`. A slice that consists of rows of a sparse
+    parameter is not quantised, because servers find out from the numbers which rows were sent
     (`tensors/rows.py`)."""
     space = layout.spaces[slice_.space]
     return not space.buffers and space.dtype in _FLOATS and not slice_.width

@@ -4,7 +4,7 @@ compare the names of kinds*: so a new kind of link is a new entry here."""
 from dataclasses import dataclass
 
 AUTO = "auto"
-"""The choice of `--link` that takes a link within the host where both ends are on one host."""
+"""The value of `--link` that chooses a link within the host if both ends are on one host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Which links a process has (`LinkTable`, for nodes and simulated processes), and which links to
-servers a machine needs (`Links`).
+"""Which links a process has (`LinkTable`, for real and simulated nodes), and which links to servers
+a machine needs (`Links`).
 
 *A restarted process has a new incarnation and needs a new link. The end of the link to its earlier
-incarnation does not affect the new one.*
+incarnation does not affect the new link.*
 """
 
 from collections.abc import Iterable
@@ -59,9 +59,8 @@ class LinkTable(Generic[AnyLink]):
     def name(
         self, unnamed: str, peer: str, incarnation: int
     ) -> tuple[AnyLink | None, AnyLink | None]:
-        """The lead has announced that `peer` is at the other end of an unnamed link. Returns this link
-        (None if it has ended in the meantime), and the link that is not used any more (see
-        `add`)."""
+        """Give an unnamed link its peer, as the lead has announced. Returns this link (None if it
+        has ended in the meantime), and the link that is not used any more (see `add`)."""
         link = self._unnamed.pop(unnamed, None)
         if link is None:
             return None, None
@@ -70,8 +69,8 @@ class LinkTable(Generic[AnyLink]):
         return link, self.add(link)
 
     def rename(self, old: str, new: str, incarnation: int) -> AnyLink | None:
-        """In the process of the lead: the lead has decided that the peer `old` is this incarnation of
-        `new`. Returns the link that `new` had before, if any."""
+        """Give the peer `old` the name `new` and this incarnation, as the lead in this process has
+        decided. Returns the link that `new` had before, if any."""
         before = self.links.pop(new, None)
         link = self.links.pop(old, None)
         if link is not None:
@@ -138,12 +137,12 @@ class Links:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
-        """A link to this server is up. The other end may have dialled it, so this end must not dial
-        too."""
+        """Note that a link to this server is open, whichever end has opened it, so that this end
+        does not dial too."""
         self._linked[server] = self._dialed[server] = incarnation
 
     def on_ended(self, server: int, incarnation: int) -> bool:
-        """Record the end of a link. Returns False if a link to a later incarnation has replaced
+        """Note the end of a link. Returns False if a link to a later incarnation has replaced
         it."""
         if 0 < incarnation < self._linked.get(server, 0):
             return False

@@ -1,22 +1,23 @@
-"""Signs of life: when a silent peer becomes suspect, and whether this process was paused itself.
+"""Signs of life: when a silent peer becomes suspect, and whether this process itself was paused.
 
 A peer whose link ends counts as dead at once; suspicion is needed only for a peer that is silent.
 *A peer may be silent for the mean gap between its heartbeats, plus twice that gap or four standard
 deviations, whichever is more, plus half a second for the network.* Mean and deviation are those of
 the last 20 gaps, so a slow or irregular peer gets more time than a regular one.
 
-*A link is silent if nothing has come over it for three seconds, or for six heartbeat intervals if that
-is longer. It is judged one second later (or two intervals), when silence that began at the same time
-on other links is known too.* Unlike a process, a link needs no measured limit, because its silence
-counts only if the lead has heard from the process at the other end meanwhile.
+*A link is silent if nothing has arrived over it for three seconds, or for six heartbeat intervals
+if that is longer. The lead decides what follows one second later (or two intervals), when it also
+knows of silence that began at the same time on other links.* Unlike a process, a link needs no
+measured limit, because its silence counts only if the lead has heard from the process at the other
+end meanwhile.
 
 When the next heartbeat of a process is due.
 
 Whether the lead is alive, as a worker or a server sees it.
 
 The lead sends heartbeats to every process that is linked to it, and these processes send heartbeats
-to the lead (dSyncPS has heartbeats in both directions). *A process applies the same rule to a silent
-lead that the lead applies to silent peers (`liveness`); time in which the process itself was paused does
+to the lead (dSyncPS has heartbeats in both directions). *A process applies to a silent lead the
+same rule that the lead applies to silent peers. Time in which the process itself was paused does
 not count. After `--lead-timeout` without a message, the process treats the lead as lost.*
 
 How long a worker's process was stopped (SIGSTOP, a debugger, a frozen container), as the process
@@ -59,7 +60,7 @@ def silent_link_s(heartbeat_s: float) -> float:
 
 
 def judged_link_s(heartbeat_s: float) -> float:
-    """The duration of a link's silence at which the lead decides what follows."""
+    """How long a link must have been silent before the lead decides what follows."""
     return silent_link_s(heartbeat_s) + max(_JUDGED_AFTER_S, _JUDGED_AFTER_BEATS * heartbeat_s)
 
 
@@ -93,7 +94,7 @@ class Pulse(msgspec.Struct, gc=False):
         gaps = self._gaps
         same = len(gaps) == _GAPS and gap_ns == gaps[0]
         keep_last(gaps, gap_ns, _GAPS)
-        if len(gaps) >= _FEW and not same:  # else the mean and the deviation are as before
+        if len(gaps) >= _FEW and not same:  # otherwise the mean and the deviation do not change
             mean = self.mean_gap_ns()
             usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())
             self.limit_ns = round(usual_ns) + _NETWORK_NS
@@ -133,8 +134,8 @@ class Pulse(msgspec.Struct, gc=False):
 
 
 class Suspicion(msgspec.Struct):
-    """The heartbeats of all peers that should send some, and which peers have been silent for too
-    long."""
+    """The heartbeats of all peers that should send some, and which of these peers have been silent
+    for too long."""
 
     _heartbeat_s: float
     _unknown_factor: int = _UNKNOWN_FACTOR
@@ -168,7 +169,7 @@ class Suspicion(msgspec.Struct):
             self._wake_by(pulse.deadline_ns())
 
     def hear(self, peer: int, now_ns: int) -> None:
-        """A message other than a heartbeat came."""
+        """Note a message other than a heartbeat."""
         if (pulse := self._pulses.get(peer)) is not None:
             pulse.heard_ns = now_ns
 
@@ -306,8 +307,8 @@ class LeadWatch:
         sets it again."""
 
     def begin(self, heartbeat_s: float, timeout_s: float, now_ns: int) -> Note | None:
-        """The link to the lead is up, for the first time or again. Returns a line for the journal
-        if the lead was suspect."""
+        """Begin to watch the lead: the link to it is open, for the first time or again. Returns a
+        line for the journal if the lead was suspect."""
         note = self.hear(now_ns)
         self._pulse = Pulse.begin(round(heartbeat_s * 1e9), now_ns)
         self._pauses = PauseDetector(heartbeat_s)
@@ -324,8 +325,8 @@ class LeadWatch:
         self.wake_ns = wake_ns if self._suspected else min(wake_ns, pulse.deadline_ns())
 
     def hear(self, now_ns: int, *, beat: bool = False) -> Note | None:
-        """A message came from the lead; only heartbeats (`beat`) update the mean gap. Returns a
-        line for the journal if the lead was suspect."""
+        """Note a message of the lead; only heartbeats (`beat`) update the mean gap. Returns a line
+        for the journal if the lead was suspect."""
         self.beats += beat
         pulse = self._pulse
         if pulse is None:
@@ -349,7 +350,8 @@ class LeadWatch:
         return None
 
     def look(self, now_ns: int) -> Note | None:
-        """Time has passed. Returns a line for the journal if the lead becomes suspect."""
+        """Look whether the lead has been silent for too long. Returns a line for the journal if it
+        becomes suspect now."""
         pulse = self._pulse
         if pulse is None:
             return None
@@ -395,8 +397,8 @@ _REMEMBERED = 64
 
 
 def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
-    """How long the process was stopped in the gap between two readings of the clock. Readings are due
-    every `every_ns`; `ran_ns`: the process used at least this much CPU time in the gap."""
+    """How long the process was stopped between two readings of the clock. Readings are due every
+    `every_ns`; `ran_ns`: the process used at least this much CPU time between them."""
     missing_ns = gap_ns - min(max(ran_ns, 0), gap_ns)
     return missing_ns if missing_ns > every_ns + _SLACK_NS else 0
 

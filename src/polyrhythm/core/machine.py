@@ -13,7 +13,7 @@ from polyrhythm.wire.messages.reasons import Reason as Reason
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """What a machine waits for, since when, and until when if a timer limits the wait."""
+    """What a machine waits for, since when, and until when if the wait has a time limit."""
 
     reason: Reason
     since_ns: int

@@ -115,7 +115,7 @@ class Reported:
                 self._values.setdefault(name, {})[worker] = value
 
     def left(self, worker: int) -> None:
-        """A worker left: its values do not count any more. The names of its metrics stay known."""
+        """Forget the values of a worker that has left. The names of its metrics stay known."""
         for values in self._values.values():
             values.pop(worker, None)
 

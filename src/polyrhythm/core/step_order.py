@@ -1,10 +1,10 @@
 """The order in which the models of a job make their steps, such as critic, critic, generator.
 
-*All workers make their steps in one order, which repeats. The order is learnt from the steps: it ends
-when every model has made a step and the model of the first step makes a step again. That step begins
-the order anew. A worker is refused if its next step is a step of another model than the order says.*
-Each step of the order is learnt from the worker that makes it first, so a worker that differs in the
-first cycle is noticed too.
+*All workers make their steps in one order, which repeats. The order is learnt from the steps: it is
+complete when every model has made a step and the model of the first step makes a step again. That
+step begins the next repetition. A worker is refused if its next step is not the one that follows in
+the order.* Each step of the order is learnt from the worker that makes it first, so a worker that
+differs in the first repetition is noticed too.
 
 This matters where servers make the steps (kind gradient): a contribution is then one step of one
 model. With kind local a contribution is the change of all models, and any order is allowed.
@@ -48,8 +48,8 @@ class StepOrder(msgspec.Struct):
     """Workers that were removed."""
 
     def step(self, worker: int, incarnation: int, model: int) -> OrderBroken | None:
-        """A member makes a step of this model. Returns what is wrong; None if the step follows the
-        order."""
+        """Check a step of this model by a member. Returns what is wrong; None if the step follows
+        the order."""
         key = worker, incarnation
         at = self._places.get(key)
         if at is None and worker in self._removed:
@@ -68,8 +68,8 @@ class StepOrder(msgspec.Struct):
         return None
 
     def _learn(self, at: frozenset[int], model: int) -> frozenset[int]:
-        """The member that first reaches the end of the known order decides how the order continues:
-        with this model, or from its beginning. Returns the position of the step."""
+        """Learn the order from the member that first reaches its known end: it continues with this
+        model, or repeats from its beginning. Returns the position of the step."""
         (place,) = at
         if place < len(self.order):
             return at
@@ -80,7 +80,7 @@ class StepOrder(msgspec.Struct):
         return at
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """The member was removed: forget its position in the order."""
+        """Forget the position of a member that was removed."""
         self._places.pop((worker, incarnation), None)
         self._removed.add(worker)
 

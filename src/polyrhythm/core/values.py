@@ -102,7 +102,7 @@ def name_fault(name: str) -> Reason | None:
 
 
 def plain(text: str) -> str:
-    """The text with its control characters escaped, cut to the longest length that is accepted."""
+    """The text with its control characters escaped, cut to the maximum length."""
     text = text[: MOST_REASON + 1]  # cut before escaping, which makes a text longer
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _escaped(c) for c in text)
@@ -165,7 +165,7 @@ class Schedule(msgspec.Struct):
             raise UsageError(f"{wrong}: give a time such as 60s, or 100rounds") from None
 
     def begin(self, rounds: int, now_ns: int) -> None:
-        """Round 1 opens, or a cut begins: the next cut is due one interval later."""
+        """Begin the wait for the next cut, when round 1 opens or a cut begins."""
         self._ns, self._rounds = now_ns, rounds
 
     def due(self, rounds: int, now_ns: int) -> bool:

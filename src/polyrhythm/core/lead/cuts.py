@@ -3,14 +3,14 @@
 *A contribution is in every slice of a cut or in none, and the lead's record counts exactly the
 contributions that are in the slices.* With rounds, a cut is taken after a fold and before the next
 `Fold` is sent. If a fold contains the contribution of a late worker on some servers only, no cut is
-taken after this fold, and the next fold is tried. Without rounds, the lead asks every member to withhold
-its next contribution, waits until no contribution is in flight, and takes the cut then; workers continue
-to compute meanwhile.
+taken after this fold, and the next fold is tried. Without rounds, the lead asks every member to
+withhold its next contribution, waits until no contribution is in flight, and takes the cut then;
+workers continue to compute meanwhile.
 
 *One cut is made at a time. The lead gives a cut up if a server is lost before it has written its
 part, or cannot write it; the next cut is made when it is due.* Servers write in the background. The
-lead's process writes the record and the manifest when all parts are written (decision 051), and the
-state of the user's code has arrived (`cuts.py`).
+lead's process writes the record and the manifest when all parts are written (decision 051) and the
+state of the user's code has arrived.
 
 The state that the user's code adds to checkpoints: which worker is asked for it, and how long the
 lead waits.
@@ -54,7 +54,7 @@ class KeepingState(msgspec.Struct):
     keepers: set[tuple[int, int]] = set()
     """The members that have a state to keep."""
     served: set[tuple[int, int]] = set()
-    """The members that the state of the checkpoint was sent to."""
+    """The members to which the state of the checkpoint was sent."""
     nbytes: int = 0
     ever: bool = False
     """Whether a worker of this job has ever had a state to keep."""
@@ -69,12 +69,12 @@ class StateKeeping:
         self._outbox = parts.outbox
 
     def resume(self, nbytes: int) -> None:
-        """The checkpoint from which the job resumes has a state of this size."""
+        """Offer a state of this size, which is in the checkpoint from which the job resumes."""
         self._state.nbytes = nbytes
         self._state.ever = nbytes > 0
 
     def on_announced(self, message: m.Keeping) -> None:
-        """A member has a state to keep. If the member waits for the state in the checkpoint, send
+        """Note that a member has a state to keep. If it waits for the state in the checkpoint, send
         that state, once per incarnation."""
         member = self._view.get(message.worker, message.incarnation)
         if member is None:
@@ -109,7 +109,7 @@ class StateKeeping:
         self._outbox.tell(keeper, m.Keep(**self._outbox.identity(keeper), number=number))
 
     def on_part(self, message: m.Kept, now_ns: int) -> None:
-        """A part of the state has arrived, or the worker says why there is none."""
+        """Take a part of the state, or the worker's message that says why there is none."""
         wanted = self._state.wanted
         if wanted is None or wanted.key != (message.worker, message.incarnation):
             return
@@ -158,7 +158,7 @@ class StateKeeping:
             self._state.wanted.until_ns += paused_ns
 
     def over(self) -> None:
-        """The cut is made or given up: forget the state."""
+        """Forget the state, because the cut is complete or given up."""
         if self._state.wanted is not None:
             self._state.wanted = None
             self._outbox.do(ExpectKept())
@@ -296,7 +296,7 @@ class Cuts:
         self._schedule.begin(self._mode.done, now_ns)
 
     def ask(self) -> Reason | None:
-        """A cut is requested. Returns the reason if no cut can be made, else None."""
+        """Ask for a cut. Returns the reason if no cut can be made, else None."""
         if not self._job.store:
             return Reason("no-store")
         if self._ending.begun:
@@ -307,7 +307,7 @@ class Cuts:
         return None
 
     def on_computed(self, compute_ns: int) -> None:
-        """A worker has contributed. `compute_ns`: how long it took to compute the contribution."""
+        """Note how long a worker needed to compute a contribution."""
         self._state.longest_ns = max(self._state.longest_ns, compute_ns)
 
     def _due(self, now_ns: int) -> bool:
@@ -319,8 +319,8 @@ class Cuts:
     # -- with rounds ---------------------------------------------------------------------------
 
     def on_folded(self, now_ns: int) -> None:
-        """Every primary has folded, and the next fold is not ordered yet: take a cut if one is
-        due."""
+        """Take a cut if one is due, now that every primary has folded and the next fold is not
+        ordered yet."""
         round_ = self._rounds.round
         if round_ == 0:
             self.on_opened(now_ns)
@@ -375,7 +375,7 @@ class Cuts:
 
     def _await_state(self, now_ns: int) -> None:
         """Give up the cut if the worker that was asked for the state is lost; the next cut asks its
-        successor. Wait no longer for a worker that is silent for too long."""
+        successor. Stop waiting for a worker that is silent for too long."""
         self.keeping.give_up_late(now_ns)
         if (name := self.keeping.lost) is not None:
             self._state.asked = not self._ending.begun

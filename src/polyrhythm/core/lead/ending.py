@@ -154,7 +154,8 @@ class Ending:
             self._end_if_written()
 
     def on_rerouted(self, rounds: int, now_ns: int) -> None:
-        """Every server applies new routes: continue to save the model, with the new primaries."""
+        """Continue to save the model with the new primaries, now that every server applies the new
+        routes."""
         self._best.on_rerouted(rounds, now_ns, last=self.begun)
         self._saving.ask()
         self._end_if_written()
@@ -165,8 +166,8 @@ class Ending:
             self._end()
 
     def give_up_held(self) -> bool:
-        """A stop is requested. If the model is held because it cannot be written, give it up. Returns
-        whether that was the case."""
+        """Give up a model that is held because it cannot be written: a stop was requested. Returns
+        whether there was one."""
         held = self._saving.held
         if held is None or not self._saving.active:
             return False
@@ -178,8 +179,8 @@ class Ending:
         self._not_saved(Reason("not-saved").because(fault))
 
     def _not_saved(self, reason: Reason) -> None:
-        """The model cannot be saved. *A job whose model is lost has failed, even if it reached its
-        goal.*"""
+        """Write to the journal why the model cannot be saved. *A job whose model is lost has
+        failed, even if it reached its goal.*"""
         outcome = self._state.outcome
         assert outcome is not None
         if not outcome.failed:
@@ -229,7 +230,7 @@ class Stopping(msgspec.Struct):
     """When the open round is folded at the latest."""
 
     def on_stop_asked(self, now_ns: int) -> None:
-        """A stop was requested while a round is open."""
+        """Begin to stop: a stop was requested while a round is open."""
         self.asked = True
         self.wake_ns = now_ns + PATIENCE_NS
 
@@ -237,7 +238,7 @@ class Stopping(msgspec.Struct):
         return self.wake_ns is not None and now_ns >= self.wake_ns
 
     def on_last_fold(self) -> None:
-        """No deadline is needed any more: the last fold is ordered, or a fold is under way."""
+        """Forget the deadline: the last fold is ordered, or a fold is under way."""
         self.wake_ns = None
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:

@@ -1,10 +1,10 @@
 """Requests to the lead that do not come from members: a signal or an operator requests a stop, or
 an operator requests a checkpoint or the job's code.
 
-*A stop ends the job in an orderly way: every worker leaves its loop with the final parameters. It
-ends the job at once if the request says so, if round 1 has not opened, or if no member is left. If
-the engine asks for the end because the job cannot go on, the job has failed, whether or not round 1
-has opened. If the job is over and its model cannot be written, a stop gives up the model.*
+*A stop shuts the job down cleanly: every worker leaves its loop with the final parameters. It ends
+the job at once if the request says so, if round 1 has not opened, or if no member is left. If the
+engine asks for the end because the job cannot go on, the job has failed, whether or not round 1 has
+opened. If the job is over and its model cannot be written, a stop gives up the model.*
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class OperatorRequests:
             self._operators.join(event.link, event.hello)
 
     def on_request(self, event: ev.OperatorRequested, now_ns: int) -> None:
-        """An operator has sent a request."""
+        """Carry out the request of an operator, or refuse it."""
         request = event.request
         if (name := self._operators.on_request(event.link, request)) is None:
             return

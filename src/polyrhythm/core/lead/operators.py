@@ -30,12 +30,12 @@ class Operators:
         self._operators[link] = Operator(hello.name)
 
     def on_link_closed(self, link: str) -> None:
-        """A link has ended. If it was an operator's, forget the operator."""
+        """Forget the operator at the other end of this link, if it was an operator's."""
         self._operators.pop(link, None)
 
     def on_request(self, link: str, request: m.OperatorRequest) -> str | None:
-        """A request has come over `link`. Returns the name of the operator, or None if its request
-        was refused."""
+        """Take the request that has arrived over `link`. Returns the name of the operator, or None
+        if its request was refused."""
         operator = self._operators.get(link)
         if operator is None:
             self.refuse(link, Reason("not-an-operator"))
@@ -61,8 +61,8 @@ class Operators:
             )
 
     def done(self, what: str, reason: Reason, *, failed: bool = False) -> None:
-        """The request was carried out, or has failed: send the last answer to all operators with
-        this request."""
+        """Send the last answer to all operators with this request, which was carried out or has
+        failed."""
         term = self._outbox.seat.term
         for link in self._waiting(what):
             answer = m.OperatorAnswer(term=term, reason=reason, done=True, failed=failed)
@@ -79,7 +79,7 @@ class Operators:
             del self._operators[link]
 
     def close(self, reason: Reason, *, failed: bool) -> None:
-        """The job is over: send every operator its last answer."""
+        """Send every operator its last answer: the job is over."""
         for what in sorted({operator.asked for operator in self._operators.values()}):
             self.done(what, reason, failed=failed)
 

@@ -1,13 +1,13 @@
-"""The end of a job that goes on after its time limit, because workers hang in their own code.
+"""Ends a job whose workers hang in their own code after its time limit (`--max-seconds`).
 
 *If round 1 has not opened, because no worker has attached a model, all workers are removed, and the
 job has failed. Otherwise workers may still take the final version:*
 
 *First the job is stopped as on request: workers contribute what they have computed, the open round
-is folded without workers that contribute nothing, and every worker gets the final version. A
-worker that has the final version runs the code after its loop, and the job waits for it without a
-limit, as at every end. A worker that does not take the final version within the patience is
-removed, and counts as failed. The job ends when no worker is left (decision 105).*
+is folded without workers that contribute nothing, and every worker gets the final version. A worker
+that has the final version runs the code after its loop, and the job waits for it without a limit,
+as at every end. A worker that does not take the final version within the patience is removed, and
+counts as failed. The job ends when no worker is left (decision 105).*
 """
 
 from polyrhythm.core.lead.members.lifecycle import Lifecycle
@@ -53,7 +53,8 @@ class Overtime:
     def _end_unopened(self, now_ns: int) -> None:
         """End the job if no worker has attached a model."""
         if self._view.attached:
-            self._limit.wait_from(now_ns)  # its first parameters are on their way
+            # a worker waits for its first parameters, which are on their way
+            self._limit.wait_from(now_ns)
             return
         self._limit.on_settled()
         members = self._view.members()
@@ -72,9 +73,9 @@ class Overtime:
         self._ending.finish(Reason("not-opened", limits), self._mode.done, now_ns, failed=True)
 
     def _stop(self, now_ns: int) -> None:
-        """The patience is over, and nothing was folded: stop the job."""
+        """Stop the job: nothing was folded within the patience."""
         goal = self._progress.goals.reached(now_ns)
-        assert goal is not None  # the time is over
+        assert goal is not None  # the time limit is over
         reason = self._progress.judged(goal)
         if not len(self._view):
             failed = reason.code == NOT_FINITE
@@ -90,7 +91,7 @@ class Overtime:
         self._await_leaving(now_ns)
 
     def _await_leaving(self, now_ns: int) -> None:
-        """Give workers the patience to leave their loops. It begins when they are told to leave: with
+        """Give workers time to leave their loops. It begins when they are told to leave: with
         rounds, a stop waits for contributions first."""
         self._limit.leaving = True
         self._limit.wait_from(self._stopping.wake_ns or now_ns)

@@ -50,8 +50,8 @@ _AGAIN_NS = 5 * 10**9
 
 class SavingState(msgspec.Struct):
     next: int = 1
-    """The number of the next file. Numbers rise in steps of two, so that the two parts with such a
-    state never use the same number."""
+    """The number of the next file. Numbers rise in steps of two, because two objects write files
+    (of the trained and of the best model), and never use the same number."""
     number: int = 0
     copied: bool = False
     file: str = ""
@@ -64,7 +64,7 @@ class SavingState(msgspec.Struct):
     """Why the servers hold the final model until it can be written; None if nothing has
     prevented that."""
     rests: bool = False
-    """Whether no file is being written, because the last attempt has failed a moment ago."""
+    """Whether no file is being written, because the last attempt has just failed."""
     missing: set[int] = set()
     asked: dict[int, tuple[int, int]] = {}
     """Per missing slice, the server that was asked for it, with its incarnation."""
@@ -185,16 +185,16 @@ class Saving:
             self._outbox.do(CommitModel(self._state.number))
 
     def on_saved(self, event: ev.ModelSaved, now_ns: int) -> float | None:
-        """A model file is complete. Returns how many seconds it took; None if the file belongs to
-        another object."""
+        """Note that a model file is complete. Returns how many seconds it took; None if the file
+        belongs to another object."""
         if not self._state.active or event.number != self._state.number:
             return None
         self._over()
         return (now_ns - self._state.began_ns) / 1e9
 
     def on_failed(self, event: ev.SavingFailed, now_ns: int) -> Reason | None:
-        """A model file could not be written. Returns the reason if the file is given up; None if
-        the lead tries again, or if the file belongs to another object."""
+        """Note that a model file could not be written. Returns the reason if the file is given up;
+        None if the lead tries again, or if the file belongs to another object."""
         if not self._state.active or event.number != self._state.number:
             return None
         if self._state.to_store:
@@ -210,7 +210,7 @@ class Saving:
         return None
 
     def _hold(self, detail: str, now_ns: int) -> None:
-        """Neither the folder nor the store can be written: try again later. Until then, the servers
+        """Try again later: neither the folder nor the store can be written. Until then, the servers
         hold the model."""
         before, self._state.held = self._state.held, Reason("model-held", {"detail": detail})
         if self._state.held != before:
@@ -272,7 +272,7 @@ class _Due(msgspec.Struct):
 class BestState(msgspec.Struct):
     saving: SavingState
     best: float | None = None
-    """The best value that was reported, also before the checkpoint from which the job
+    """The best value that was reported, including values before the checkpoint from which the job
     resumed."""
     due: _Due | None = None
     copied: tuple[float, int, bool] = (0.0, 0, False)
@@ -335,7 +335,8 @@ class KeepBest:
         return value < self.best if self._lowest else value > self.best
 
     def on_folded(self, done: int, now_ns: int) -> None:
-        """Every primary has folded, and the next fold is not ordered yet."""
+        """Make copies of the present version if they are due, now that every primary has folded and
+        the next fold is not ordered yet."""
         if self._state.due is not None:
             self._state.due.followed = True
             self._copy_if_due(done, now_ns, last=False)
@@ -371,7 +372,8 @@ class KeepBest:
         self._saving.on_stored(event, now_ns)
 
     def on_saved(self, event: ev.ModelSaved, done: int, now_ns: int, *, last: bool) -> bool:
-        """A model file is complete. Returns False if it is not the file of the best model."""
+        """Note that a model file is complete. Returns False if it is not the file of the best
+        model."""
         if self._saving.on_saved(event, now_ns) is None:
             return False
         value, round_, exact = self._state.copied
@@ -381,8 +383,8 @@ class KeepBest:
         return True
 
     def on_failed(self, event: ev.SavingFailed, done: int, now_ns: int, *, last: bool) -> bool:
-        """A model file could not be written. Returns False if it is not the file of the best
-        model."""
+        """Note that a model file could not be written. Returns False if it is not the file of the
+        best model."""
         fault = self._saving.on_failed(event, now_ns)
         if fault is not None:
             self._note_failure(fault)
@@ -399,7 +401,7 @@ class KeepBest:
         self._saving.exclude_time(paused_ns, now_ns)
 
     def on_rerouted(self, done: int, now_ns: int, *, last: bool) -> None:
-        """Slices have new primaries, which have no copies: give up the file, and copy again."""
+        """Give up the file and copy again: slices have new primaries, which have no copies."""
         if self.active:
             self._note_failure(self._saving.abandon(Reason("moved")))
             if self._state.due is None:
@@ -407,7 +409,7 @@ class KeepBest:
         self._copy_if_due(done, now_ns, last=last)
 
     def lose(self, reason: Reason) -> None:
-        """Slices are lost, so the file of the best model cannot be completed: give it up."""
+        """Give up the file of the best model: slices are lost, so it cannot be completed."""
         if self.active:
             self._note_failure(self._saving.abandon(reason))
 

@@ -84,8 +84,8 @@ class WaitReport:
         }
 
     def _for_failover(self) -> Waiting | None:
-        """A server was lost: the other servers must apply new routes, and workers must send
-        contributions again."""
+        """The wait for failover after a server was lost: the other servers must apply new routes,
+        and workers must send contributions again."""
         change = self._routing.change
         if change is not None and change.lost:
             fields: dict[str, Field] = {

@@ -1,7 +1,7 @@
-"""The size of a micro-batch, under the policy whose rounds end by the clock (FSP).
+"""The size of a micro-batch under FSP, the policy whose rounds end by the clock.
 
 *A worker stops at the end of a micro-batch. In the FSP paper it stops after any data point; a
-micro-batch is larger, for vector instructions. The size of micro-batches adapts so that each takes
+micro-batch is larger, so that vector instructions can be used. Its size is chosen so that it takes
 a few milliseconds. The rest of the interval is divided into micro-batches of equal length, so that
 the last one ends with the interval.* A micro-batch has at most as many points as the user's batch.
 With kind local, every micro-batch is a step of the user's optimizer, whose learning rate was chosen
@@ -16,12 +16,12 @@ its time. The first micro-batch takes many times as long as any other and is not
 
 Learns which batch sizes a training loop uses.
 
-A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. Under policies that
-choose the batch size, such a loop would get small batches again and again, and make few steps. *After
-a batch that the loop has dropped, the next one has the full size. If every batch that the loop has
-used was larger than every batch that it has dropped, no batch is planned smaller than the smallest
-used batch.* A loop that drops batches because of their contents also uses small batches, so this rule
-does not apply to it for long.
+A loop may drop batches that are too small for it: `if len(batch) < 32: continue`. Under policies
+that choose the batch size, such a loop would get small batches again and again, and make few steps.
+*After a batch that the loop has dropped, the next one has the full size. If every batch that the
+loop has used was larger than every batch that it has dropped, no batch is planned smaller than the
+smallest used batch.* A loop that drops batches because of their contents also uses small batches,
+so this rule does not apply to it for long.
 """
 
 import math
@@ -35,7 +35,7 @@ _START, _START_OF_SHORTEST = 0.25, 0.5
 """The start of a micro-batch may take at most this share of the micro-batch's time. The second,
 larger share holds for the shortest micro-batch."""
 _VARIED = 0.2
-"""Micro-batches are in turn larger and smaller than planned by this share, so that the fit can
+"""Micro-batches are alternately larger and smaller than planned by this share, so that the fit can
 separate the cost of the start from the cost of the points."""
 _ALIKE = 0.003
 _HICCUP = 3.0
@@ -177,13 +177,14 @@ class UsedSizes:
         self._warned = False
 
     def on_used(self, points: int) -> None:
-        """The loop has computed a gradient with a batch of this many points."""
+        """Note a batch of this many points with which the loop has computed a gradient."""
         self._count(points)
         self._smallest_used = min(self._smallest_used or points, points)
         self._full = False
 
     def on_dropped(self, points: int) -> None:
-        """The loop has asked for the next batch without computing a gradient with this one."""
+        """Note that the loop has asked for the next batch without computing a gradient with this
+        one."""
         self._count(points)
         self.dropped_points += points
         self._largest_dropped = max(self._largest_dropped, points)
@@ -207,7 +208,7 @@ class UsedSizes:
         return self._smallest_used if self._smallest_used > self._largest_dropped > 0 else 0
 
     def warns(self) -> bool:
-        """Whether it is time to say that the loop drops many points. This is said once."""
+        """Whether to warn now that the loop drops many points. There is one warning."""
         enough = _ENOUGH if self._smallest_used else _NONE_USED
         many = self._batches >= enough and self.dropped_points > MANY * self.points
         if self._warned or not many:

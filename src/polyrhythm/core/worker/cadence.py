@@ -11,8 +11,8 @@ is one class for each of the four ways in which policies end the work of a round
 | ByPoints     | bspb, bspv, bspg           | after the points that the lead asked for          |
 | ByClock      | fsp                        | when its interval is over, or its lease visited   |
 
-*Under every policy a worker that was told to leave contributes at once. A worker whose contribution
-the lead asks for does so too, unless its last contribution is still in flight.*
+*Under every policy a worker that was told to leave contributes at once. So does a worker whose
+contribution the lead asks for, unless its last contribution is still in flight.*
 """
 
 from enum import Enum
@@ -50,8 +50,8 @@ class Standing(msgspec.Struct, gc=False):
     everything: float = 0.0
     """The number of points in the worker's lease; 0 if it has no lease."""
     in_flight: bool = False
-    """Whether the worker trains on while the version with its last contribution has not come
-    yet."""
+    """Whether the worker continues to train while the version with its last contribution has not
+    come yet."""
     left_ns: int = 0
     """The time that is left of the worker's interval, under policies with an interval."""
 
@@ -66,13 +66,14 @@ class NextSteps(msgspec.Struct, frozen=True, gc=False):
 
 class Cadence(Protocol):
     def begin(self, batch: int, least: int) -> None:
-        """The user's loop takes batches of this size, and none smaller than `least`."""
+        """Set the size of the batches that the user's loop takes, and the smallest size that it may
+        get."""
 
     def at_least(self, points: int) -> None:
-        """The user's loop drops batches with fewer points than this."""
+        """Plan no smaller batches than this: the user's loop drops them."""
 
     def due(self, standing: Standing, terms: Resume) -> Due:
-        """Whether the worker, which has just ended a step, contributes now."""
+        """Whether the worker contributes now, after a step that has just ended."""
 
     def next_points(self, standing: Standing, terms: Resume) -> int:
         """The number of points of the next step."""
@@ -85,7 +86,7 @@ class Cadence(Protocol):
         """How long a step of this many points takes; 0 if the cadence does not depend on time."""
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
-        """The next steps, if no message changes the plan."""
+        """The next steps, as long as no message changes the plan."""
 
     def due_in_ns(self, left_ns: int) -> int | None:
         """In how many nanoseconds the worker becomes due. The worker contributes after the first
@@ -110,8 +111,8 @@ class Cadence(Protocol):
 
 
 def decide(cadence: Cadence, standing: Standing, terms: Resume, asked: bool, called: bool) -> Due:
-    """Whether a worker that has just ended a step contributes now. `asked`: it was told to leave.
-    `called`: the lead wants its contribution."""
+    """Whether a worker contributes now, after a step that has just ended. `asked`: it was told to
+    leave. `called`: the lead wants its contribution."""
     if asked or (called and not standing.in_flight):
         return YES
     return cadence.due(standing, terms)

@@ -60,8 +60,8 @@ class Entry:
         self._reroute_if_linked(now_ns)
 
     def _follow_first(self, message: m.Routing, now_ns: int) -> None:
-        """Follow the first routes. The lead may have released the worker already, while its links
-        were not complete."""
+        """Follow the first routes. The lead may have released the worker already, before all of its
+        links were open."""
         state = self._state
         state.joining.routed = True
         state.pushes.relinking.clear()

@@ -1,13 +1,14 @@
-"""Learning-rate schedules follow the steps of the job, not the steps of one worker's loop.
+"""Lets learning-rate schedules follow the steps of the job instead of the steps of one worker's
+loop.
 
-*A step of the job is one whole batch of each of the workers with which the job began (`--workers`).*
-Under `bsp` this is a round, and the training loop of a worker makes one step in it. Under other
-policies the loop of a fast worker makes more steps and that of a slow worker fewer, under `fsp` the
-steps are parts of a batch, and the loop of a worker that joined late has made none. The lead counts
-the steps of the job and tells them to workers. In a training loop that calls `scheduler.step()`
-after every step, each call steps the scheduler until it has made as many steps as the job: not at
-all, once or several times. So the rate is the same on all workers, and under every policy, after
-equally many passes (docs/decisions/111).
+*A step of the job is one whole batch of each of the workers with which the job began
+(`--workers`).* Under `bsp` this is a round, and the training loop of a worker makes one step in it.
+Under other policies the loop of a fast worker makes more steps and that of a slow worker fewer,
+under `fsp` the steps are parts of a batch, and the loop of a worker that joined late has made none.
+The lead counts the steps of the job and tells the workers. In a training loop that calls
+`scheduler.step()` after every step, each call steps the scheduler until it has made as many steps
+as the job: not at all, once or several times. So the rate is the same on all workers, and under
+every policy, after equally many passes (docs/decisions/111).
 """
 
 from math import floor, inf
@@ -22,10 +23,11 @@ class JobSteps:
     __slots__ = ("_estimates", "_growth", "_most", "_since", "_told", "joined", "own", "resumed")
 
     def __init__(self, told: float, *, estimates: bool = True, resumed: bool = False) -> None:
-        """`told`: the steps that the job had made when this worker began. `estimates`: whether its
-        steps count before the lead tells its count. If the servers make one step per round, the lead
-        tells its count before every step. `resumed`: whether the job continues from a checkpoint,
-        which may have the position of schedulers."""
+        """`told`: the steps that the job had made when this worker began. `estimates`: whether the
+        worker estimates the steps that the job makes until the lead tells its count again. That is
+        not needed if the servers make one step per round, because the lead then tells its count
+        before every step. `resumed`: whether the job continues from a checkpoint, which may contain
+        the positions of schedulers."""
         self.joined = told
         self.resumed = resumed
         self.own = 0
@@ -43,7 +45,7 @@ class JobSteps:
         scheduler cannot go back."""
 
     def on_step(self, whole: float) -> None:
-        """The loop has made a step. `whole`: its size as a share of a whole batch."""
+        """Note a step of the loop. `whole`: its size as a share of a whole batch."""
         self.own += 1
         self._since += whole
 
@@ -55,7 +57,7 @@ class JobSteps:
             self._told, self._since = told, 0.0
 
     def on_rejoined(self, told: float) -> None:
-        """The worker was evicted and has joined again: the job has made steps without it."""
+        """Note the steps that the job has made while this worker was evicted."""
         self._told, self._since = told, 0.0
 
     @property
@@ -112,11 +114,11 @@ class ScheduleCalls:
         return self.behind(position, job.now)
 
     def behind(self, position: int, now: float) -> int:
-        """How many steps the scheduler lacks when the job has made `now` steps."""
+        """How many steps the scheduler still has to make when the job has made `now` steps."""
         return max(0, floor(now + self._ahead + _EPSILON) - position)
 
     def waits(self, job: JobSteps) -> bool:
-        """Whether it is not known yet how the loop calls the scheduler."""
+        """Whether the scheduler has to wait, because it is not known yet how the loop calls it."""
         return self._catching_up and self._called is not None and job.own <= self._called + 1
 
     @property

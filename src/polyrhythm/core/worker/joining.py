@@ -16,7 +16,7 @@ from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
 _LAST_WORD_NS = 5 * 10**9
-"""How long the worker waits for the lead to say what happens after a server's link has ended."""
+"""How long the worker waits for the lead to decide what follows after a server's link has ended."""
 _AGAIN_NS = 2 * 10**9
 """After this time a worker that rejoins tries again to connect to a server that did not answer."""
 
@@ -108,7 +108,7 @@ class Joining:
         return message
 
     def seed(self, message: m.Routing) -> None:
-        """Send the initial parameters, if this worker is the seeder."""
+        """Send the initial parameters, if the lead has chosen this worker to send them."""
         if message.seed:
             holders: dict[int, list[int]] = {}
             for slice_, route in enumerate(message.routes):
@@ -118,13 +118,13 @@ class Joining:
                 self._outbox.do(SeedSlices(server, tuple(ids), message.routing))
 
     def lose_link(self, server: int, incarnation: int) -> bool:
-        """A link has ended. Returns False if a newer link has replaced it, or if the lead has
+        """Note the end of a link. Returns False if a newer link has replaced it, or if the lead has
         already said that the server is lost."""
         ended = self._links.on_ended(server, incarnation)
         return ended and (not self.routed or server in self._links)
 
     def on_unreached(self, server: int, incarnation: int, detail: str, now_ns: int) -> None:
-        """A server does not answer: tell the lead, and try again later."""
+        """Tell the lead that a server does not answer, and try again later."""
         if self.again_ns is None:
             self.again_ns = now_ns + _AGAIN_NS
         incarnation = incarnation or self._links.incarnation(server)
@@ -144,13 +144,13 @@ class Joining:
             self.dial(tuple(spec for spec in self._servers if spec.server in absent))
 
     def wait_for_word(self, server: int, incarnation: int, reason: Reason, now_ns: int) -> None:
-        """The link to a server has ended: wait for the lead to say which server takes over its
-        slices."""
+        """Wait for the lead to say which server takes over the slices of a server whose link has
+        ended."""
         if self.parted is None:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 
     def overdue(self, now_ns: int) -> Parted | None:
-        """The server about which the lead has said nothing in time; None if there is none. It is
+        """The server for which the lead has not decided in time; None if there is none. It is
         returned once."""
         parted = self.parted
         if parted is None or now_ns < parted.until_ns:

@@ -89,8 +89,8 @@ class Departure:
             self.fail(message.reason, now_ns)
 
     def _end_loop(self, reason: Reason, now_ns: int) -> None:
-        """The job ended while this worker was not a member. This worker cannot read the final
-        version, but its loop ends without an error, with the parameters that the worker has."""
+        """End the loop of a worker that was not a member when the job ended. It cannot read the
+        final version: its loop ends without an error, with the parameters that it has."""
         state = self._state
         state.job_over = True
         state.over_because = reason
@@ -138,9 +138,9 @@ class Departure:
             self._lose_place(reason, now_ns)
 
     def miss(self, parted: Parted, now_ns: int) -> None:
-        """The lead has not said in time whether a server to which this worker has no link is lost.
-        The worker rejoins, and so learns which servers the job has. If its loop has not begun, and
-        it cannot reach the same server a second time, it fails."""
+        """Rejoin, because the lead has not said in time whether a server to which this worker has
+        no link is lost. By rejoining the worker learns which servers the job has. If its loop has
+        not begun, and it cannot reach the same server a second time, it fails."""
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached and not state.begun:

@@ -34,9 +34,9 @@ class WorkerRoundsMode(Pulls):
     rests_in = Phase.WAITING
     """The phase in which a worker that has visited all of its points waits."""
     overlaps = False
-    """Whether the worker computes while the answer to its last contribution is on its way."""
+    """Whether the worker computes while it waits for the answer to its last contribution."""
     answer_first = False
-    """Whether the next contribution is sent only after the answer to the last one has come."""
+    """Whether the next contribution is sent only after the last one was answered."""
 
     def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
         super().__init__(outbox, ticket)
@@ -97,8 +97,8 @@ class WorkerRoundsMode(Pulls):
         pass
 
     def read_again(self, sequence: int, phase: Phase, *, enough: bool) -> bool:
-        """Routes have changed, and servers that were asked may not be the primaries any more: ask
-        the new primaries."""
+        """Request the parameters again, because routes have changed and the servers that were asked
+        may not be the primaries any more."""
         self._pulling.clear()
         self.must_pull = True
         return True
@@ -220,8 +220,8 @@ class WorkerArrivalMode(Pulls):
         return self.ticket, self.landing.version if self._small else NOTHING
 
     def pull_after(self, sequence: int, *, waits: bool = True) -> None:
-        """Ask every server for its slices, to be sent when they contain contribution `sequence`,
-        which was sent before. The answers carry a new ticket."""
+        """Ask every server for its slices as soon as they contain contribution `sequence`, which
+        was sent before. The answers carry a new ticket."""
         ticket, pulled = self._take_ticket(waits=waits)
         identity = self._outbox.identity()
         pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)

@@ -1,5 +1,5 @@
-"""The effects of one event of a worker, collected in order: messages to the lead and to servers,
-and other instructions to its process.
+"""Collects the effects of one event of a worker in order: messages to the lead and to servers, and
+other instructions to its process.
 
 *Every message contains the worker's number and incarnation, and the term and the epochs that the
 worker follows.*
@@ -39,7 +39,7 @@ class WorkerOutbox:
         return effects
 
     def follow(self, message: Seating) -> None:
-        """Use the seat and the view of this message of the lead from now on."""
+        """Use the seat and the view in this message of the lead from now on."""
         self.seat, self.view = self.seat.after(message), message.view
 
     def identity(self) -> dict[str, Any]:

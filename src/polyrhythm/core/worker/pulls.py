@@ -1,5 +1,5 @@
-"""What one incarnation of a worker reads: the version that it has, the versions that it has asked
-for, and the version that the lead has released it for.
+"""What one incarnation of a worker reads: the version that it has, the versions that it has
+requested, and the version for which the lead has released it.
 
 *Under every policy a worker computes on parameters that contain its own last contribution.* The two
 modes, with rounds and on arrival, are in `modes`; this module has the parts that they share.

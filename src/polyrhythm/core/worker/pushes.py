@@ -65,8 +65,8 @@ class Outstanding:
         return sent
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
-        """A server has acknowledged this contribution and all earlier ones, for the slices whose
-        primary it became in epoch `routing` or earlier."""
+        """Note that a server has acknowledged this contribution and all earlier ones, for the
+        slices whose primary it became in epoch `routing` or earlier."""
         for sent in self.sent[:] if len(self.sent) > 1 else self.sent:
             if sent.sequence > sequence:
                 break
@@ -85,8 +85,8 @@ class Outstanding:
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
     ) -> list[tuple[SentContribution, dict[int, tuple[int, ...]]]]:
-        """Other servers are primaries now. Returns the slices to send again, per contribution
-        (oldest first) and server. Everything in flight to servers in `relinked` counts as lost."""
+        """Follow new routes. Returns the slices to send again, per contribution (oldest first) and
+        server. Everything in flight to servers in `relinked` counts as lost."""
         again = []
         for sent in self.sent:
             before = {
@@ -138,7 +138,7 @@ class BufferTurns:
         self._lent: deque[int] = deque(maxlen=m.MOST_IN_FLIGHT)
 
     def lend(self) -> int:
-        """Let the servers read the buffer that was filled. Returns its number."""
+        """Let the servers read the buffer that was filled last. Returns its number."""
         self.last = self.next
         self._lent.append(self.last)
         return self.last
@@ -178,7 +178,8 @@ class Pushes:
         self.withheld = 0
         """The number of the cut for which contributions are withheld; 0 if there is none."""
         self.relinking: set[int] = set()
-        """Servers whose link has ended, or that were replaced: data in flight to them is lost."""
+        """Servers whose link has ended, or that were replaced: everything in flight to them is
+        lost."""
         self._early: dict[int, tuple[int, int]] = {}
         """Per server, an acknowledgement in a routing epoch whose routes this worker does not have
         yet."""
@@ -238,8 +239,8 @@ class Pushes:
         )
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> bool:
-        """A server has acknowledged contributions. Returns False if the routes of that epoch have
-        not come yet: the acknowledgement is then kept until they come."""
+        """Note an acknowledgement. Returns False if the routes of its epoch have not arrived yet:
+        the acknowledgement is then kept until they arrive."""
         if routing > self._outbox.routing:
             early = self._early.get(server, (0, 0))
             self._early[server] = max(early, (sequence, routing))
@@ -248,8 +249,8 @@ class Pushes:
         return True
 
     def reroute(self, routes: tuple[m.Route, ...]) -> None:
-        """Other servers are primaries now, and all of them are linked: send them the slices that
-        are not acknowledged."""
+        """Send the slices that are not acknowledged to the servers that have become their
+        primaries. All of these servers are linked."""
         relinked, self.relinking = self.relinking, set()
         for sent, moved in self.outstanding.reroute(routes, relinked):
             for server, slices in moved.items():

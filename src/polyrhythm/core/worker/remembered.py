@@ -1,14 +1,15 @@
-"""What a worker's points have added to its row of statistics, chunk by chunk, and the difference that
-the worker has not contributed yet.
+"""Kind statistics: what a worker's points have added to the worker's *row* (the sum that servers
+keep for it), chunk by chunk, and the *difference*: the change of the row that the worker has not
+contributed yet.
 
 *A chunk that leaves the lease is subtracted at once, before its points can be visited by another
-worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. A worker
-that gets a chunk together with the memory of its points adds the chunk at once. After a rejoin
-nothing is subtracted, because the row of the earlier incarnation is deleted.*
+worker: the subtraction is in the contribution that confirms the lease, or in an earlier one. A
+worker that gets a chunk together with the memory of its points adds the chunk at once. After a
+rejoin nothing is subtracted, because the row of the earlier incarnation is deleted.*
 
 The values are of any type: arrays in a worker, tuples of numbers in the simulator.
 
-Kind statistics: where a worker continues in a chunk of its lease.
+Where a worker continues in a chunk of its lease.
 
 *A worker that knows what the points of a chunk have added continues at its own position, if that is
 further than the position in the lease because of contributions in flight. A worker that has never
@@ -35,7 +36,7 @@ class Remembered(Generic[Value]):
         may change their first argument."""
         self._zero, self._add, self._subtract = zero, add, subtract
         self.difference = zero()
-        """The difference that the next contribution contains."""
+        """What the next contribution contains: by how much the worker's row changes."""
         self.pending = False
         """Whether there is something to contribute."""
         self._subtotals: dict[int, Value] = {}
@@ -49,8 +50,8 @@ class Remembered(Generic[Value]):
     def take(self, lease: Leased) -> set[int]:
         """Take a new lease. Returns the chunks whose points must be forgotten, because they are not
         in the lease, or because this worker has joined again. A chunk that is being sent to another
-        worker stays in the row until it has arrived there. With `--migrate blocking`, the chunks of a
-        worker that waits also stay in its row."""
+        worker stays in the row until it has arrived there. With `--migrate blocking`, the chunks of
+        a worker that waits also stay in its row."""
         if lease.incarnation != self._incarnation:
             self._incarnation = lease.incarnation
             gone = set(self._subtotals)
@@ -66,8 +67,8 @@ class Remembered(Generic[Value]):
         return gone
 
     def on_visited(self, chunk: int, change: Value) -> None:
-        """Points of a chunk were visited. `change`: by how much this changes what they add to the
-        row."""
+        """Add the effect of points that were visited. `change`: by how much their share of the
+        statistics changes."""
         subtotal = self._subtotals.get(chunk)
         if subtotal is None:
             subtotal = self._zero()
@@ -80,7 +81,7 @@ class Remembered(Generic[Value]):
         return self._add(self._zero(), self._subtotals.get(chunk, self._zero()))
 
     def adopt(self, chunk: int, subtotal: Value) -> None:
-        """A chunk has come from another worker, which has subtracted `subtotal`: add it at once,
+        """Add a chunk that has come from another worker, which has subtracted `subtotal`: at once,
         although this worker has not visited the points yet."""
         self.on_visited(chunk, subtotal)
 

@@ -85,7 +85,8 @@ class WorkerState:
         self.rejoins_because: Reason | None = None
         """Why the last incarnation ended."""
         self.unreached: set[tuple[int, int]] = set()
-        """Servers, with their incarnations, because of which this worker has rejoined."""
+        """Servers, with their incarnations, that this worker could not reach before it last
+        rejoined."""
         self.evaluates = False
         """Whether this incarnation evaluates the model for all workers."""
         self.asked = False
@@ -141,9 +142,9 @@ class WorkerState:
         self.since_ns = now_ns
 
     def leave_if_asked(self) -> None:
-        """A worker that was told to leave waits for no version, with two exceptions: the job is
-        ending, or the worker reads the parameters directly in the servers' memory, where they would
-        change."""
+        """Let a worker that was told to leave do so without waiting for a version, with two
+        exceptions: the job is ending, or the worker reads the parameters directly in the servers'
+        memory, where they would change."""
         in_place = self.job is not None and self.job.in_place
         self.leaves = self.asked and not self.mode.stop and not in_place
 

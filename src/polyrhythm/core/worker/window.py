@@ -16,7 +16,7 @@ are made: with the first contribution after the next batch has begun, or when no
 Otherwise the last pass of a job would be over at the first step with its last batch, and the steps
 of the other models with that batch would be missing.
 
-*A step that is not finite changes nothing* (`--on-nan skip`): a local optimizer does not take it, and
+*A step that is not finite changes nothing* (`--on-nan skip`): a local optimizer does not make it, and
 it adds nothing to the gradients of a contribution. If no other step remains, the worker abstains.
 """
 
@@ -63,7 +63,7 @@ class _Work:
     """The batches that the next contribution reports as visited."""
     steps: int = 0
     whole_steps: float = 0.0
-    """How many steps over whole batches the steps are worth."""
+    """The steps, counted in steps over whole batches."""
     stepped: float = 0.0
     """The weight at the last step."""
     losses: list[tuple[SupportsFloat, float]] = field(default_factory=list)
@@ -118,12 +118,12 @@ class Window:
     # -- points --------------------------------------------------------------------------------
 
     def begin(self, lease: int, everything: int = 0) -> None:
-        """The batches that follow are drawn from the lease with this number, which has this many
+        """Draw the batches that follow from the lease with this number, which has this many
         points."""
         self._lease, self.everything = lease, everything
 
     def note(self, points: int, progress: Sequence[ChunkProgress] = ()) -> None:
-        """The training loop gets a batch of this many points."""
+        """Note a batch of this many points that the training loop gets."""
         work = self._work
         if not self.batches:
             if self.put_back is not None:
@@ -138,29 +138,30 @@ class Window:
         self.last_batch = points
 
     def close_batches(self) -> None:
-        """No model will make a further step with the batches so far."""
+        """Note that no model will make a further step with the batches so far."""
         if self._open.points:
             batches, self._open = self._open, _Batches()
             visited = self._work.visited
             visited.add(batches.points, tuple(batches.progress.values()), batches.lease)
 
     def drop_batch(self) -> None:
-        """The training loop has dropped the last batch, and uses gradients of earlier ones."""
+        """Note that the training loop has dropped the last batch, and uses gradients of earlier
+        ones."""
         self._work.dropped += self.last_batch
         self.batch_points -= self.last_batch
 
     def drop_batches(self) -> None:
-        """The training loop has dropped all batches since the last step."""
+        """Note that the training loop has dropped all batches since the last step."""
         self._work.dropped += self.batch_points
         self.batch_points = 0.0
         self.end_batches()
 
     def end_batches(self) -> None:
-        """A step was made with all batches so far."""
+        """Note a step that was made with all batches so far."""
         self.batches, self._before = 0, None
 
     def give(self, points: float) -> None:
-        """The user's code says how many points its step has."""
+        """Note how many points the step has, as the user's code says."""
         self._work.given = (self._work.given or 0.0) + points
 
     @property
@@ -196,14 +197,14 @@ class Window:
         return self._work.steps
 
     def end_steps(self, steps: int = 1, whole: float = 1.0) -> None:
-        """Steps have ended. `whole`: how many steps over whole batches they are worth."""
+        """Note steps that have ended. `whole`: how many steps over whole batches they are worth."""
         work = self._work
         work.steps += steps
         work.whole_steps += whole
         work.stepped = work.weighed
 
     def leave_out(self, points: float, why: NotFinite, *, made: bool = True) -> None:
-        """The present step is left out, and this many points lose their weight. `made`: whether the
+        """Leave the present step out; this many points lose their weight. `made`: whether the
         training loop has made the step."""
         work = self._work
         work.left_out += 1
@@ -238,7 +239,7 @@ class Window:
         return self._work.gathered
 
     def gather(self) -> float:
-        """A micro-batch has ended. Returns the number of its points."""
+        """End a micro-batch. Returns the number of its points."""
         work = self._work
         points = work.weighed - work.gathered
         work.gathered += points
@@ -252,15 +253,15 @@ class Window:
         return took_ns
 
     def add_abandoned(self, nanoseconds: int) -> None:
-        """The worker has spent this time on a micro-batch that it leaves out."""
+        """Note the time that the worker has spent on a micro-batch that it leaves out."""
         self._work.abandoned_ns += nanoseconds
 
     # -- the ends of a window ------------------------------------------------------------------
 
     @property
     def weight(self) -> float:
-        """The weight of the contribution. If it is another step with batches that an earlier
-        contribution contained, it has the weight of these batches."""
+        """The weight of the contribution. A further step with batches that an earlier contribution
+        contained has the weight of these batches."""
         work = self._work
         points = work.given
         if points is None:
@@ -270,8 +271,8 @@ class Window:
 
     @property
     def void(self) -> NotFinite | None:
-        """Why the worker has nothing to contribute: all of its steps are left out. None if some step
-        remains."""
+        """Why the worker has nothing to contribute: all of its steps are left out. None if some
+        step remains."""
         work = self._work
         return work.why if work.left_out and work.left_out >= work.steps else None
 
@@ -307,7 +308,7 @@ class Window:
         return lease, tuple(self._end().visited.progress.values())
 
     def drop(self) -> None:
-        """End the window, because nothing of it will ever count."""
+        """End the window and discard it: nothing of it will ever count."""
         self._end()
         self._open = _Batches()
         self.batch_points = 0.0

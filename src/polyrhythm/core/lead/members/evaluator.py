@@ -16,7 +16,7 @@ from polyrhythm.wire import messages as m
 
 
 class Chosen(msgspec.Struct):
-    """The member that was chosen last."""
+    """The member that was chosen last, or none."""
 
     worker: int = -1
     """-1 if none was chosen yet."""

@@ -48,7 +48,7 @@ class Admission(msgspec.Struct):
         self.waiting.append((link, hello))
 
     def on_link_closed(self, link: str) -> None:
-        """The link has ended: remove its worker from the waiting ones."""
+        """Forget the worker that waits at the other end of this link, which has ended."""
         self.waiting = [hello for hello in self.waiting if hello[0] != link]
 
     def open(self) -> list[tuple[str, WorkerHello]]:
@@ -83,7 +83,7 @@ class Opening(msgspec.Struct):
             self.until_ns += paused_ns
 
     def on_lost(self) -> None:
-        """A worker has left before round 1: do not wait for it any more."""
+        """Do not wait any more for a worker that has left before round 1."""
         self._workers = max(1, self._workers - 1)
 
     def on_time(self, now_ns: int) -> None:
@@ -94,7 +94,7 @@ class Opening(msgspec.Struct):
         return None if self._overdue or self._opened else self.until_ns
 
     def on_opened(self) -> None:
-        """Round 1 opens: the start timeout has no meaning any more."""
+        """Forget the start timeout: round 1 opens."""
         self._opened = True
 
     def missing(self, attached: int) -> int:
@@ -113,8 +113,8 @@ class Steps(msgspec.Struct):
     def fault(
         self, name: str, message: Trailer | Abstained, model: int, spec: ModelSpec | None
     ) -> Reason | None:
-        """The message reports a step of this model. Returns why the member with this name must be
-        removed; None if the step follows the order. `spec`: the job's models."""
+        """Check the step of this model that a message reports. Returns why the member with this
+        name must be removed; None if the step follows the order. `spec`: the job's models."""
         if spec is None:
             return None
         names = [part.name for part in spec.parts]

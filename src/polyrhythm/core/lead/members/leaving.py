@@ -4,10 +4,9 @@ job is deserted.
 *A contribution that a member sent before its removal still counts while some server may not know of
 the removal. After that, the member's chunks go to other members. A member that was evicted for
 silence may rejoin. So may a member that leaves because it has lost its link to a server. A job
-without members is not deserted while such a member may rejoin. If the job restarts its workers, it is
-not deserted during a grace period either. While other members train, the links of an evicted member
-are closed when `links_s` is over: the network layer would end a link to a vanished host after the
-same time.*
+without members is not deserted while such a member may rejoin, nor, if the job restarts its
+workers, during a grace period. While other members train, the links of an evicted member are closed
+after `links_s`: the network layer would end a link to a vanished host after the same time.*
 """
 
 import math
@@ -28,8 +27,8 @@ class Removals(msgspec.Struct):
     _leaving: set[Holder] = set()
     """The members that were removed since the last fold was ordered."""
     _telling: set[Holder] = set()
-    """The removed members whose removal the servers learn from the last view. They are kept until
-    every server knows this view."""
+    """The removed members that are missing from the last view sent to the servers. They are kept
+    until every server knows this view."""
     _evicted: dict[int, int] = {}
     """Per evicted worker that may rejoin, the incarnation that was evicted."""
     _links_until_ns: dict[int, int] = {}
@@ -54,12 +53,13 @@ class Removals(msgspec.Struct):
         self._leaving.add(member)
 
     def on_view_sent(self) -> None:
-        """A view without the removed members was sent to the servers."""
+        """Note that a view without the removed members was sent to the servers."""
         self._telling |= self._leaving
         self._leaving = set()
 
     def on_view_known(self) -> list[Holder]:
-        """Every server knows the view. Returns the members whose removal every server knows now."""
+        """Note that every server knows the view. Returns the members of whose removal every server
+        knows now."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 
@@ -68,7 +68,7 @@ class Removals(msgspec.Struct):
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
     def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
-        """The member may rejoin: it was evicted, or removed because it opened another link, or it
+        """Let this member rejoin: it was evicted, or removed because it opened another link, or it
         leaves in order to join again."""
         self._evicted[worker] = incarnation
         if self.links_s < math.inf:
@@ -83,8 +83,8 @@ class Removals(msgspec.Struct):
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def on_link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
-        """A link has ended. Returns True if it was the link of an evicted member. That member will
-        rejoin soon, or is dead. The end of an earlier incarnation's link is ignored."""
+        """Note the end of a link. Returns True if it was the link of an evicted member. That member
+        will rejoin soon, or is dead. The end of an earlier incarnation's link is ignored."""
         evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
         if evicted:
             del self._evicted[worker]

@@ -79,7 +79,7 @@ class Lifecycle:
     # -- joining -------------------------------------------------------------------------------
 
     def admit(self, link: str, hello: m.WorkerHello, now_ns: int) -> bool:
-        """A worker asks to join. Returns False if it was refused."""
+        """Admit a worker that asks to join. Returns False if it was refused."""
         name, same_name = hello.name, self._view.named(hello.name)
         if same_name is not None and same_name.incarnation == hello.incarnation:
             self._removals.may_rejoin(*same_name.key, now_ns)
@@ -109,8 +109,8 @@ class Lifecycle:
         return True
 
     def on_attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
-        """A member has announced its model. The first model becomes the job's model; every other
-        model must be equal to it."""
+        """Take the model that a member has announced. The first model becomes the job's model;
+        every other model must be equal to it."""
         if (fault := nonsense(spec)) is not None:
             self.refuse(member, _refused("model-unfit", member, fault), now_ns)
             return
@@ -129,7 +129,8 @@ class Lifecycle:
                 self._enter(member, now_ns)
 
     def _note_working_links(self, member: Member, now_ns: int) -> None:
-        """A worker attaches its model only when it is linked to every server."""
+        """Note that a member's links to all servers work: a worker attaches its model only when
+        they are open."""
         if self._broken.any:
             for server, since_ns in self._broken.works(member.worker):
                 seconds = (now_ns - since_ns) / 1e9
@@ -175,8 +176,8 @@ class Lifecycle:
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
     def enter_attached(self, now_ns: int) -> None:
-        """Some members attached during the fold of round 0, or during a change of routes: let them
-        enter now."""
+        """Let members enter that attached during the fold of round 0, or during a change of
+        routes."""
         for member in self._view.all_attached():
             if not member.entered:
                 self._enter(member, now_ns)
@@ -184,7 +185,7 @@ class Lifecycle:
     # -- leaving -------------------------------------------------------------------------------
 
     def on_heartbeat(self, message: m.Alive, now_ns: int) -> bool:
-        """A heartbeat has come. Returns whether it is that of a member."""
+        """Note a heartbeat. Returns whether its sender is a member."""
         member = self._view.get(message.worker, message.incarnation)
         if member is not None:
             member.loop_over = message.loop_over
@@ -207,8 +208,8 @@ class Lifecycle:
         self.remove(member, Reason("evicted"), now_ns)
 
     def exclude(self, member: Member, server: int, now_ns: int) -> None:
-        """The link between this member and a server is broken, and the member must go: tell it to
-        rejoin, which it can do when the link works."""
+        """Remove a member whose link to this server is broken, and tell it to rejoin, which it can
+        do when the link works."""
         since_ns = self._broken.since_ns(member.worker, server)
         silent_s = (now_ns - since_ns) / 1e9
         fields: dict[str, Field] = {"name": member.name, "server": server, "silent_s": silent_s}
@@ -235,7 +236,8 @@ class Lifecycle:
             self._removals.on_link_ended(worker, incarnation, now_ns)
 
     def on_removals_due(self, now_ns: int) -> None:
-        """Time has passed: close links of evicted members, and end the job if it is deserted."""
+        """Close links of evicted members, and end the job if it is deserted, if their time has
+        come."""
         self.close_links(now_ns)
         if self._removals.overdue(now_ns):
             self.end_if_deserted(now_ns)
@@ -249,8 +251,8 @@ class Lifecycle:
     def leave(
         self, member: Member, reason: Reason, now_ns: int, *, failed: bool, rejoins: bool = False
     ) -> None:
-        """A member leaves by itself. `failed`: its code raised an exception. `rejoins`: it joins
-        again under another incarnation."""
+        """Remove a member that leaves by itself. `failed`: its code raised an exception. `rejoins`:
+        it joins again under another incarnation."""
         if rejoins:
             self._removals.may_rejoin(*member.key, now_ns)
         fatal = self._fatal(member, reason) if failed else None

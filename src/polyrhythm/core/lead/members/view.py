@@ -97,7 +97,7 @@ class View(msgspec.Struct, eq=False):
         member.attached = True
 
     def enter(self, member: Member) -> None:
-        """From now on the policy counts this worker as a member."""
+        """Let the policy count this worker as a member from now on."""
         member.entered = True
 
     def admit(self, name: str, now_ns: int) -> Member:

@@ -84,7 +84,8 @@ class _Span:
     rtts_ns: list[int] = field(default_factory=list)
     """Round-trip times: how long the last worker to arrive in each round waited."""
     parts: int = 0
-    """How many contributions did not carry the whole model as it is."""
+    """How many contributions were larger or smaller than the model, because they were quantised or
+    did not have all slices."""
     parts_nbytes: int = 0
     """The size of these contributions, as their workers have measured it."""
 
@@ -173,17 +174,17 @@ class Accounting:
             self._pass_weight += report.weight
 
     def visit(self, worker: int, points: int) -> None:
-        """A worker reports that it has visited these points. Its earlier contributions contain all
-        steps that it made with them."""
+        """Count points that a worker has visited. Its earlier contributions contain all steps that
+        it made with them."""
         if points:
             self.workers.setdefault(worker, WorkerTotals()).points += points
             self._span.points += points
             self.points += points
 
     def skip(self, worker: int, *, without_step: bool = False) -> int:
-        """A contribution of this worker is left out, because it is not finite, or because the
-        training loop has made no step. Returns how many of its contributions were left out for this
-        reason so far."""
+        """Count a contribution of this worker that is left out, because it is not finite, or
+        because the training loop has made no step. Returns how many of its contributions were left
+        out for this reason so far."""
         totals = self.workers.setdefault(worker, WorkerTotals())
         self.made += 1
         if without_step:
@@ -193,8 +194,8 @@ class Accounting:
         return totals.skipped
 
     def passed(self, round_: int, passes: int, now_ns: int, final: bool) -> dict[str, Any] | None:
-        """All contributions so far are folded, with this many full passes. Returns the fields of a
-        line about the passes since the last such line, if one is due."""
+        """Note the number of full passes; all contributions so far are folded. Returns the fields
+        of a line about the passes since the last such line, if one is due."""
         early = self._passed_ns and now_ns < self._passed_ns + _PASS_EVERY_NS
         if passes <= self.passes or (early and not final):
             return None
@@ -207,8 +208,8 @@ class Accounting:
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool
     ) -> dict[str, Any] | None:
-        """All rounds up to this one are folded. Returns the fields of a journal line if one is
-        due."""
+        """Close all rounds up to this one, which are folded. Returns the fields of a journal line
+        if one is due."""
         span = self._span
         if self._round_ns and round_ > self._round:
             span.longest_ns = max(span.longest_ns, now_ns - self._round_ns)

@@ -66,8 +66,8 @@ class Targets(msgspec.Struct):
         return Reason("too-many-metrics", {"most": MOST_NAMES})
 
     def take(self, worker: int, metrics: Mapping[str, float], *, evaluated: bool) -> Reason | None:
-        """A worker reports values. Returns a reason to write to the journal if the metric of a target
-        is missing from the reports; else None."""
+        """Take values that a worker reports. Returns a reason to write to the journal if the metric
+        of a target is missing from the reports; else None."""
         self._reported.take(worker, metrics, evaluated=evaluated)
         if not self._missing:
             return None
@@ -180,12 +180,12 @@ class TimeLimit(msgspec.Struct):
         return self.wake_ns is not None
 
     def expect(self, until_ns: int) -> None:
-        """A worker has joined, and round 1 should open until this time."""
+        """Note that a worker has joined, so round 1 should open before this time."""
         if self._limit_ns is not None and self._until_ns is None and not self.waits:
             self.wait_from(until_ns + self._limit_ns)
 
     def open(self, now_ns: int) -> None:
-        """Round 1 opens: the time counts from now on."""
+        """Begin to count the time: round 1 opens."""
         if self._limit_ns is not None:
             self._until_ns = now_ns + self._limit_ns
             self.wait_from(self._until_ns)
@@ -194,13 +194,13 @@ class TimeLimit(msgspec.Struct):
         return self._until_ns is not None and now_ns >= self._until_ns
 
     def on_entered(self, worker: int, now_ns: int) -> None:
-        """A worker has become a member: it begins its first step."""
+        """Note that a worker has become a member and begins its first step."""
         if self._limit_ns is not None:
             self._began_ns[worker] = now_ns
 
     def on_contributed(self, worker: int, now_ns: int) -> None:
-        """A contribution is complete. *Steps that end after the limit are not measured, so the
-        patience is never longer than the limit and a minute.*"""
+        """Measure the step that ends with a complete contribution. *Steps that end after the limit
+        are not measured, so the patience is never longer than the limit and a minute.*"""
         if self._limit_ns is not None and not self.is_passed(now_ns):
             took_ns = now_ns - self._began_ns.get(worker, now_ns)
             self._began_ns[worker] = now_ns
@@ -227,11 +227,11 @@ class TimeLimit(msgspec.Struct):
         return now_ns >= self.wake_ns
 
     def on_settled(self) -> None:
-        """Nothing is waited for any more."""
+        """Stop waiting."""
         self.wake_ns = None
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """The lead was paused until now, and has read no message meanwhile: its patience begins
-        again."""
+        """Begin the patience again: the lead was paused until now, and has read no message
+        meanwhile."""
         if self.wake_ns is not None:
             self.wait_from(max(self._since_ns, now_ns))

@@ -1,13 +1,13 @@
 """Whether a job learns: does the objective fall, rise or stagnate, or is it not finite?
 
-*This is judged once per full pass, by the mean loss of the pass (`learning.py`). A rise is measured
-from the best pass so far. It counts only if it is larger than a tenth of the total gain so far,
-larger than a twentieth of the objective itself, and larger than the spread of the losses explains;
-so the noise of a healthy run does not count as a rise. After the n-th rise, the objective must be
-back at its best for n passes in a row before it counts as falling. The objective stagnates when its
-best value falls by less than 0.5% of the first objective: within five passes, if at least 5% were
-gained before (convergence); within three passes, if less was gained (a fault). The fault needs
-evidence: a hundred folds and, while the job runs, ten seconds of training.*
+*This is judged once per full pass, by the mean loss of the pass. A rise is measured from the best
+pass so far. It counts only if it is larger than a tenth of the total gain so far, larger than a
+twentieth of the objective itself, and larger than the spread of the losses explains; so the noise
+of a healthy run does not count as a rise. After the n-th rise, the objective must be back at its
+best for n passes in a row before it counts as falling. The objective stagnates when its best value
+falls by less than 0.5% of the first objective: within five passes, if at least 5% were gained
+before (convergence); within three passes, if less was gained (a fault). The fault needs evidence: a
+hundred folds and, while the job runs, ten seconds of training.*
 
 A finding contains a state and numbers; `observe/learning.py` puts it into words.
 
@@ -118,7 +118,7 @@ class Passes(msgspec.Struct):
     """The earlier measurement on the probe sample with which the next one is compared."""
 
     def count(self, report: ContributionReport, points: int) -> None:
-        """A contribution is complete; `points` of its points were visited for the first time in
+        """Count a complete contribution; `points` of its points were visited for the first time in
         their pass."""
         self.visited += points
         if report.objective is not None:
@@ -131,19 +131,20 @@ class Passes(msgspec.Struct):
             )
 
     def visit(self, points: int) -> None:
-        """This many points were visited for the first time in their pass."""
+        """Count points that were visited for the first time in their pass."""
         self.visited += points
 
     def on_folded(self, passes: int, data_set: int) -> PassObjective | None:
-        """Contributions were folded, after `passes` full passes over `data_set` points. Returns the
-        objective of the pass if a check is due."""
+        """Check the pass after a fold, with `passes` full passes over `data_set` points. Returns
+        the objective of the pass if a check is due."""
         self._close_probe()
         if passes <= self._checked or self.visited - self._since < data_set:
             return None
         return self._check(passes, data_set)
 
     def rest(self, passes: int, data_set: int) -> PassObjective | None:
-        """The job ends. Returns a last objective if enough points were visited since the last check."""
+        """Make a last check at the end of the job. Returns an objective if enough points were
+        visited since the last check."""
         if not data_set or self.visited - self._since < _REST * data_set:
             return None
         self._close_probe()
@@ -233,7 +234,7 @@ class Finding:
     best: float | None
     best_pass: int
     rises: int
-    """How often the objective has risen so far."""
+    """How often the objective has begun to rise so far."""
     workers: tuple[int, ...] = ()
     """If the objective is not finite: the workers that reported it."""
 
@@ -256,8 +257,8 @@ class Finding:
 
     @property
     def lost_share(self) -> float:
-        """The share of the total gain that the last pass has lost again. 1 or more means that the
-        objective is no lower than at first."""
+        """How much of its total gain the objective has lost again in the last pass. 1 or more means
+        that it is no lower than at first."""
         if self.objective is None or self.first is None or self.best is None:
             return 0.0
         gained, lost = self.first - self.best, self.objective - self.best
@@ -360,7 +361,7 @@ class Learning(msgspec.Struct):
     # -- measurements --------------------------------------------------------------------------
 
     def count(self, worker: int, objective: float, weight: float) -> None:
-        """A contribution of this worker is complete, and has this objective."""
+        """Count a complete contribution of this worker with this objective."""
         if not math.isfinite(objective):
             self._broken[worker] = None
             self._unfinished.add(worker)
@@ -371,7 +372,7 @@ class Learning(msgspec.Struct):
             self._first_weight += weight
 
     def on_folded(self, now_ns: int) -> None:
-        """A round is folded. The first one gives the objective before training."""
+        """Note that a round is folded. The first one gives the objective before training."""
         self._folds += 1
         if self._began_ns is None:
             self._began_ns = now_ns
@@ -381,7 +382,7 @@ class Learning(msgspec.Struct):
             self._trend.begin(RunningMean(first, 0.0, self._first_weight))
 
     def on_pass(self, passes: int, loss: RunningMean | None) -> None:
-        """A full pass is over. Its mean loss is used if all objectives in the pass were finite."""
+        """Judge a full pass. Its mean loss is used if all objectives in the pass were finite."""
         self._passes = passes
         if loss is None:
             return
@@ -418,8 +419,8 @@ class Learning(msgspec.Struct):
         return LearningState.FALLING if early else state
 
     def news(self, now_ns: int, *, last: bool = False) -> Finding | None:
-        """The finding if its state has changed since it was returned last, else None. `last`: the job
-        ends."""
+        """The finding if its state has changed since it was last returned, else None. `last`: the
+        job ends."""
         finding = self.finding
         if finding.state is self._said:
             return None

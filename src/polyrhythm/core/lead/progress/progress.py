@@ -67,7 +67,7 @@ class CountedSteps(msgspec.Struct):
         self._made += report.steps if whole < 0 else min(whole, report.steps)
 
     def skip(self) -> None:
-        """A worker has left a step out. The training loop has made it, and goes on."""
+        """Count a step that a worker has left out: the training loop has made it, and goes on."""
         self._made += 1
 
 
@@ -82,7 +82,7 @@ class RoundEquivalents(msgspec.Struct):
     part: float = 0.0
 
     def advance(self, members: int) -> None:
-        """A contribution is complete, in a view with this many members."""
+        """Count a complete contribution, in a view with this many members."""
         self.part += 1 / max(1, members)
         if self.part >= 1 - 1e-9:
             self.part -= 1
@@ -125,7 +125,7 @@ class Goals:
     # -- measurements --------------------------------------------------------------------------
 
     def on_opened(self, now_ns: int) -> None:
-        """Round 1 opens: seconds count from now on."""
+        """Begin to count seconds: round 1 opens."""
         self._state.opened_ns = now_ns
         self.limit.open(now_ns)
 
@@ -140,12 +140,11 @@ class Goals:
         state.seconds = self.open_ns(now_ns) / 1e9
 
     def on_pass(self, change: float | None) -> None:
-        """A full pass is over. `change`: by how much the objective changed; None if that is not
-        known."""
+        """Take the change of the objective in a full pass; None if it is not known."""
         self._state.change = change
 
     def stop(self, reason: Reason) -> None:
-        """A stop was requested. It is handled like a goal that was reached."""
+        """Treat a requested stop as a goal that is reached."""
         self._state.stopped = reason
 
     # -- goals ---------------------------------------------------------------------------------
@@ -168,9 +167,9 @@ class Goals:
         return min(1.0, max(shares))
 
     def holds(self, goal: Reason | None) -> bool:
-        """Whether a goal that was reached before is still reached. *With kind statistics the full
-        passes fall if a member leaves in the last pass, because the statistics of its points leave
-        with it.*"""
+        """Whether a goal that was reached before is still reached. *With kind statistics the number
+        of full passes falls if a member leaves in the last pass, because the statistics of its
+        points leave with it.*"""
         by_passes = goal is not None and goal.fields.get("goal") == "passes"
         return not by_passes or self._by_passes()
 
@@ -215,9 +214,9 @@ class ProgressState(msgspec.Struct):
     steps: CountedSteps
     passes: Passes = msgspec.field(default_factory=Passes)
     points: int = 0
-    """How many points have counted since the job first began, also before a resume."""
+    """How many points have counted since the job first began, including those before a resume."""
     told: Progress = Progress()
-    """What workers were last told of the progress."""
+    """What workers were last told about the progress."""
     counted: int = 0
     idle: int = 0
     empty: int = 0
@@ -277,13 +276,14 @@ class JobProgress:
         return self._passes.visited
 
     def resume(self, record: Record) -> None:
-        """Continue from this checkpoint: the points and steps that had counted before it count on."""
+        """Continue from this checkpoint: the points and steps that had counted in it still
+        count."""
         self._state.points = record.counted
         self.accounting.passes = record.passes
         self.steps.resume(record)
 
     def told(self) -> Progress:
-        """What workers are told of the job's progress."""
+        """What workers are told about the job's progress."""
         points, data_set, steps = self._state.points, self._sharing.points, self.steps.now
         share = self.goals.share(points, data_set)
         last = self._state.told
@@ -293,8 +293,8 @@ class JobProgress:
         return last
 
     def report(self, member: Member, message: Report) -> Reason | None:
-        """A member reports values of metrics. Returns why the report is refused; None if it is
-        accepted."""
+        """Take values of metrics that a member reports. Returns why the report is refused; None if
+        it is accepted."""
         metrics, evaluated, targets = dict(message.metrics), message.evaluated, self.goals.targets
         if (fault := targets.fault(metrics)) is not None:
             return fault
@@ -311,8 +311,8 @@ class JobProgress:
             self._outbox.note("unreported", **news.noted())
 
     def count(self, trailer: Trailer, now_ns: int, ahead: bool = False) -> None:
-        """A contribution is complete. `ahead`: the contribution belongs to the next fold instead of the
-        fold under way."""
+        """Count a complete contribution. `ahead`: the contribution belongs to the next fold instead
+        of the fold under way."""
         worker, report = trailer.worker, trailer.report
         points = self._sharing.commit((worker, trailer.incarnation), report, ahead=ahead)
         self._state.points += points
@@ -325,10 +325,10 @@ class JobProgress:
             self.learning.count(worker, report.objective, report.weight)
 
     def skip(self, message: Abstained, *, ahead: bool) -> tuple[int, Reason | None]:
-        """A member leaves a contribution out, because it is not finite, or because the training loop
-        has made no step. Its points count as visited, or a pass would never end. Returns how many
-        contributions of this member were left out for this reason, and the reason why the job must end
-        (None if the job goes on)."""
+        """Count a contribution that a member leaves out, because it is not finite, or because the
+        training loop has made no step. Its points count as visited, or a pass would never end.
+        Returns how many contributions of this member were left out for this reason, and the reason
+        why the job must end (None if the job goes on)."""
         self._commit(message, ahead=ahead)
         self._state.skipped += 1
         without_step = message.skipped is not None and message.skipped.code == NO_STEP
@@ -343,7 +343,7 @@ class JobProgress:
         return count, in_vain if self._state.skipped >= MOST_SKIPPED else None
 
     def visit(self, message: Abstained, *, ahead: bool) -> None:
-        """A member has no points left, and reports the points of its last batch. All steps that it
+        """Count the points of the last batch of a member that has no points left. All steps that it
         made with these points were contributed."""
         points = self._commit(message, ahead=ahead)
         self.accounting.visit(message.worker, points)
@@ -363,9 +363,10 @@ class JobProgress:
     def on_folded(
         self, rounds: int, why: Reason, now_ns: int, passes: int | None = None
     ) -> Reason | None:
-        """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
-        `why`. `passes`: the full passes in the version that was folded; None if that version contains
-        all progress. Returns the goal that is reached, if any."""
+        """Check the goals after a fold: this many rounds (on arrival: round equivalents) are
+        folded, the last one for the reason `why`. `passes`: the full passes in the version that was
+        folded; None if that version contains all progress. Returns the goal that is reached, if
+        any."""
         passes = self._sharing.passes if passes is None else passes
         made, self._state.made = self._state.made, self.accounting.made
         if self._state.made == made and self._sharing.stopped:
@@ -436,7 +437,7 @@ class JobProgress:
         return max(0.0, min(found)) if found else None
 
     def break_off(self, rounds: int, why: str, now_ns: int) -> None:
-        """The job ends in the middle of a round, without having reached a goal."""
+        """End the accounts in the middle of a round: the job ends without having reached a goal."""
         line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
         self._add_passes(line)
         self._outbox.note("rounds", **line)

@@ -1,6 +1,6 @@
 """Contributions that the lead knows of, from the first report to the fold.
 
-*A contribution is complete when every primary has reported it and its trailer has come, in any
+*A contribution is complete when every primary has reported it and its trailer has arrived, in any
 order. It belongs to the latest round in which a server added it. Contributions of a member that was
 removed still count until every server knows of the removal.*
 
@@ -30,8 +30,8 @@ from polyrhythm.wire.messages import (
 )
 
 _MOST_INCOMPLETE = 16
-"""How many incomplete contributions one member may have. A correct worker has at most two contributions
-without an acknowledgement, also when it sends them again after a failover."""
+"""How many incomplete contributions one member may have. A correct worker has at most two
+contributions without an acknowledgement, even when it sends them again after a failover."""
 
 _Key = tuple[int, int, int]
 """Worker, incarnation and sequence."""
@@ -55,7 +55,7 @@ class _Sender(msgspec.Struct, gc=False):
 
 
 class _Partial(msgspec.Struct, gc=False):
-    """A contribution, with the reports and the trailer that have come."""
+    """A contribution that is not complete, with its trailer and the reports that have arrived."""
 
     reports: dict[int, int] = {}
     """Per server, the routing epoch of its last report."""
@@ -86,11 +86,11 @@ class Contributions(msgspec.Struct):
     """Contributions that were complete until slices got new primaries, each with the primaries
     that lack it."""
     _named_before: int = 0
-    """Kind statistics: contributions that become complete now belong to this round or a later
-    one, because the orders for all earlier folds did not name these contributions."""
+    """Kind statistics: contributions that become complete now belong to this round or a later one.
+    The orders for all earlier folds did not name them."""
     _torn: int = -1
     _whole_from: int = 0
-    """From this round on, each complete contribution is in the same round on all servers."""
+    """From this round on, all servers have each complete contribution in the same round."""
 
     def keep_until_folded(self) -> None:
         """Remember complete contributions until they are folded, because a server that is promoted
@@ -109,8 +109,8 @@ class Contributions(msgspec.Struct):
         return bool(self._partial)
 
     def name(self, members: Iterable[MemberSpec], round_: int) -> tuple[Row, ...]:
-        """Kind statistics: the fold of this round is ordered. Returns its rows: for each member, the
-        last contribution that is complete."""
+        """Kind statistics: the rows that the fold of this round adds up, for the order that is sent
+        now. They are: for each member, the last contribution that is complete."""
         self._named_before = round_ + 1
         return tuple(
             Row(each.worker, each.incarnation, self.done(each.worker, each.incarnation))
@@ -140,7 +140,7 @@ class Contributions(msgspec.Struct):
         return None
 
     def on_trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:
-        """A trailer has come. Returns the contribution if it is complete now."""
+        """Take the trailer of a contribution. Returns the contribution if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
         partial = self._partial.get(key)
         if partial is None:
@@ -152,7 +152,8 @@ class Contributions(msgspec.Struct):
         return self._complete_if(key, partial, primary_since) if partial.reports else None
 
     def on_arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
-        """A server reports a contribution. Returns it if it is complete now."""
+        """Take a server's report of a contribution. Returns the contribution if it is complete
+        now."""
         key = message.worker, message.incarnation, message.sequence
         if self._complete and (complete := self._complete.get(key)) is not None:
             complete.reports[message.server] = message.routing
@@ -216,7 +217,7 @@ class Contributions(msgspec.Struct):
     def late(
         self, primary_since: PrimarySince, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
-        """The workers whose trailer has come while a server's report is missing, and the servers
+        """The workers whose trailer has arrived while a server's report is missing, and the servers
         that have not reported. `among`: consider only these workers."""
         workers, servers = set[int](), set[int]()
         for (worker, _, _), partial in self._partial.items():
@@ -226,7 +227,8 @@ class Contributions(msgspec.Struct):
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Every server knows that this member was removed: forget its incomplete contributions."""
+        """Forget the incomplete contributions of a member. Every server knows that it was
+        removed."""
         for key in [key for key in self._partial if key[:2] == (worker, incarnation)]:
             del self._partial[key]
         self._senders.pop((worker, incarnation), None)
@@ -235,7 +237,7 @@ class Contributions(msgspec.Struct):
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """This member was removed: do not wait for the contributions that it was to send again."""
+        """Do not wait for the contributions that this member was to send again: it was removed."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
             if self._complete[key].round < self._named_before:
@@ -248,7 +250,8 @@ class Contributions(msgspec.Struct):
         return self._torn == round_
 
     def on_folded(self, round_: int) -> None:
-        """Every primary has folded the round, and every replica has made the fold too."""
+        """Forget the contributions in this round. Every primary has folded it, and every replica
+        has made the fold too."""
         for key in [key for key, complete in self._complete.items() if complete.round <= round_]:
             del self._complete[key]
             self.owed.pop(key, None)
@@ -256,8 +259,8 @@ class Contributions(msgspec.Struct):
     def reroute(
         self, primary_since: PrimarySince, rows: Mapping[int, tuple[Row, ...]], routing: int
     ) -> list[Complete]:
-        """Every server applies the routes of this epoch. `rows`: per server, the contributions that
-        it has. Returns the contributions that have become complete."""
+        """Apply the routes of this epoch, which every server follows now. `rows`: per server, the
+        contributions that it has. Returns the contributions that have become complete."""
         for server in primary_since:
             last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
             self._rows[server] = (routing, last)
@@ -304,8 +307,8 @@ class Contributions(msgspec.Struct):
 
 
 class InFlight(msgspec.Struct):
-    """Which workers have used up their window, the largest number of contributions that a worker
-    may have in flight. A contribution is in flight from its trailer until it is complete."""
+    """Which workers have used up their window: the number of contributions that a worker may have
+    in flight. A contribution is in flight from its trailer until it is complete."""
 
     _most: int
     _sequences: dict[tuple[int, int], set[int]] = {}

@@ -1,7 +1,8 @@
-"""The path of a contribution through the lead: reports and trailer, completion, progress, policy.
+"""The path of a contribution through the lead: from reports and trailer, which make it complete, to
+the job's progress and the policy.
 
 *A contribution counts once, when it is complete: then its points count as visited, the lease that
-it names is confirmed, and the policy is told of it.*
+it names is confirmed, and the policy learns of it.*
 """
 
 from collections.abc import Collection
@@ -45,7 +46,7 @@ class Counting:
         self._evaluator = parts.evaluator
 
     def on_trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
-        """A trailer has come; `member` is None if its sender was removed."""
+        """Take a trailer; `member` is None if its sender was removed."""
         report = clamp(trailer.report)
         if report is not trailer.report:
             trailer = msgspec.structs.replace(trailer, report=report)
@@ -55,7 +56,7 @@ class Counting:
             self.count(complete, member, now_ns)
 
     def on_arrived(self, message: m.Arrived, member: Member | None, now_ns: int) -> None:
-        """A server reports a contribution; `member` is None if its sender was removed."""
+        """Take a server's report of a contribution; `member` is None if its sender was removed."""
         self._mode.on_reported(message.server)
         owed = bool(self._contributions.owed)
         complete = self._contributions.on_arrived(message, self._routing.primary_since)
@@ -65,7 +66,7 @@ class Counting:
             self._mode.repaid(now_ns)
 
     def count(self, complete: Complete, member: Member | None, now_ns: int) -> None:
-        """A contribution is complete; `member` is None if its sender was removed."""
+        """Count a contribution that is complete; `member` is None if its sender was removed."""
         self._rounds.moved_ns = now_ns
         trailer, report = complete.trailer, complete.trailer.report
         self._progress.count(trailer, now_ns, self._mode.complete(complete))
@@ -85,17 +86,17 @@ class Counting:
         self._mode.on_counted(now_ns)
 
     def _terminate(self, why: str, now_ns: int) -> None:
-        """The evaluator has found the parameters of its algorithm to be final. The job ends with the
-        fold that contains them, without waiting for the points of the open round. The final
-        parameters were computed from a sum over all points."""
+        """End the job because the evaluator has found the parameters of its algorithm to be final.
+        The job ends with the fold that contains them, without waiting for the points of the open
+        round. The final parameters were computed from a sum over all points."""
         if not self._ending.begun and not self._stopping.asked:
             self._stopping.at_once = True
             self._stopping.reason = Reason("goal", {"goal": "terminated", "why": plain(why)})
             self._mode.stop(now_ns)
 
     def on_abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
-        """A member has no points to visit, or leaves its contribution out, so it contributes
-        nothing to this round."""
+        """Take the message of a member that contributes nothing to this round, because it has no
+        points to visit or leaves its contribution out."""
         member.resting = True
         if message.skipped is None:
             self._reports[member.key] = message
@@ -123,9 +124,9 @@ class Counting:
         self._mode.end_if_idle(now_ns)
 
     def _skip(self, message: m.Abstained, member: Member, now_ns: int) -> bool:
-        """A member leaves its contribution out. The round goes on without it, but it does not count
-        as a worker without points, so the step of the round does not become smaller. Returns False
-        if the job ends."""
+        """Leave out the contribution of a member, as it asks. The round goes on without it, but it
+        does not count as a worker without points, so the step of the round does not become smaller.
+        Returns False if the job ends."""
         assert message.skipped is not None
         count, in_vain = self._progress.skip(message, ahead=self._ahead(message))
         # The journal gets a line for the first, the tenth, the hundredth contribution that is left
@@ -152,7 +153,7 @@ class Counting:
         return self._rounds.folding and message.round > self._rounds.round
 
     def forget(self, removed: Collection[tuple[int, int]]) -> None:
-        """Every server knows that these members were removed."""
+        """Forget members of whose removal every server knows."""
         for worker, incarnation in removed:
             self._contributions.forget(worker, incarnation)
         self._leasing.lose(removed)

@@ -1,5 +1,5 @@
 """The lead's orders: it asks the policy, and sends `Fold` to servers and `Release` and `Pause` to
-members. The mode (`modes.py`) decides when a fold is ordered and when it is over.
+members. The mode (`modes.py`) decides when a fold is ordered and when it is complete.
 
 The open round and the fold that closes it.
 
@@ -38,9 +38,10 @@ class Rounds(msgspec.Struct):
     wake_ns: int | None = None
     """The time at which the policy must be asked again, even if no event comes before it."""
     whole_only: bool = False
-    """Kind statistics: whether workers keep their parameters after the present version."""
+    """Kind statistics: whether a worker keeps its parameters if points are missing from the sum in
+    the present version."""
     release: frozenset[int] = frozenset()
-    """The workers that continue when the fold is over."""
+    """The workers that continue when the fold is complete."""
     readers: frozenset[int] = frozenset()
     """The workers to which the new version is pushed."""
     members: tuple[MemberSpec, ...] = ()
@@ -109,7 +110,7 @@ class Rounds(msgspec.Struct):
         self._folding = set()
 
     def on_arrived(self, worker: int, round_: int) -> None:
-        """A contribution is complete. It is ignored if the last fold contained it."""
+        """Note a complete contribution. It is ignored if the last fold contained it."""
         self._contributed.add(worker)
         if round_ > self.round:
             self._arrived.pop(worker, None)
@@ -120,8 +121,8 @@ class Rounds(msgspec.Struct):
             self._rested.add(worker)
 
     def on_left(self, worker: int) -> None:
-        """A worker was removed: it does not count as resting any more, but its contributions still
-        count."""
+        """Note the removal of a worker: it does not count as resting any more, but its
+        contributions still count."""
         self._rested.discard(worker)
 
     def _share(self) -> float:
@@ -140,7 +141,8 @@ class Rounds(msgspec.Struct):
         return [*arrived, *sorted(workers.difference(arrived))]
 
     def on_folded(self, message: Folded, primaries: frozenset[int]) -> bool:
-        """A server has folded. Returns True if all primaries have folded now: then the fold is over."""
+        """Note that a server has folded. Returns True if all primaries have folded now: then the
+        fold is complete."""
         if self._folding is None or message.round != self.round:
             return False
         self._folding.add(message.server)
@@ -149,8 +151,8 @@ class Rounds(msgspec.Struct):
         return self._close_if(primaries)
 
     def on_answered(self, message: Folded) -> None:
-        """A server has answered the fold while primaries change. The fold cannot be over before that
-        change is over."""
+        """Note that a server has answered the fold while primaries change. The fold cannot be
+        complete before that change is."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
@@ -161,8 +163,8 @@ class Rounds(msgspec.Struct):
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
-        """The primaries have changed. The primaries in `folded` have folded all slices that they
-        have now. Returns True if the fold is over now."""
+        """Follow a change of primaries. The primaries in `folded` have folded all slices that they
+        have now. Returns True if the fold is complete now."""
         if self._folding is None:
             return False
         self._folding = set(folded)
@@ -178,7 +180,7 @@ class Rounds(msgspec.Struct):
         return primaries - (primaries if self._folding is None else self._folding)
 
     def on_folded_one(self, server: int) -> None:
-        """Without rounds: a server has folded a contribution."""
+        """Note, in a job without rounds, that a server has folded a contribution."""
         self.folds[server] = self.folds.get(server, 0) + 1
 
     def part_of(self, worker: int) -> tuple[int, int]:
@@ -223,9 +225,8 @@ class Folds:
         self._contributions = contributions
 
     def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        """Ask the policy. If it decides to pause the workers, or has changed a parameter, this
-        method sends the pause and writes the journal. The caller carries out the fold or the
-        release."""
+        """Ask the policy. If it decides to pause the workers, or has changed a parameter, send the
+        pause and write to the journal. The caller carries out the fold or the release."""
         decision = self._policy.on(event, now_ns)
         self._rounds.wake_ns = decision.wake_at
         if decision.pause:
@@ -239,8 +240,8 @@ class Folds:
         self._outbox.note("policy", **change.noted())
 
     def hold(self, whole_only: bool, change: Reason | None) -> None:
-        """Kind statistics: tell workers with their releases whether to keep their parameters if points
-        are missing from the sum, and write a change to the journal."""
+        """Kind statistics: decide whether workers keep their parameters if points are missing from
+        the sum. The releases tell them; a change is written to the journal."""
         self._rounds.whole_only = whole_only
         if change is not None:
             self._outbox.note("m-steps", **change.noted())
@@ -269,8 +270,8 @@ class Folds:
         self._outbox.tell_servers(fold, self._routing.primaries)
 
     def _rows(self) -> tuple[m.Row, ...]:
-        """Kind statistics: the rows of the version. *They contain the contributions that are
-        complete now, so every primary has them.*"""
+        """Kind statistics: the rows that make up the version: for each member, its last complete
+        contribution, which every primary has."""
         if self._contributions is None:
             return ()
         return self._contributions.name(self._rounds.members, self._rounds.round)

@@ -9,28 +9,30 @@ By rounds: servers collect the contributions of a round, and fold them when the 
 again to a server that was promoted. Otherwise servers would fold different sets of contributions in
 the same round.*
 
-On arrival: each server folds a contribution when it arrives, and workers need not wait for
-others.
+On arrival: each server folds a contribution when it arrives, and workers need not wait for others.
 
 *A `Fold` of the lead changes no parameters in this mode. The lead sends it when the view changes,
 so that every server learns the members, and a last time when a goal is reached, so that servers
 stop folding.*
 
-Kind statistics: whether workers may compute new parameters (an M-step) from a sum that lacks points.
+Kind statistics: whether workers may compute new parameters (an M-step) from a sum that lacks
+points.
 
-When a worker dies, its row leaves the sum, and its points are missing until their new holders have
-visited them. Points that move with their memory are missing for a version or two. An M-step finds the
-best parameters for the points in the sum, so it may make the objective of all points worse; where the
-order of the points follows their values, it would move the centres of whole clusters to other points.
-*So M-steps are held while points are missing from a sum that has contained all points. Then the
-objective of all points never gets worse (FSP's Theorem 2).* At the beginning of a job, parameters from
-a part of the points are better than the first ones, so no M-step is held there.
+The servers keep a sum for each worker, its row. When a worker dies, its row leaves the total, and
+its points are missing until their new holders have visited them. Points that move with their memory
+are missing for a version or two. An M-step finds the best parameters for the points in the total,
+so it may make the objective of all points worse; where the order of the points follows their
+values, it would move the centres of whole clusters to other points. *So M-steps are put on hold
+while points are missing from a total that has contained all points: workers keep their parameters.
+Then the objective of all points never gets worse (FSP's Theorem 2).* At the beginning of a job,
+parameters from a part of the points are better than the first ones, so there is no hold.
 
-The lead says with every version whether its sum must be whole. Workers know from the sum itself whether
-it is: the lead does not know in which version the holder of a moving chunk subtracts its points.
+The lead says with every version whether workers need a total over all points. Workers know from the
+total itself whether it is one: the lead does not know in which version the holder of a moving chunk
+subtracts its points.
 
 *A hold ends in any case when as many points were visited as the data set has in two passes. After
-that, the next hold begins only when all points were in the sum again.*
+that, the next hold begins only when all points were in the total again.*
 """
 
 from collections.abc import Mapping
@@ -179,7 +181,7 @@ class ByArrival:
         self._end_with_fold(self._progress.judged(stopped), now_ns)
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Nothing to do: a stop does not wait for a round."""
+        """Do nothing: a stop does not wait for a round."""
 
     def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
         self._ending.goal = reason
@@ -209,7 +211,7 @@ class ByArrival:
             self._fold_last(self._ending.goal, now_ns)
 
     def on_released(self, now_ns: int) -> None:
-        """Nothing to do: a goal ends the job with its own fold."""
+        """Do nothing: a goal ends the job with its own fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
         rounds, primaries = self._rounds, self._routing.primaries
@@ -221,11 +223,11 @@ class ByArrival:
         return False
 
     def repaid(self, now_ns: int) -> None:
-        """Nothing to do: a contribution is folded at once, so no fold waits for contributions that
+        """Do nothing: a contribution is folded at once, so no fold waits for contributions that
         workers send again."""
 
     def resume(self, now_ns: int) -> None:
-        """Nothing to do: a `Fold` does not wait for new routes."""
+        """Do nothing: a `Fold` does not wait for new routes."""
 
     def on_learned(self, now_ns: int) -> None:
         if not self._ending.begun:
@@ -247,7 +249,8 @@ class ByArrival:
 
 MANY_MISSING = 0.05
 """A hold is written to the journal when more than this share of the points is missing. A chunk that
-moves from a slow worker to a fast one is about 1% of the points, and is missing from one version."""
+moves from a slow worker to a fast one is about 1% of the points, and is missing from one version
+only."""
 MOST_PASSES = 2
 """A hold ends when as many points were visited as in this many passes. The new holders visit the
 missing points first. With equal workers they are back after less than one pass; the second pass
@@ -271,18 +274,19 @@ class MStepHold(msgspec.Struct):
     _since: int | None = None
     """How many points had been visited when the hold began; None if M-steps are not held."""
     _versions: int = 0
-    """How many versions of this hold have no parameters of their own."""
+    """How many versions were made during this hold. Workers compute no parameters from them."""
     _said: bool = False
-    """Whether many points were missing in this hold, so that the journal has its beginning."""
+    """Whether the journal says that this hold has begun, because many points were missing."""
 
     @property
     def whole_only(self) -> bool:
-        """Whether no M-step is made on the version that was decided last, if it lacks points."""
+        """Whether workers make no M-step on the version that was decided last if it lacks
+        points."""
         return self._was_whole
 
     def decide(self, found: SummedPoints) -> Reason | None:
-        """A version with this sum is folded: decide whether M-steps are held. Returns the reason if
-        this changes, unless only a few points were missing for a moment."""
+        """Decide whether M-steps are put on hold, for a version with this sum. Returns the reason
+        if this changes, unless only a few points were missing for a moment."""
         numbers = {"absent": found.missing, "points": found.points}
         whole = found.points > 0 and not found.missing
         self._was_whole = self._was_whole or whole
@@ -307,12 +311,12 @@ class ByRoundsState(msgspec.Struct, tag=True):
     part: float = 0.0
     whole: bool = True
     based_on_whole: bool = True
-    """Kind statistics: whether a version is whole. A whole version lacks no point that moves
-    and, after a goal in passes, no point of a member that has left since. `whole` is about the
-    version of the last fold that was ordered, `based_on_whole` about the version before it.
-    *When a goal is reached, one more fold follows, with the parameters that the evaluator has
-    computed from the version before it. If points were missing from that version, because they
-    were moving or their member had left, more folds follow.*"""
+    """Kind statistics: whether a version is whole. A whole version lacks no point that moves and,
+    after a goal in passes, no point of a member that has left since. `whole` is about the version
+    of the last fold that was ordered, `based_on_whole` about the version before it. *When a goal is
+    reached, one more fold follows, with the parameters that the evaluator has computed from the
+    version before it. If points were missing from that version, because they were moving or their
+    member had left, more folds follow.*"""
     hold: MStepHold = msgspec.field(default_factory=MStepHold)
     noted_share: float = 1.0
     """The smallest share of a full optimizer step that was written to the journal so far."""
@@ -358,11 +362,11 @@ class ByRounds:
     # -- contributions -------------------------------------------------------------------------
 
     def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
-        """Nothing to do: a worker waits for the fold, so it never has more than one contribution in
+        """Do nothing: a worker waits for the fold, so it never has more than one contribution in
         flight."""
 
     def on_reported(self, server: int) -> None:
-        """Nothing to do: servers report with `Folded` what they have folded."""
+        """Do nothing: servers report with `Folded` what they have folded."""
 
     def complete(self, complete: Complete) -> bool:
         rounds, round_ = self._rounds, complete.round
@@ -370,13 +374,13 @@ class ByRounds:
         return round_ > rounds.round and rounds.folding
 
     def tell(self, member: Member, now_ns: int) -> None:
-        """Nothing to do: every release tells the progress."""
+        """Do nothing: every release tells the progress."""
 
     def on_counted(self, now_ns: int) -> None:
-        """Nothing to do: goals are checked when a round is folded."""
+        """Do nothing: goals are checked when a round is folded."""
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Nothing to do: this mode does not track contributions in flight."""
+        """Do nothing: this mode does not track contributions in flight."""
 
     # -- the policy ----------------------------------------------------------------------------
 
@@ -390,10 +394,10 @@ class ByRounds:
             self._folds.release(decision.release, sync.NO_WORKERS)
 
     def call_back(self, member: Member, now_ns: int) -> None:
-        """Nothing to do: the next round releases every member."""
+        """Do nothing: the next round releases every member."""
 
     def end_if_idle(self, now_ns: int) -> None:
-        """Nothing to do: rounds without a contribution are counted when they are folded."""
+        """Do nothing: rounds without a contribution are counted when they are folded."""
 
     # -- a stop on request ---------------------------------------------------------------------
 
@@ -428,8 +432,8 @@ class ByRounds:
         self._note_share(rounds.share)
 
     def _decide_m_steps(self) -> None:
-        """Kind statistics: decide whether workers compute parameters from the version of this fold if it
-        lacks points."""
+        """Kind statistics: decide whether workers compute parameters from the version of this fold
+        if it lacks points."""
         missing = self._sharing.missing(self._rounds.enlisted)
         found = SummedPoints(self._sharing.points, missing, self._progress.visited)
         change = self._state.hold.decide(found)
@@ -509,7 +513,7 @@ class ByRounds:
             self.fold(release, reason, now_ns)
 
     def on_learned(self, now_ns: int) -> None:
-        """Nothing to do: learners are promoted after a fold."""
+        """Do nothing: learners are promoted after a fold."""
 
     def waiting(self) -> Waiting | None:
         return None
@@ -529,24 +533,24 @@ class Mode(Protocol):
     # -- contributions -------------------------------------------------------------------------
 
     def on_trailer(self, trailer: Trailer, now_ns: int) -> None:
-        """The trailer of a contribution has come."""
+        """Take the trailer of a contribution."""
 
     def on_reported(self, server: int) -> None:
-        """A server has reported a contribution."""
+        """Note that a server has reported a contribution."""
 
     def complete(self, complete: Complete) -> bool:
-        """A contribution is complete; the policy does not know of it yet. Returns whether the
-        contribution belongs to the next fold instead of the fold under way."""
+        """Take a contribution that is complete and of which the policy does not know yet. Returns
+        whether it belongs to the next fold instead of the fold under way."""
 
     def tell(self, member: Member, now_ns: int) -> None:
-        """A contribution of this member is complete, and the policy knows of it: tell the member how
-        far the job has come, unless its release tells it."""
+        """Tell a member how far the job has come, unless its release tells it. A contribution of
+        the member is complete, and the policy knows of it."""
 
     def on_counted(self, now_ns: int) -> None:
-        """A contribution is complete, and the policy knows of it."""
+        """Check the goals after a complete contribution of which the policy knows."""
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """This member was removed: forget what this mode knows of it."""
+        """Forget what this mode knows of a member that was removed."""
 
     # -- the policy ----------------------------------------------------------------------------
 
@@ -554,7 +558,7 @@ class Mode(Protocol):
         """Ask the policy, and carry out its decision, unless the job is ending."""
 
     def call_back(self, member: Member, now_ns: int) -> None:
-        """A member that abstained may have chunks to visit now."""
+        """Let a member that abstained continue, because it may have chunks to visit now."""
 
     def end_if_idle(self, now_ns: int) -> None:
         """End the job if no member can contribute any more."""
@@ -566,8 +570,7 @@ class Mode(Protocol):
         count."""
 
     def stop_waiting(self, now_ns: int) -> None:
-        """The time for which a requested stop waits for the open round is over: fold that round
-        now."""
+        """Fold the open round now: the time is over for which a requested stop waits for it."""
 
     # -- folds ---------------------------------------------------------------------------------
 
@@ -575,26 +578,26 @@ class Mode(Protocol):
         """Order a fold, as soon as possible."""
 
     def on_folded(self, message: Folded) -> bool:
-        """A server has folded. Returns True if the fold is over."""
+        """Note that a server has folded. Returns True if the fold is complete."""
 
     def on_closed(self, now_ns: int) -> None:
-        """A fold is over: check the goals of the job, and order the last fold if one is reached."""
+        """Check the goals of the job after a fold, and order the last fold if one is reached."""
 
     def on_released(self, now_ns: int) -> None:
-        """The members were released after a fold."""
+        """Act after the members were released at the end of a fold."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
-        """The primaries have changed; `versions` gives the version of each primary. Returns True if the
-        fold under way is over now."""
+        """Count again which primaries have folded, after a change of primaries; `versions` gives
+        the version of each primary. Returns True if the fold under way is complete now."""
 
     def repaid(self, now_ns: int) -> None:
-        """Workers have finished sending contributions again to promoted servers."""
+        """Continue after workers have sent contributions again to promoted servers."""
 
     def resume(self, now_ns: int) -> None:
-        """Every server applies the new routes: if a fold has waited for the routes, order it."""
+        """Order a fold that has waited for new routes, which every server applies now."""
 
     def on_learned(self, now_ns: int) -> None:
-        """A learner has caught up with its primary."""
+        """Continue after a learner has caught up with its primary."""
 
     def waiting(self) -> Waiting | None:
         """What the job waits for, if only this mode can wait for it; otherwise None."""

@@ -95,5 +95,5 @@ class WarmUp(msgspec.Struct):
         self._known.discard(worker)
 
     def close(self) -> None:
-        """The open round closes, and another round opens."""
+        """Close the open round, and open another one."""
         self.in_last_round, self.in_round = self.in_round, False

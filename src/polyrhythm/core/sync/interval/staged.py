@@ -126,7 +126,7 @@ class AutoInterval(msgspec.Struct, tag=True):
     _measured: bool = False
     """Whether the objective was ever measured."""
     _missed: int = 0
-    """How many rounds in a row lack the objective that was asked for."""
+    """How many rounds in a row lack the objective that the workers were asked to measure."""
     _age_s: float = 0.0
     """The total time of all rounds so far."""
     _parts: int = _SAMPLES[-1]
