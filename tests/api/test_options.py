@@ -20,8 +20,12 @@ def main(worker: pr.Worker) -> None:
     [
         ({"worker": 4}, "train has no option 'worker': the nearest is 'workers'"),
         ({"local_step": 4}, "train has no option 'local_step': the nearest is 'local_steps'"),
-        ({"workers": "4"}, "workers is '4': it must be of type int"),
-        ({"workers": True}, "workers is True: it must be of type int"),
+        ({"servers": "4"}, "servers is '4': it must be of type int"),
+        (
+            {"workers": "4"},
+            "--workers is '4': give a number, or two in a text, such as '2..8'",
+        ),
+        ({"workers": True}, "workers is True: it must be of type int or str"),
         ({"set": 3}, "set is 3: it must be of type list or Mapping"),
         ({"workers": 0}, "--workers is 0: it must be at least 1"),
         ({"devices": 0}, "devices is 0: it must be of type str or list"),
@@ -53,7 +57,11 @@ def test_a_wrong_option_is_named_in_one_line(
         ({"worker": 2}, "mine.py: DEFAULTS has no key 'worker': the nearest is 'workers'"),
         ({3: 2}, "mine.py: DEFAULTS has no key 3: the nearest is "),
         ({"options": ["rate"]}, "mine.py: DEFAULTS has no key 'options': the nearest is "),
-        ({"workers": "4"}, "workers is '4': it must be of type int"),
+        ({"servers": "4"}, "servers is '4': it must be of type int"),
+        (
+            {"workers": "4"},
+            "--workers is '4': give a number, or two in a text, such as '2..8'",
+        ),
         ({"set": 3}, "set is 3: it must be of type list or Mapping"),
         ({"sync": "asap"}, "--sync 'asap' is not known"),
     ],

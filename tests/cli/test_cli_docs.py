@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.api.options import options_of
+from polyrhythm.api.options import flag_of, options_of
 from polyrhythm.api.training import train
 from polyrhythm.cli.resume import resume
 
@@ -43,4 +43,4 @@ def test_the_help_of_resume_names_the_settings_that_no_checkpoint_has() -> None:
     others = {name for name in shared - settings - OF_ONE_RUN if not name.startswith("local_")}
     assert {"digest", "host", "devices"} <= others
     text = inspect.getdoc(resume) or ""
-    assert {name for name in others if f"--{name}" not in text} == set()
+    assert {name for name in others if flag_of(name) not in text} == set()

@@ -8,7 +8,16 @@ import pytest
 from safetensors.torch import load_file
 
 from polyrhythm.api.hosts import child_requests
-from polyrhythm.engines.engine import ENGINES, Engine, EngineRun, EngineWatch, choose_engine
+from polyrhythm.engines.engine import (
+    INLINE,
+    LOCAL,
+    RAY,
+    ClusterOptions,
+    Engine,
+    EngineRun,
+    EngineWatch,
+    choose_engine,
+)
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
@@ -31,10 +40,12 @@ def main(worker):
 """
 
 
-@pytest.fixture(params=[*ENGINES, "far"])
+@pytest.fixture(params=[LOCAL, INLINE, pytest.param(RAY, marks=pytest.mark.ray), "far"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     if request.param == "far":
         return FarEngine(tmp_path_factory.mktemp("far"))
+    if request.param == RAY:
+        return choose_engine(RAY, ClusterOptions(request.getfixturevalue("ray_cluster").address))
     return choose_engine(request.param)
 
 
@@ -74,5 +85,5 @@ def test_an_engine_saves_the_model_in_the_folder_of_the_run(engine: Engine, tmp_
 
 
 def test_the_error_for_an_unknown_engine_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="choose one of local, inline"):
+    with pytest.raises(UsageError, match="choose one of local, inline, ray"):
         choose_engine("cluster")

@@ -47,6 +47,7 @@ FIELDS: dict[str, Any] = {
     **{"count": 4, "apart": 0.4, "passes": 1.5, "target_passes": 2.5, "seconds": 3.0},
     **{"targets": [0, 3], "nbytes": 10, "kept": 4, "before": 6, "all": 12, "first": "worker-8"},
     **{"target": "val_los", "names": "accuracy, val_loss", "joined": 2, "start_s": 60.0},
+    **{"node": "10.0.0.7", "on_it": "worker-9, s1"},
 }
 
 

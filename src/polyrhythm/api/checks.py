@@ -94,14 +94,15 @@ def parse_address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
-    """Refuse flags about checkpoints that are wrong or contradict each other."""
+def check_checkpoints(spec: JobSpec, store: str | None, here: Here, *, apart: bool = False) -> None:
+    """Refuse flags about checkpoints that are wrong or contradict each other. `apart`: the processes
+    that this command starts are on several hosts."""
     Schedule.parse(spec.checkpoint_every)
     kind = "folder" if store is None else _kind_of(store)
     if kind == "memory" and store is not None:
         raise UsageError(f"--store {store} is the memory of one process: give a folder or a bucket")
     wanted = store is not None or spec.checkpoint_every
-    if wanted and here.servers < spec.servers and kind == "folder":
+    if wanted and (apart or here.servers < spec.servers) and kind == "folder":
         raise UsageError(
             "servers on several hosts need a store that all of them reach: give"
             " --store s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"

@@ -1,13 +1,16 @@
 """Which processes of a job this command starts, and which commands the user must run on other
 hosts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.api.values import demands
 from polyrhythm.core.devices import CPU, asked_by, parse_devices
 from polyrhythm.core.seat import FIRST_SEAT
 from polyrhythm.engines.cores import shares_of_cores
+from polyrhythm.engines.engine import ClusterOptions
 from polyrhythm.engines.requests import ChildRequest, PackedMain
 from polyrhythm.errors import UsageError
 from polyrhythm.io.secretfile import fresh_secret, read_secret
@@ -28,20 +31,22 @@ class Here:
     workers: int
 
     @classmethod
-    def of(cls, job: JobSpec, servers: int | None, workers: int | None) -> "Here":
+    def of(
+        cls, job: JobSpec, servers: int | None, workers: int | None, most: int | None = None
+    ) -> "Here":
+        """`most`: the number of workers that the job takes in, if it begins with fewer."""
+        most = job.workers if most is None else most
         here = cls(
             job.servers if servers is None else servers,
-            job.workers if workers is None else workers,
+            most if workers is None else workers,
         )
         if not 1 <= here.servers <= job.servers:
             raise UsageError(
                 f"--local-servers is {here.servers}: give 1 to {job.servers} (--servers); the lead"
                 " runs in the first server, on this machine"
             )
-        if not 0 <= here.workers <= job.workers:
-            raise UsageError(
-                f"--local-workers is {here.workers}: give 0 to {job.workers} (--workers)"
-            )
+        if not 0 <= here.workers <= most:
+            raise UsageError(f"--local-workers is {here.workers}: give 0 to {most} (--workers)")
         for flag, count in (("--servers", here.servers), ("--workers", here.workers)):
             if count > _MOST_HERE:
                 raise UsageError(
@@ -63,6 +68,14 @@ class Here:
                 there = f"{counted(missing, role)} from other machines; run there{each}"
                 lines.append(f"waiting for {there}: {hint.text(role)}")
         return lines
+
+
+def cluster_of(given: Mapping[str, Any]) -> ClusterOptions:
+    """How the job uses a cluster, from the options of `train`."""
+    per_worker, per_server = given["resources_per_worker"], given["resources_per_server"]
+    return ClusterOptions(
+        given["address"], demands(per_worker), demands(per_server), given["threads"]
+    )
 
 
 def child_requests(

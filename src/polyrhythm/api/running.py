@@ -11,7 +11,15 @@ from polyrhythm.api.hosts import Here, child_requests
 from polyrhythm.api.result import Result
 from polyrhythm.api.secret import SECRET
 from polyrhythm.core.supervision import Loss, NewestCheckpoint, Resuming
-from polyrhythm.engines.engine import INLINE, LOCAL, EngineRun, EngineWatch, Wanted, choose_engine
+from polyrhythm.engines.engine import (
+    INLINE,
+    LOCAL,
+    ClusterOptions,
+    EngineRun,
+    EngineWatch,
+    Wanted,
+    choose_engine,
+)
 from polyrhythm.engines.exits import name_of
 from polyrhythm.engines.requests import listening_fields
 from polyrhythm.errors import Interrupted, JobFailed, StoreError
@@ -44,18 +52,20 @@ def run_job(
     *,
     quiet: bool,
     engine: str = LOCAL,
+    cluster: ClusterOptions | None = None,
     remote: Remote | None = None,
     **how: Any,
 ) -> Result:
     """Run the job in its folder, show its progress, and return its result. If the job loses
-    parameters, it may continue from a checkpoint in another folder. `how`: the options of its
-    processes (`child_requests`). Raises JobFailed if the job did not reach its goal, and
-    Interrupted if a second signal ended it at once. Both have the result."""
+    parameters, it may continue from a checkpoint in another folder. `cluster`: how the engine `ray`
+    uses a cluster. `how`: the options of its processes (`child_requests`). Raises JobFailed if the
+    job did not reach its goal, and Interrupted if a second signal ended it at once. Both
+    have the result."""
     remote = _NoRemote() if remote is None else remote
     resuming, first_dir = Resuming(spec), run_dir
     while True:
         with discarded_if_not_started(run_dir):
-            run, progress = _run(spec, here, run_dir, quiet, engine, how, remote)
+            run, progress = _run(spec, here, run_dir, quiet, engine, cluster, how, remote)
         summary = summary_of(run, spec, progress.state)
         try:
             write_result(run_dir, summary)
@@ -83,6 +93,7 @@ def _run(
     run_dir: Path,
     quiet: bool,
     engine: str,
+    cluster: ClusterOptions | None,
     how: dict[str, Any],
     remote: Remote,
 ) -> tuple[EngineRun, ProgressDisplay]:
@@ -115,7 +126,7 @@ def _run(
             wanted=remote.wanted,
             hand=progress.hand,
         )
-        run = choose_engine(engine).run(requests, watch)
+        run = choose_engine(engine, cluster).run(requests, watch)
         progress.tick()
         progress.end(brief=bool(run.interrupted))
     return run, progress

@@ -20,7 +20,7 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.code import Code, find_code
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir
-from polyrhythm.api.hosts import Here
+from polyrhythm.api.hosts import Here, cluster_of
 from polyrhythm.api.options import (
     DATA,
     OF_SET,
@@ -44,18 +44,28 @@ from polyrhythm.api.values import (
     at_least,
     initial_model,
     items,
+    least_workers,
     memory,
     objective_target,
     one_of,
+    one_or_two_numbers,
     own_options,
     positive,
+    some_demands,
+    some_workers,
     targets,
 )
+from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.devices import as_text
 from polyrhythm.core.kinds import EXAMPLE
 from polyrhythm.core.supervision import ON_LOSS
 from polyrhythm.core.sync.registry import AUTO, POLICIES, choose_kind, sync_help, with_global_batch
-from polyrhythm.engines.engine import LOCAL, check_engine, check_engine_runs
+from polyrhythm.engines.engine import (
+    LOCAL,
+    RAY,
+    check_engine,
+    check_engine_runs,
+)
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.jobs.point_options import check_point_options
@@ -279,15 +289,19 @@ def train(
     workers: Annotated[
         int,
         Option(
-            "Number of workers. Each is a process.",
+            "Number of workers. Each is a process. With --engine ray also 2..8: the job begins with 2,"
+            " and takes in each further worker when the cluster has room for it.",
             metavar="N",
             group=Group.PROCESSES,
             common=True,
             field="workers",
-            check=at_least(1),
+            parser=one_or_two_numbers,
+            read=least_workers,
+            check=some_workers,
             commands=RESUMED,
         ),
-    ] = 3,
+    ]
+    | str = 3,
     servers: Annotated[
         int,
         Option(
@@ -371,13 +385,49 @@ def train(
         str,
         Option(
             "Where servers and workers run. local: a process each. inline: all in this process, for"
-            " debugging: breakpoint() works.",
-            metavar="local|inline",
+            " debugging: breakpoint() works. ray: on a Ray cluster, an actor each.",
+            metavar="local|inline|ray",
             group=Group.PROCESSES,
             check=lambda flag, value: check_engine(value),
-            commands=TRAIN,
+            commands=WORKERS_HERE,
         ),
     ] = LOCAL,
+    address: Annotated[
+        str | None,
+        Option(
+            "--engine ray: the Ray cluster, as HOST:PORT. auto: the cluster of this machine. local: a"
+            " new one that ends with the job. Default: RAY_ADDRESS, else auto, else local.",
+            metavar="ADDRESS",
+            group=Group.PROCESSES,
+            commands=WORKERS_HERE,
+        ),
+    ] = None,
+    resources_per_worker: Annotated[
+        list[str] | None,
+        Option(
+            "--engine ray: what each worker asks for, such as CPU=2,GPU=1 (default: CPU=1). Names of"
+            " your own are custom resources; LABEL=VALUE chooses nodes by a label. 2:GPU=1 is for two of"
+            " the workers (repeatable).",
+            metavar="NAME=NUMBER,...",
+            group=Group.PROCESSES,
+            check=some_demands,
+            commands=WORKERS_HERE,
+        ),
+    ]
+    | str
+    | Mapping[str, object] = None,
+    resources_per_server: Annotated[
+        list[str] | None,
+        Option(
+            "--engine ray: what each server asks for, in the same form (default: CPU=1).",
+            metavar="NAME=NUMBER,...",
+            group=Group.PROCESSES,
+            check=some_demands,
+            commands=WORKERS_HERE,
+        ),
+    ]
+    | str
+    | Mapping[str, object] = None,
     sync: Annotated[
         str,
         Option(
@@ -841,8 +891,8 @@ def train(
     ] = False,
     **unknown: Never,
 ) -> "Result":
-    """Train a model with several worker and server processes of this machine, wait until the job
-    has ended, and return its result.
+    """Train a model with several worker and server processes of this machine, or of a Ray cluster,
+    wait until the job has ended, and return its result.
 
     Every option is a keyword and a flag of `polyrhythm train`: `local_steps=8` is `--local-steps
     8`. Messages name an option by its flag. `polyrhythm.toml` and the environment are not read.
@@ -859,7 +909,8 @@ def train(
             variables that it uses, so the script needs no `if __name__ == "__main__":`. A job
             whose `main` is a function cannot be continued with `polyrhythm resume`.
         options: the options of the job. `set` and `target` may be dicts (`target={"val_loss":
-            0.3}`), and `devices` a list (`devices=["cuda:0", "cpu"]`).
+            0.3}`), and `devices` a list (`devices=["cuda:0", "cpu"]`). `resources_per_worker` and
+            `resources_per_server` may be dicts (`resources_per_worker={"CPU": 2, "GPU": 1}`).
 
     Returns:
         The result: the trained model, the metrics and their history.
@@ -892,11 +943,12 @@ def train(
     code = find_code(main)
     spec = choose_kind(_job_of(code, given))
     check_spec(spec)
+    cluster, most = cluster_of(given), worker_range(workers)[1]
+    check_engine_runs(engine, spec, cluster, elastic=most > spec.workers, host=host)
     check_host(host, insecure)
-    check_engine_runs(engine, spec)
-    here = Here.of(spec, local_servers, 0 if code.served else local_workers)
+    here = Here.of(spec, local_servers, 0 if code.served else local_workers, most)
     check_sharing(spec, workers_here=here.workers)
-    check_checkpoints(spec, store, here)
+    check_checkpoints(spec, store, here, apart=engine == RAY)
     if DATA in code.defaults:
         from polyrhythm.api.fetching import fetch_for
 
@@ -913,11 +965,12 @@ def train(
         from polyrhythm.api.running import run_job
 
     return run_job(
-        in_run_folder(spec, here, run_dir),
+        spec if engine == RAY else in_run_folder(spec, here, run_dir),
         here,
         run_dir,
         quiet=quiet,
         engine=engine,
+        cluster=cluster,
         main=code.main,
         remote=code.remote,
         link=link,

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from polyrhythm.core.cluster import parse_demands, worker_range
 from polyrhythm.core.devices import as_text, parse_devices
 from polyrhythm.core.metrics import OBJECTIVE, parse_best, parse_target
 from polyrhythm.core.model import MODEL, named
@@ -51,6 +54,16 @@ def a_port(flag: str, value: int) -> None:
         raise UsageError(f"{flag} is {value}: give one below 65536, or 0 for any free one")
 
 
+def some_workers(flag: str, value: str | int) -> None:
+    if isinstance(value, str) and ".." not in value:
+        raise UsageError(f"{flag} is {value!r}: give a number, or two in a text, such as '2..8'")
+    worker_range(value)
+
+
+def some_demands(flag: str, value: "DemandsGiven") -> None:
+    parse_demands(flag, demands(value))
+
+
 def some_devices(flag: str, value: object) -> None:
     parse_devices(as_text(value))
 
@@ -78,6 +91,33 @@ def an_objective(flag: str, value: float) -> None:
 
 Given = Iterable[str] | str | Mapping[str, float]
 """One NAME=VALUE, a list of these, or a dict from names to values."""
+
+
+DemandsGiven = Iterable[str] | str | Mapping[str, object] | None
+"""One demand such as CPU=2,GPU=1, a list of these, or a dict for all processes."""
+
+
+def demands(given: DemandsGiven) -> tuple[str, ...]:
+    """The texts of --resources-per-worker or --resources-per-server."""
+    if isinstance(given, Mapping):
+        given = ",".join(f"{name}={value}" for name, value in given.items())
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def one_or_two_numbers(given: object) -> int | str:
+    """The value of --workers on the command line, or in the configuration."""
+    text = str(given)
+    if ".." in text:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a number nor two, such as 2..8") from None
+
+
+def least_workers(given: str | int) -> int:
+    """With how many workers the job begins."""
+    return worker_range(given)[0]
 
 
 def targets(given: Given) -> tuple[Target, ...]:

@@ -17,7 +17,7 @@ from polyrhythm.api.checks import (
 )
 from polyrhythm.api.fetching import fetch_for
 from polyrhythm.api.folders import discarded_if_not_started, make_run_dir, next_run_dir
-from polyrhythm.api.hosts import Here
+from polyrhythm.api.hosts import Here, cluster_of
 from polyrhythm.api.options import Group, Option, check_values, fields_of
 from polyrhythm.api.saying import say, say_starting
 from polyrhythm.api.stores import check_unused, url_of
@@ -25,7 +25,9 @@ from polyrhythm.api.training import train
 from polyrhythm.cli.help import HelpAll
 from polyrhythm.cli.keywords import flags_again
 from polyrhythm.cli.launch import launch
+from polyrhythm.core.cluster import worker_range
 from polyrhythm.core.record import Record
+from polyrhythm.engines.engine import RAY, check_engine_runs
 from polyrhythm.errors import RunError, UsageError
 from polyrhythm.io.codefile import digest_of
 from polyrhythm.learn.data.places import DATA_DIR
@@ -74,8 +76,9 @@ def resume(
     are counted from the beginning of the job, and seconds from now.
 
     A checkpoint has the settings of the job, and not those of the machine on which it ran, because
-    the job may continue on another one. Give --digest, --host, --port, --insecure, --threads and
-    --devices again if they should not have their defaults.
+    the job may continue on another one. Give --engine (with --address, --resources-per-worker and
+    --resources-per-server), --digest, --host, --port, --insecure, --threads and --devices again if
+    they should not have their defaults.
 
     Examples:
 
@@ -116,10 +119,14 @@ def resume(
     spec = msgspec.structs.replace(spec, name=job, code_digest=code_digest)
     _check_slowdowns(spec)
     check_spec(spec)
+    engine, cluster = options["engine"], cluster_of(options)
+    most = worker_range(options["workers"] or spec.workers)[1]
+    check_engine_runs(engine, spec, cluster, elastic=most > spec.workers, host=options["host"])
     check_host(options["host"], options["insecure"])
-    here = Here.of(spec, options["local_servers"], 0 if spec.served else options["local_workers"])
+    workers = 0 if spec.served else options["local_workers"]
+    here = Here.of(spec, options["local_servers"], workers, most)
     url = options["store"] or opened.url
-    check_checkpoints(spec, url, here)
+    check_checkpoints(spec, url, here, apart=engine == RAY)
     fetch_for(spec.name, defaults, spec.options.get(DATA_DIR), quiet=quiet)
     name = options["name"]
     run_dir = make_run_dir(runs_dir, name, job) if name else _next_dir(source, runs_dir)
@@ -135,6 +142,8 @@ def resume(
         here,
         run_dir,
         quiet=quiet,
+        engine=engine,
+        cluster=cluster,
         link=spec.link,
         **{name: options[name] for name in _OF_PROCESSES},
     )

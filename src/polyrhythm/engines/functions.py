@@ -35,8 +35,11 @@ def pack_main(main: Callable[[Any], None]) -> PackedMain:
     return PackedMain(pickled, list(sys.path))
 
 
-def unpack_main(packed: PackedMain) -> Callable[[Any], None]:
-    sys.path[:] = packed.path
+def unpack_main(packed: PackedMain, *, elsewhere: bool = False) -> Callable[[Any], None]:
+    """`elsewhere`: this process is not on the machine that has packed the function, and keeps the
+    folders from which it imports modules itself."""
+    own = [each for each in sys.path if each not in packed.path] if elsewhere else []
+    sys.path[:] = [*own, *packed.path]
     main = pickle.loads(packed.pickled)
     assert callable(main)
     return main  # type: ignore[no-any-return]

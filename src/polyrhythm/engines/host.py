@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from polyrhythm.core.machine import Reason
 from polyrhythm.engines.requests import ChildRequest, Told
 
 
@@ -53,7 +54,24 @@ class HostLost:
     how: str
 
 
-HostEvent = ProcessReported | Printed | Exited | HostLost
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """The host has noticed something, such as the death of a machine. It is recorded in the
+    journal."""
+
+    reason: Reason
+    said: bool = True
+    """Whether the user must see it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class MustLeave:
+    """These workers must leave the job, because their machine is taken away soon."""
+
+    names: Sequence[str]
+
+
+HostEvent = ProcessReported | Printed | Exited | HostLost | Noticed | MustLeave
 
 
 class ProcessHost(Protocol):

@@ -99,7 +99,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message of a child to the engine, or of the engine to a child. The engine sends only
-    `main`, `lead`, `stop`, `in_order`, `failed`, `note` and `new_log`."""
+    `main`, `lead`, `stop`, `in_order`, `leave`, `failed`, `note` and `new_log`."""
 
     main: PackedMain | None = None
 
@@ -118,6 +118,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """From the engine to the lead's process: whether to end the job. Without `in_order` the job
     ends at once: it has failed (`failed` says why), or the user asked for an immediate end."""
     in_order: bool = False
+    leave: bool = False
+    """From the engine to a worker that it cannot send a signal: whether to leave the job, as after
+    SIGTERM."""
     saving: bool = False
     """From the lead's process: whether the job is over and the lead is writing the model."""
     contributed: bool = False

@@ -12,6 +12,7 @@ local address of its link to the lead.*
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -129,7 +130,9 @@ def _serve_at(
         shared=may_have_references(request.link),
         resumed=_resumed(request.job) if lead else None,
     )
-    if lead:
+    # an engine may run this on another thread of its process, which gets no signals
+    gets_signals = threading.current_thread() is threading.main_thread()
+    if lead and gets_signals:
         signal.signal(signal.SIGTERM, lambda *_: node.stop())
     node.listen(listeners)
     if not lead:
@@ -137,7 +140,8 @@ def _serve_at(
         assert told.lead is not None
         # A service manager, or the shutdown of a machine, sends SIGTERM to every process of a job. The
         # lead then ends the job, and needs all servers to save the model.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if gets_signals:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         node.reach_lead(SocketDialer(request.link), told.lead)
     if journal is None:
         control.watch()

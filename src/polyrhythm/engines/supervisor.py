@@ -27,6 +27,8 @@ from polyrhythm.engines.host import (
     Exited,
     HostEvent,
     HostLost,
+    MustLeave,
+    Noticed,
     Printed,
     ProcessHost,
     ProcessReported,
@@ -90,6 +92,8 @@ class JobProcess:
     """Whether this server has reported its address."""
     over: bool = False
     """Whether the process was told that the job has ended. If so, its exit is not a failure."""
+    leaves: bool = False
+    """Whether the process was told to leave, because its machine is taken away soon."""
     signals: set[int] = field(default_factory=set)
     """The signals that the supervisor has sent to the process."""
 
@@ -150,6 +154,12 @@ class Processes:
     def tell(self, process: JobProcess, told: Told) -> None:
         self._host.tell(process.request.name, told)
 
+    def record(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Add a line to the journal. It is sent to the lead's process, which writes the journal."""
+        lead = self.lead
+        if lead is not None:
+            self.tell(lead, Told(note=ReportLine(what, dict(fields))))
+
     def signal(self, process: JobProcess, number: signal.Signals) -> None:
         if process.alive:
             process.signals.add(number)
@@ -192,7 +202,7 @@ class Respawning:
         decision = self._respawn.on(Died(name, process.how), time.monotonic_ns())
         assert decision is not None
         reason = decision.reason
-        self._record(reason.code, reason.fields)
+        self._processes.record(reason.code, reason.fields)
         if decision.at_ns is None:
             return reason
         self._say(in_words(reason))
@@ -211,14 +221,8 @@ class Respawning:
                 self._start(request)
                 self._run.respawned[name] = self._run.respawned.get(name, 0) + 1
                 self._run.worker_failures.pop(name, None)
-                self._record("respawned", {"name": name})
+                self._processes.record("respawned", {"name": name})
                 self._say(f"{name} was started again")
-
-    def _record(self, what: str, fields: Mapping[str, Any]) -> None:
-        """Add a line to the journal. It is sent to the lead's process, which writes the journal."""
-        lead = self._processes.lead
-        if lead is not None:
-            self._processes.tell(lead, Told(note=ReportLine(what, dict(fields))))
 
 
 class ProcessStop:
@@ -459,6 +463,14 @@ class Supervisor:
                 process = self._processes[event.name]
                 process.exit(event)
                 self._on_exit(process)
+            case Noticed():
+                self._processes.record(event.reason.code, event.reason.fields)
+                if event.said:
+                    self._say(in_words(event.reason))
+            case MustLeave():
+                for name in event.names:
+                    self._processes[name].leaves = True
+                    self._processes.signal(self._processes[name], signal.SIGTERM)
             case HostLost() if self._lead is None:
                 raise JobFailed(event.how)
             case HostLost() if self._run.failed is None:
@@ -519,6 +531,9 @@ class Supervisor:
             self._run.failed = f"server {name} died ({process.how}): the lead ran in it"
         # the end of the job does not excuse a worker: its death may have ended the job
         expected = process.was_ended or (over and process.request.role == "server")
+        if process.leaves and not process.status and self._job.respawn and not over:
+            process.ending = "its machine is taken away"
+            self._restart(process)
         if not process.status or (process.failure is None and expected):
             return
         if process.request.role == "server":

@@ -55,7 +55,7 @@ from polyrhythm.engines.functions import unpack_main
 from polyrhythm.engines.host import Control
 from polyrhythm.engines.output import set_title
 from polyrhythm.engines.process import end_with_own_threads, options_of, settle_in
-from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.engines.requests import ChildRequest, Told
 from polyrhythm.engines.tracebacks import without_ours
 from polyrhythm.errors import (
     CodeMissing,
@@ -115,12 +115,19 @@ class Presence:
 
 @contextlib.contextmanager
 def presence(
-    node: WorkerNode, signals: tuple[signal.Signals, ...], *, own_command: bool = False
+    node: WorkerNode,
+    signals: tuple[signal.Signals, ...],
+    *,
+    own_command: bool = False,
+    orders: "LeaveOrders | None" = None,
 ) -> Iterator[Presence]:
     """Run the body of the `with` statement as a member of the job. When the body ends, the worker
-    leaves and tells the lead why. `signals`: the signals that ask the worker to leave."""
+    leaves and tells the lead why. `signals`: the signals that ask the worker to leave. `orders`: the
+    messages that ask it to leave."""
     present = Presence(own_command)
-    _handle(node, signals, present)
+    ask = _handle(node, signals, present)
+    if orders is not None:
+        orders.follow(lambda: ask(signal.SIGTERM))
     left: tuple[Reason, bool] | None = None
     try:
         yield present
@@ -158,7 +165,34 @@ def why_failed(error: BaseException) -> Reason:
     return failed(exit_words(error) if isinstance(error, SystemExit) else error)
 
 
-def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...], present: Presence) -> None:
+class LeaveOrders:
+    """The orders of an engine to leave that come as messages. *An order that comes before the worker
+    has joined is carried out when it has joined.*"""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._early = 0
+        self._ask: Callable[[], None] | None = None
+
+    def on_told(self, told: Told) -> None:
+        with self._lock:
+            if told.leave and self._ask is not None:
+                self._ask()
+            elif told.leave:
+                self._early += 1
+
+    def follow(self, ask: Callable[[], None]) -> None:
+        with self._lock:
+            self._ask = ask
+            for _ in range(self._early):
+                ask()
+
+
+def _handle(
+    node: WorkerNode, signals: tuple[signal.Signals, ...], present: Presence
+) -> Callable[[int], None]:
+    """Handle these signals. Returns what a signal calls."""
+
     def leave_at_once() -> None:
         try:
             node.leave(TOLD_TO_LEAVE, at_once=True)
@@ -166,13 +200,14 @@ def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...], present: Pres
         finally:
             os._exit(present.status)
 
-    def on_signal(number: int, frame: object) -> None:
+    def ask(number: int) -> None:
         act = leave_at_once if present.signal else node.ask_to_leave
         present.signal = present.signal or number
         threading.Thread(target=act, name="leave", daemon=True).start()
 
     for number in signals:
-        signal.signal(number, on_signal)
+        signal.signal(number, lambda number, frame: ask(number))
+    return ask
 
 
 Code = Callable[[JobSpec, Presence], contextlib.AbstractContextManager[Main]]
@@ -186,10 +221,11 @@ def run_worker(
     *,
     signals: tuple[signal.Signals, ...] = (),
     own_command: bool = False,
+    orders: LeaveOrders | None = None,
     slowdowns: Mapping[str, str] | None = None,
 ) -> Presence:
     """Join the job whose lead is at this address, train, and leave."""
-    with presence(node, signals, own_command=own_command) as present:
+    with presence(node, signals, own_command=own_command, orders=orders) as present:
         # join before the user's code is loaded: the lead can then end a job whose code hangs there
         job = node.join(lead)
         with code(job, present) as main:
@@ -252,15 +288,20 @@ def work(request: ChildRequest, control: Control) -> int:
     assert request.lead is not None
     torch.set_num_threads(request.threads)
     packed = control.hear().main if request.main_follows else None
-    control.watch()
+    orders = LeaveOrders()
+    control.watch(orders.on_told)
+    # an engine may run this on another thread of its process, which gets no signals
+    gets_signals = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGTERM,) if gets_signals else ()
 
     def code(job: JobSpec, present: Presence) -> contextlib.AbstractContextManager[Main]:
-        main = load_main(request.job.name) if packed is None else unpack_main(packed)
-        return contextlib.nullcontext(main)
+        if packed is None:
+            return contextlib.nullcontext(load_main(request.job.name))
+        return contextlib.nullcontext(unpack_main(packed, elsewhere=bool(request.folder)))
 
     options = options_of(request, control)
     node = WorkerNode(request.name, request.job.job, SocketDialer(request.link), options)
-    return run_worker(node, request.lead, code, signals=(signal.SIGTERM,)).status
+    return run_worker(node, request.lead, code, signals=signals, orders=orders).status
 
 
 # -- a worker that finds the lead at HOST:PORT -------------------------------------------------

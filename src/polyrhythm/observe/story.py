@@ -415,6 +415,11 @@ class Teller:
         said = self._say(f"{line['name']} was started again", self._numbers(line))
         return [replace(said, shown=True)]
 
+    def _cluster(self, line: dict[str, Any]) -> list[Sentence]:
+        """What the command that trains has noticed about the cluster on which it runs the job."""
+        said = self._say(in_words(Reason(line["what"], line)), None)
+        return [replace(said, shown=True)]
+
     def _numbers(self, line: dict[str, Any]) -> list[int]:
         """A list with the number of the worker that a line names; empty if the line names a
         server."""
@@ -541,6 +546,10 @@ class Teller:
         "respawn": _respawn,
         "given-up": _respawn,
         "respawned": _respawned,
+        "actor-died": _cluster,
+        "node-lost": _cluster,
+        "node-drains": _cluster,
+        "node-drains-servers": _cluster,
         "unwritten": _unwritten,
         "written-again": _written_again,
         "saved": _saved,

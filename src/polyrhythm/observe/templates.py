@@ -304,6 +304,11 @@ SENTENCES = {
     " a row within {within_s:g} s of its start",
     "no-start": "server {name} could not be started: it died {deaths} times in a row within"
     " {within_s:g} s of its start ({detail})",
+    # sentences about a cluster
+    "actor-died": "{name} died: {detail}",
+    "node-lost": "node {node} died{detail}; on it: {on_it}",
+    "node-drains": "node {node} is taken away soon; leaving: {on_it}",
+    "node-drains-servers": "node {node} is taken away soon; on it, and not able to move yet: {on_it}",
 }
 GOALS = {
     "rounds": "{rounds:round}",

@@ -1,0 +1,274 @@
+"""Decisions about the processes of a job on a cluster (Ray): what each process asks for, which cluster
+is used, what a job waits for that has no room yet, and how the end of a process is worded.
+
+*A job fails if the cluster has no room for all of its servers, or for any worker, within the start
+timeout. Otherwise a worker without room is waited for as long as the job runs.*
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.errors import UsageError
+
+CPU, GPU = "CPU", "GPU"
+_ITEM = re.compile(r"(?:(?P<count>\d+):)?(?P<items>.+)", re.ASCII)
+_FORM = (
+    "give NAME=NUMBER, such as CPU=2 or GPU=1,CPU=4; LABEL=VALUE chooses nodes by a label, and 2:GPU=1"
+    " is for two processes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one process asks for. Equal demands are interchangeable."""
+
+    amounts: tuple[tuple[str, float], ...] = ((CPU, 1.0),)
+    labels: tuple[tuple[str, str], ...] = ()
+    """The labels that the node must have."""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return dict(self.amounts)
+
+    def __str__(self) -> str:
+        said = [f"{name}={amount:g}" for name, amount in self.amounts]
+        return ",".join([*said, *(f"{name}={value}" for name, value in self.labels)]) or "nothing"
+
+
+def parse_demands(flag: str, given: Sequence[str]) -> list[tuple[int | None, Demand]]:
+    """The demands in the values of a flag, each with the number of processes for which it is; None: for
+    all processes that no other demand is for. Raises UsageError if a value is not understood."""
+    found = [_parse_demand(flag, text) for text in given]
+    if sum(count is None for count, _ in found) > 1:
+        raise UsageError(
+            f"{flag} is given twice for all processes: write 2:GPU=1 for two of them, for example"
+        )
+    return found
+
+
+def _parse_demand(flag: str, text: str) -> tuple[int | None, Demand]:
+    match = _ITEM.fullmatch(text)
+    amounts: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    for item in (match["items"] if match else text).split(","):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not (name and equals and value):
+            raise UsageError(f"{flag} {text!r} is not understood: {_FORM}")
+        try:
+            amounts[name] = float(value)
+        except ValueError:
+            labels[name] = value
+            continue
+        if not 0 <= amounts[name] < float("inf"):
+            raise UsageError(f"{flag} {text!r}: {name} must be at least 0")
+    amounts.setdefault(CPU, 1.0)
+    count = int(match["count"]) if match and match["count"] else None
+    return count, Demand(tuple(sorted(amounts.items())), tuple(sorted(labels.items())))
+
+
+def demands_of(flag: str, given: Sequence[str], processes: int) -> list[Demand]:
+    """The demand of each process. Demands with a number are for the first processes. A process that
+    no demand is for asks for one CPU."""
+    parsed = parse_demands(flag, given)
+    rest = next((demand for count, demand in parsed if count is None), Demand())
+    counted = [demand for count, demand in parsed for _ in range(count or 0)]
+    if len(counted) > processes:
+        raise UsageError(
+            f"{flag} is for {len(counted)} processes, and this command starts {processes} of them"
+        )
+    return counted + [rest] * (processes - len(counted))
+
+
+def threads_for(demand: Demand) -> int:
+    """How many threads a process uses: as many as it has CPUs, rounded down, and at least one."""
+    return max(1, int(demand.resources.get(CPU, 0)))
+
+
+# -- how many workers ----------------------------------------------------------------------------
+
+
+def worker_range(text: str | int) -> tuple[int, int]:
+    """The number of workers with which a job begins, and the most that it takes in: `8`, or `2..8`.
+    Raises UsageError."""
+    least, dots, most = str(text).partition("..")
+    try:
+        numbers = int(least), int(most if dots else least)
+    except ValueError:
+        raise UsageError(f"--workers is {text!r}: give a number, or two, such as 2..8") from None
+    if numbers[0] < 1:
+        raise UsageError(f"--workers is {text}: it must be at least 1")
+    if numbers[1] < numbers[0]:
+        raise UsageError(f"--workers is {text}: the second number must not be below the first")
+    return numbers
+
+
+# -- which cluster -------------------------------------------------------------------------------
+
+AUTO, HERE = "auto", "local"
+"""An address: the cluster of this machine, or a new one that ends with the job."""
+
+
+def choose_address(given: str | None, environment: str | None, joined: str | None) -> str | None:
+    """The address of the cluster to join; None: the cluster of this machine, or else a new one.
+    `given`: the option. `environment`: RAY_ADDRESS. `joined`: the address of the cluster that this
+    process has joined already. Raises UsageError if the address cannot be used."""
+    if joined is not None:
+        if given not in (None, AUTO, joined):
+            raise UsageError(
+                f"--address {given}: this process has joined the Ray cluster at {joined} already;"
+                " leave --address out, or call ray.shutdown() before"
+            )
+        return joined
+    address, source = (given, "--address") if given else (environment or None, "RAY_ADDRESS")
+    if given == AUTO and environment:
+        address, source = environment, "RAY_ADDRESS"
+    if address is None or address in (AUTO, HERE):
+        return address
+    if "://" in address:
+        raise UsageError(
+            f"{source} {address}: Ray Client (ray://) is not supported, because messages of the"
+            " processes would travel through a proxy that ends with its connection; run this command"
+            " on a node of the cluster, for example with 'ray job submit', and give HOST:PORT"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"{source} {address!r} is not understood: give HOST:PORT, auto or local")
+    return address
+
+
+# -- room on the nodes ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node of the cluster. `totals`: what it has, used or not."""
+
+    node: str
+    address: str
+    alive: bool = True
+    totals: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    died: str = ""
+    """Why the node has died, as the cluster says; empty if it does not say."""
+
+    def has(self, demand: Demand) -> bool:
+        enough = all(self.totals.get(name, 0) >= amount for name, amount in demand.amounts)
+        return enough and all(self.labels.get(name) == value for name, value in demand.labels)
+
+
+def lacking(
+    pending: Mapping[str, Demand], nodes: Sequence[ClusterNode], free: Mapping[str, float]
+) -> str:
+    """What processes without a place wait for, in words. `free`: what the whole cluster has free."""
+    names: dict[Demand, list[str]] = {}
+    for name, demand in pending.items():
+        names.setdefault(demand, []).append(name)
+    return "; ".join(_lack(demand, who, nodes, free) for demand, who in names.items())
+
+
+def _lack(
+    demand: Demand,
+    names: Sequence[str],
+    nodes: Sequence[ClusterNode],
+    free: Mapping[str, float],
+) -> str:
+    if len(names) == 1:
+        waits = f"{names[0]} has not started yet and asks for {demand}"
+    else:
+        who = f"{', '.join(names[:-1])} and {names[-1]}"
+        waits = f"{who} have not started yet and ask for {demand} each"
+    alive = [node for node in nodes if node.alive]
+    asked = [*demand.resources, *([] if CPU in demand.resources else [CPU])]
+    if not any(node.has(demand) for node in alive):
+        there = sorted({_amounts(node.totals, asked) for node in alive})
+        return f"{waits}: no node of the cluster has that (nodes: {'; '.join(there) or 'none'})"
+    return f"{waits}: the cluster has {_amounts(free, asked)} free"
+
+
+def _amounts(amounts: Mapping[str, float], names: Sequence[str]) -> str:
+    return ",".join(f"{name}={amounts.get(name, 0):g}" for name in names)
+
+
+_PATIENCE_S = 3.0
+"""How long nothing is said about processes without a place."""
+_AGAIN_S = 10.0
+"""How soon another line about them may follow."""
+
+
+class Placing:
+    """Says what a job waits for until its processes have places, and when it has waited too long."""
+
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._since_s = now_s
+        self._said_s = now_s + _PATIENCE_S - _AGAIN_S
+        self._said = ""
+
+    def line(self, lack: str, now_s: float) -> str | None:
+        """What to tell the user now about the processes without a place; None: nothing. `lack`: the
+        words of `lacking`; empty if every process has its place."""
+        if not lack or lack == self._said or now_s < self._said_s + _AGAIN_S:
+            return None
+        self._said, self._said_s = lack, now_s
+        return lack
+
+    def failure(self, lack: str, *, servers: bool, workers: bool, now_s: float) -> str | None:
+        """Why the job fails; None if it waits on. `servers`, `workers`: whether every server, and any
+        worker, has its place. A job without workers of its own has them."""
+        if (servers and workers) or now_s < self._since_s + self._timeout_s:
+            return None
+        return f"the cluster has no room for this job after {self._timeout_s:g} s: {lack}"
+
+
+# -- how processes and nodes end -----------------------------------------------------------------
+
+_UNKNOWN_END = "its process died: it was killed, ran out of memory, or crashed"
+_ENDS = (
+    ("killed by `ray.kill`", "killed through Ray"),
+    ("running low on memory", "killed by Ray, because its node was low on memory"),
+    ("owner has died", "its cluster has ended, or has lost the node of this command"),
+    ("placement group", "its placement group was removed"),
+    ("connection error code", _UNKNOWN_END),
+)
+_STATUS = re.compile(r"exit code (\d+)", re.ASCII)
+_MODULE = re.compile(r"No module named '[^']+'")
+_MOST_WORDS = 200
+
+
+def process_end(text: str, node: str) -> str:
+    """How the process of an actor ended. `text`: Ray's error. `node`: the address of its node; empty
+    if the process had no place yet."""
+    where = f" (node {node})" if node else ""
+    if (module := _MODULE.search(text)) is not None:
+        return f"{module[0]}{where}: install it on every node, or through the job's runtime_env"
+    if "its node has died" in text or "node is dead" in text:
+        return f"node {node} died" if node else "its node died"
+    for part, words in _ENDS:
+        if part in text:
+            return f"{words}{where}"
+    if (status := _STATUS.search(text)) is not None:
+        return f"exit status {status[1]}{where}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{lines[-1][:_MOST_WORDS] if lines else _UNKNOWN_END}{where}"
+
+
+def actor_died(name: str, how: str) -> Reason:
+    """The line of the journal about a process that has died."""
+    return Reason("actor-died", {"name": name, "detail": how})
+
+
+def node_lost(node: ClusterNode, names: Sequence[str]) -> Reason:
+    """The line about a dead node. `names`: the processes that were on it."""
+    detail = f" ({node.died})" if node.died else ""
+    return Reason("node-lost", {"node": node.address, "on_it": ", ".join(names), "detail": detail})
+
+
+def node_drains(address: str, workers: Sequence[str], servers: Sequence[str]) -> Iterator[Reason]:
+    """The lines about a node that the cluster takes away soon: its workers leave, and its servers
+    cannot."""
+    if workers:
+        yield Reason("node-drains", {"node": address, "on_it": ", ".join(workers)})
+    if servers:
+        yield Reason("node-drains-servers", {"node": address, "on_it": ", ".join(servers)})

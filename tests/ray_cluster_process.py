@@ -1,0 +1,69 @@
+"""A small Ray cluster for tests: a head with 4 CPUs, and nodes that tests add and remove.
+
+`python ray_cluster_process.py FOLDER PID`: the cluster ends when process PID has ended, or after half an
+hour. It takes requests at the socket `requests` of the folder. The file `address` has its address when
+it is ready. All files of Ray are in the folder.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+from multiprocessing.connection import Listener
+from pathlib import Path
+from typing import Any
+
+_LONGEST_S = 1800.0
+_HEAD = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 80 << 20}
+_QUICK = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
+"""How soon a raylet that was killed counts as dead."""
+
+
+def serve(cluster: Any, socket: Path) -> None:
+    """Take requests: a dict of arguments adds a node, a number removes it."""
+    nodes: dict[int, Any] = {}
+    with Listener(str(socket), "AF_UNIX") as listener:
+        while True:
+            with contextlib.suppress(EOFError, OSError), listener.accept() as connection:
+                request = connection.recv()
+                if isinstance(request, dict):
+                    node = cluster.add_node(object_store_memory=80 << 20, **request)
+                    pid = node.all_processes["raylet"][0].process.pid
+                    nodes[pid] = node
+                    connection.send((pid, node.node_id))
+                elif request in nodes:
+                    cluster.remove_node(nodes.pop(request), allow_graceful=False)
+                    connection.send(None)
+
+
+def main(folder: Path, parent: int) -> None:
+    os.environ["RAY_TMPDIR"] = str(folder)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={**_HEAD, "_system_config": _QUICK},
+        shutdown_at_exit=False,
+    )
+    try:
+        threading.Thread(target=serve, args=(cluster, folder / "requests"), daemon=True).start()
+        ready = folder / "starting"
+        ready.write_text(cluster.address)
+        ready.rename(folder / "address")
+        until_s = time.monotonic() + _LONGEST_S
+        while time.monotonic() < until_s and Path(f"/proc/{parent}").exists():
+            time.sleep(0.5)
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
