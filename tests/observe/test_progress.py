@@ -3,6 +3,7 @@ about trouble are printed."""
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,20 @@ def test_quiet_says_that_a_store_fails_and_that_it_works_again(tmp_path: Path) -
 
 def test_without_a_journal_there_is_nothing_to_show(tmp_path: Path) -> None:
     assert shown(tmp_path / "none.jsonl") == "polyrhythm: worker-1 failed: killed\n"
+
+
+def test_the_journal_is_closed_at_the_end(tmp_path: Path) -> None:
+    journal = write(tmp_path / "journal.jsonl", opened(0))
+
+    def open_files() -> set[str]:
+        found = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+        return {name for name in found if name == str(journal)}
+
+    with ProgressDisplay(journal, quiet=True) as progress:
+        progress.tick()
+        assert open_files()
+    assert not open_files()
+    assert progress.state.at_s > 0, "the state can still be read"
 
 
 def test_a_terminal_is_left_with_its_cursor(tmp_path: Path) -> None:

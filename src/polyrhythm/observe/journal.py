@@ -332,6 +332,7 @@ class JournalReader:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+            self._file = None
 
     def __del__(self) -> None:
         self.close()

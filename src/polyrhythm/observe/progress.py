@@ -109,7 +109,7 @@ class _Lines:
 
 class ProgressDisplay:
     """Shows the progress of one run from its journal and its logs. It is a context manager that
-    restores the terminal at the end."""
+    restores the terminal and closes the journal at the end."""
 
     def __init__(
         self,
@@ -155,6 +155,7 @@ class ProgressDisplay:
         if kind is not None:
             self.end(brief=True)
         self._print_waiting(all_=True)
+        self._reader.close()
 
     def say(self, line: str) -> None:
         """Print a line that the user must see at once, even with `--quiet`."""
