@@ -58,6 +58,10 @@ class CodeMissing(UsageError):
     status = 1
 
 
+class NeverAttached(PolyrhythmError):
+    """The user's `main` has ended without attaching a model, so its worker has trained nothing."""
+
+
 class DataError(PolyrhythmError):
     """A data set was not found, or its files are damaged."""
 

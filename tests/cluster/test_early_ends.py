@@ -55,10 +55,11 @@ def test_a_stream_that_ends_ends_the_loop_of_its_worker(
     assert (command.run_dir / "model.safetensors").is_file()
 
 
-def test_a_worker_that_attaches_nothing_is_told_so(tmp_path: Path, job: Path) -> None:
-    done = call(
-        *("train", job, "--workers", 2, "--rounds", 3, "--set", "idle=worker-1"), cwd=tmp_path
-    )
-    assert done.returncode == 0
-    told = "worker-1 left: its main(worker) returned without a call of worker.attach"
+@pytest.mark.parametrize("goal", [("--rounds", 3), ("--rounds", 3, "--quiet")], ids=str)
+def test_a_worker_that_attaches_nothing_counts_as_failed(
+    tmp_path: Path, job: Path, goal: tuple[object, ...]
+) -> None:
+    done = call("train", job, "--workers", 2, *goal, "--set", "idle=worker-1", cwd=tmp_path)
+    assert done.returncode == 3
+    told = "worker-1 failed: main(worker) returned without calling worker.attach(model, optimizer)"
     assert " ".join(done.stderr.split()).count(told) == 1

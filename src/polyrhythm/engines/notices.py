@@ -14,10 +14,6 @@ from polyrhythm.engines.requests import ReportLine
 from polyrhythm.observe.watch import WATCH, WatchWriter, report_in_words
 
 _GATHER_S = 0.5
-NEVER_ATTACHED = (
-    "main(worker) returned in every worker without calling worker.attach(model, optimizer), so there"
-    " was nothing to train"
-)
 
 
 def failure_lines(failures: Mapping[str, str]) -> list[str]:

@@ -34,7 +34,6 @@ from polyrhythm.engines.host import (
     ProcessReported,
 )
 from polyrhythm.engines.notices import (
-    NEVER_ATTACHED,
     FailureLines,
     Reports,
     failure_lines,
@@ -686,10 +685,8 @@ class Supervisor:
             self._fail(f"no worker is left: {'; '.join(failure_lines(failures))}")
         elif self._job.respawn:  # with `--respawn`, the lead would wait for new workers forever
             self._fail("every worker left before the goal")
-        elif self._members.attached:
-            self._fail("every worker ended before round 1 had opened")
         else:
-            self._fail(NEVER_ATTACHED)
+            self._fail("every worker ended before round 1 had opened")
 
     # -- signals -------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ from polyrhythm.errors import (
     JobFailed,
     LeadLost,
     LinkError,
+    NeverAttached,
     NotFinite,
     OutOfMemory,
     Refused,
@@ -83,6 +84,7 @@ from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec, OperatorRequest
 from polyrhythm.wire.messages.operator import CODE
 from polyrhythm.wire.messages.reasons import (
+    NEVER_ATTACHED,
     NO_CODE,
     TOLD_TO_LEAVE,
     Reason,
@@ -246,9 +248,21 @@ def train(
     with tenant() if slowdown.tenant else contextlib.nullcontext():
         try:
             call(main, worker)
+            _check_attached(node)
             worker.finish()
         finally:
             worker.close_logs()
+
+
+def _check_attached(node: WorkerNode) -> None:
+    """Raise NeverAttached if the user's `main` has returned while the job runs, and has trained
+    nothing."""
+    loop = node.loop
+    if loop.done == NEVER_ATTACHED and not (loop.asked or loop.stopped):
+        raise NeverAttached(
+            "main(worker) returned without calling worker.attach(model, optimizer), so this worker has"
+            " trained nothing"
+        )
 
 
 def call(main: Main, worker: Worker) -> None:

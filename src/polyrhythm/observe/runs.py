@@ -273,8 +273,6 @@ class Members:
         self._servers: set[int] = set()
         self._most_servers = 0
         self._stopping_for: str | None = None
-        self.attached = False
-        """Whether a worker has attached a model."""
         self.ended = False
         """Whether the lead has ended the job."""
 
@@ -312,8 +310,6 @@ class Members:
                     self._servers.add(line["server"])
                 case "server-left" | "server-lost":
                     self._servers.discard(line["server"])
-                case "placed":
-                    self.attached = True
                 case "stopping":
                     self._stopping_for = line.get("by")
                 case "ended":

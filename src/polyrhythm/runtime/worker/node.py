@@ -40,8 +40,8 @@ class WorkerNode(MachineHost):
         self._landing.attach(self._model, layout, in_place=job.in_place)
         self.loop.resumed = False
         self._driver.post(ME, ev.Attaching(spec))
+        self.loop.done = DONE  # also if the lead refuses the worker, and the user's code goes on
         self.loop.begin(lambda: self.loop.resumed)
-        self.loop.done = DONE
         self._book()
         return self._model
 
