@@ -57,8 +57,8 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_folders(environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """The folders in which polyrhythm may keep what it knows of this user's jobs: the usual one, and
-    one for users without a home folder."""
+    """The folders in which polyrhythm may store what it knows about this user's jobs: the usual
+    one, and one for users without a home folder."""
     state = Path(environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"

@@ -92,7 +92,7 @@ class ReferenceCarrier:
         return self.sock.sendmsg(buffers, (), wait)
 
     def outlast(self, seconds: float) -> None:
-        pass  # nothing to set: no network failure can separate the two ends of a link within a host
+        pass  # do nothing: no network failure can separate the two ends of a link within a host
 
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message

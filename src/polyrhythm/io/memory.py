@@ -58,7 +58,7 @@ class MemoryLink:
             self.flush()
 
     def outlast(self, seconds: float) -> None:
-        pass  # nothing to set: both ends are in one process, so no network failure can separate them
+        pass  # do nothing: both ends are in one process, so no network failure can separate them
 
     def withdraw(self, segment: int) -> None:
         pass  # the peer, in the same process, has mapped no segment

@@ -1,5 +1,5 @@
 """The optimizer that `worker.attach` returns: the optimizer of one model. Its `step()` exchanges
-parameters as the sync policy demands (`learn/exchange.py`).
+parameters as the sync policy requires (`learn/exchange.py`).
 
 It is a torch optimizer, so learning rate schedulers accept it (`learn/schedules.py`). It shares the
 parameter groups of the user's optimizer, so the learning rates that a scheduler sets are sent with
@@ -104,8 +104,8 @@ class Attachment:
 def difference(
     what: str, name: str, now: torch.Tensor, before: torch.Tensor
 ) -> ModelChanged | None:
-    """The error for a tensor that has another shape, dtype or device than before; None if these are
-    equal."""
+    """The error for a tensor whose shape, dtype or device has changed; None if they are the
+    same."""
     if now.shape != before.shape:
         return changed("reshaped", what, name, now=list(now.shape), before=list(before.shape))
     if now.dtype != before.dtype:
@@ -149,7 +149,7 @@ class History:
         return [parameter.detach().clone() for parameter in self._parameters]
 
     def stepped(self) -> None:
-        """The optimizer has made a step."""
+        """Remember the parameters after a step of the optimizer."""
         self._own = self._copy()
 
     def take_back(self) -> None:
@@ -159,8 +159,8 @@ class History:
         self._optimizer.state.clear()
 
     def version_came(self, *, final: bool) -> None:
-        """The model now has the parameters of a new version. `final`: the job has ended, so these
-        parameters stay."""
+        """Keep or forget the history, now that the model has the parameters of a new version.
+        `final`: the job has ended, so these parameters stay."""
         version, own = self._copy(), self._own
         if all(map(_same_but_rounded, version, own, self._version)):
             for parameter, mine in zip(self._parameters, own, strict=True):
@@ -180,7 +180,7 @@ def _same_but_rounded(version: torch.Tensor, own: torch.Tensor, base: torch.Tens
 
 
 class TakesSteps(Protocol):
-    """The object that takes the steps of all models of a worker."""
+    """The object that makes the steps of all models of a worker."""
 
     @property
     def pending(self) -> bool: ...
@@ -199,7 +199,7 @@ class TakesSteps(Protocol):
 
 
 _scaler_calls = itertools.count()
-"""Numbers the calls of `GradScaler.step` in their order."""
+"""Numbers the calls of `GradScaler.step` in the order in which they are made."""
 
 
 class AttachedOptimizer(torch.optim.Optimizer):
@@ -360,8 +360,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
 
     def _follow_inner(self) -> None:
-        """The user's optimizer has loaded a state, and so has new parameter groups: share the new
-        groups."""
+        """Share the new parameter groups of the user's optimizer, which it has got by loading a
+        state."""
         self.param_groups[:] = self.inner.param_groups
         self.inner.param_groups = self.param_groups
         self.state = self.inner.state
@@ -436,7 +436,7 @@ class AttachedOptimizer(torch.optim.Optimizer):
                 parameter.grad.mul_(share)
 
     def end_local_step(self) -> None:
-        """The user's optimizer has made a local step, and the step counts."""
+        """Count a local step that the user's optimizer has made."""
         if self._history is not None:
             self._history.stepped()
 
@@ -446,7 +446,8 @@ class AttachedOptimizer(torch.optim.Optimizer):
             self._history.take_back()
 
     def version_came(self, *, final: bool) -> None:
-        """The model now has the parameters of a new version. `final`: the job has ended."""
+        """Take note of the parameters of a new version, which the model has now. `final`: the job
+        has ended."""
         if self._history is not None:
             self._history.version_came(final=final)
 
@@ -506,7 +507,7 @@ class AttachedModels:
         return model
 
     def begin_step(self, model: AttachedOptimizer) -> int | None:
-        """A step of this model begins. Returns the number of the model if every contribution is a
+        """Begin a step of this model. Returns the number of the model if every contribution is a
         step of one model; None if a contribution contains the steps of all models. Refuses a step
         that is not the next one in the order of this worker's own steps; the lead compares the
         orders of all workers."""
@@ -559,7 +560,8 @@ class AttachedModels:
         return [calls[number] for number in sorted(calls)]
 
     def version_came(self, *, final: bool) -> None:
-        """The models now have the parameters of a new version. `final`: the job has ended."""
+        """Take note of the parameters of a new version, which the models have now. `final`: the job
+        has ended."""
         for model in self._models:
             model.version_came(final=final)
 

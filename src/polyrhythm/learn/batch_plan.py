@@ -1,14 +1,15 @@
-"""How many points the next batch of a worker has, as its cadence demands (`core/worker/cadence.py`).
+"""How many points the next batch of a worker has, as its cadence decides
+(`core/worker/cadence.py`).
 
 *Batches whose gradients the user accumulates have the same number of points, so that the mean of
-their gradients is the mean over their points. A batch that the user's loop drops is not accumulated:
-`core/worker/batch_sizes.py` chooses the size of the batch after it.*
+their gradients is the mean over their points. A batch that the user's loop drops is not
+accumulated: `core/worker/batch_sizes.py` chooses the size of the batch after it.*
 
 Batches that the training loop drops: the loop asks for the next batch without having computed a
 gradient.
 
-*The points of such a batch count as visited, or a pass would never end, but they have no weight. The
-next batch has the full size, so that a loop that skips small batches still makes its steps.*
+*The points of such a batch count as visited, or a pass would never end, but they have no weight.
+The next batch has the full size, so that a loop that skips small batches still makes its steps.*
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ class BatchPlan:
         """The number of points that were requested for the present batch."""
 
     def begin(self, batch: int, least: int) -> None:
-        """The user's loop takes batches of this size, and none smaller than `least`."""
+        """Set the size of the batches that the user's loop takes, and the smallest size that it may
+        get."""
         self._whole = batch
         self._cadence.begin(batch, least)
 
@@ -68,16 +70,17 @@ class BatchPlan:
         return min(1.0, self._window.batch_points / (batches * self._whole))
 
     def begin_batch(self, points: int) -> None:
-        """The training loop gets a batch for which this many points were requested."""
+        """Note a batch that the training loop gets. `points`: how many points were requested for
+        it."""
         self._batch = points
 
     def used(self, points: int) -> None:
-        """The training loop has computed a gradient with a batch of this many points."""
+        """Note a batch of this many points with which the training loop has computed a gradient."""
         self.sizes.on_used(points)
         self._cadence.at_least(self._least)
 
     def dropped(self, points: int) -> None:
-        """The training loop has dropped a batch of this many points."""
+        """Note a batch of this many points that the training loop has dropped."""
         self.sizes.on_dropped(points)
 
 
@@ -99,14 +102,14 @@ class Dropping:
         gradients."""
 
     def stepped(self) -> None:
-        """The training loop has made a step with all batches since its last step."""
+        """Note a step that the training loop has made with all batches since its last step."""
         if self._window.batches:
             self._plan.used(self._window.last_batch)
         self._gradients = []
 
     def all_dropped(self) -> bool:
-        """The loop asks for the next batch, and has made no step with the last one. Returns whether
-        it has dropped all batches since its last step."""
+        """Note that the loop asks for the next batch without having made a step with the last one.
+        Returns whether it has dropped all batches since its last step."""
         gradients = self._model.gradient_states()
         if gradients and gradients != self._gradients:
             self._plan.used(self._window.last_batch)

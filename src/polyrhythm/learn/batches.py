@@ -1,4 +1,5 @@
-"""Loads batches of leased points, ahead of the training loop if the loader has processes of its own.
+"""Loads batches of leased points, ahead of the training loop if the loader has processes of its
+own.
 
 *Points that were given to the loader are not visited yet. They are visited when the training loop
 gets their batch. Before that they can be given back: when the lease changes, when the policy asks
@@ -8,8 +9,8 @@ Batches of sources whose passes are not counted: streams, and loaders with a sam
 
 *Each worker takes its share: every n-th point of a stream, or every n-th batch of a sampler, where
 n is the number of workers with which the job began. A worker that joins later takes the same share
-as another worker. When the source ends, it begins again. A source that can be read only once, such as a
-generator, has no points then, and ends the training loop of its worker.*
+as another worker. When the source ends, it begins again. A source that can be read only once, such
+as a generator, has no points then, and ends the training loop of its worker.*
 """
 
 from collections import deque
@@ -252,7 +253,7 @@ class VisitedPasses:
         """Per chunk that this worker has visited, its passes. None: passes are not counted."""
 
     def begin(self, lease: Leased) -> None:
-        """A training loop over the points of this lease begins."""
+        """Begin to count for a training loop over the points of this lease."""
         if self._been is None:
             self._been = {}
             self.first = min((chunk.passes for chunk in lease.chunks), default=0)
@@ -289,7 +290,7 @@ class Batches:
         self.passes = VisitedPasses(node.loop)
         self._points: Points | None = None
         self._received = ReceivedPoints()
-        """Points of other workers. They stay when the user's code begins another loop."""
+        """Points of other workers. They are kept when the user's code begins another loop."""
 
     def of(self, loading: Loading, exchange: Exchange) -> Iterator[Any]:
         """Yield batches until the job ends, and then contribute what is left."""
@@ -405,5 +406,5 @@ class Batches:
         return self._node.number if number is None else number
 
     def _own_seed(self) -> int:
-        """A seed that differs between workers."""
+        """A seed of this worker, which differs from those of the other workers."""
         return crc32(f"{self._job.seed} {self._node.name}".encode())

@@ -85,13 +85,13 @@ class Contributor:
     # -- time ----------------------------------------------------------------------------------
 
     def pace(self) -> None:
-        """Make the step that has ended longer, if it is to be slowed down on purpose."""
+        """Make the step that has just ended longer, if this worker is slowed down on purpose."""
         if self._pacer is not None:
             self._pacer.pace(self._window.points)
 
     def set_share(self, points: int, batch: int) -> None:
-        """A step over this many points begins. `batch`: the size of the batches that the user's loop
-        asks for."""
+        """Set the length of the step that begins, which is over this many points. `batch`: the size
+        of the batches that the user's loop asks for."""
         if self._pacer is not None:
             self._pacer.share = points / batch if self.traits.gathers else 1.0
 
@@ -106,8 +106,8 @@ class Contributor:
             self._pacer.exclude_time(nanoseconds)
 
     def resume_pace(self) -> None:
-        """The worker computes again. If its steps are made longer on purpose, the length of the next
-        step is measured from this time."""
+        """Measure the length of the next step from now on, because the worker computes again. This
+        matters if its steps are made longer on purpose."""
         if self._pacer is not None:
             self._pacer.resume(self._node.timesheet.resumed_ns)
 

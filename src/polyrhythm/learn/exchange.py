@@ -1,4 +1,5 @@
-"""The steps and contributions of a worker: a step contributes, or waits, as the sync policy demands.
+"""The steps and contributions of a worker: at each step it contributes, waits or goes on, as the
+sync policy requires.
 
 The user's code calls `step()` of the optimizer that `worker.attach` returned (`learn/attached.py`).
 """
@@ -55,7 +56,7 @@ class Exchange:
         self._copies = flat.copies
         self.probe: Probe | None = None
         """The sample of points on which the loss at the beginning of a round is measured, if the
-        user's code has named one."""
+        user's code has provided one."""
         on_servers = self._kind.steps_on_servers
         self._models = AttachedModels(node.name, models, names, steps_on_servers=on_servers)
         self._several = self._models.several
@@ -77,7 +78,8 @@ class Exchange:
         objective: torch.Tensor | float | None,
         points: float | None,
     ) -> None:
-        """The user's code has computed the gradients of a step. See `AttachedOptimizer.step`."""
+        """Make a step with the gradients that the user's code has computed. See
+        `AttachedOptimizer.step`."""
         for before in self._models.take_scaled():
             # with one model, the points of a step that a GradScaler left out count with this step
             if self._several and not self._loop.stopped:
@@ -101,8 +103,8 @@ class Exchange:
         model.drop_gradients()
 
     def _read(self, loss: torch.Tensor | float) -> torch.Tensor | float:
-        """The value of a loss. That of a model on a device is read after the host has waited for the
-        device."""
+        """The value of a loss. The loss of a model on a device is read after the host has waited
+        for the device."""
         if not isinstance(loss, torch.Tensor):
             return loss
         return loss.detach().item() if self._copies is None else self._copies.fetch(loss)
@@ -119,9 +121,9 @@ class Exchange:
         return 1.0 if window.is_given else self.contributor.cadence.share(window.batch_points)
 
     def before_batch(self) -> None:
-        """The training loop asks for the next batch. If a GradScaler has made no step with the last
-        batch, that step is left out. If the loop has dropped its last batches, the worker may have
-        to contribute although it has made no step with them."""
+        """Prepare for the next batch, which the training loop asks for. If a GradScaler has made no
+        step with the last batch, that step is left out. If the loop has dropped its last batches,
+        the worker may have to contribute although it has made no step with them."""
         for model in self._models.take_scaled():
             if not self._loop.stopped:
                 self._skip(model, SCALER_SKIPPED)
@@ -254,7 +256,7 @@ class Exchange:
 
     @property
     def pending(self) -> bool:
-        """Whether this worker has taken steps since its last contribution."""
+        """Whether this worker has made steps since its last contribution."""
         return self.window.steps > 0
 
     @property
@@ -374,8 +376,9 @@ class Exchange:
         return float(loss), points, 0
 
     def _say_own(self) -> None:
-        """This worker evaluates, and has sent buffers that are not averaged for the first time. Say
-        which of them stay each worker's own, if one has floating-point numbers."""
+        """Tell the user which buffers stay each worker's own, when this worker, which evaluates,
+        has sent such buffers for the first time. Say nothing unless one of them has floating-point
+        numbers."""
         found = list(self._flat.own_changed.values())[self._own_changed :]
         self._own_changed += len(found)
         local = [each.tensor for each in found if each.tensor.sharing == LOCAL]
@@ -409,13 +412,14 @@ class Exchange:
         self.contributor.resume_pace()
 
     def _remember(self) -> None:
-        """The worker continues with a version: changes are computed from its parameters."""
+        """Remember the parameters of the version with which the worker continues: changes are
+        computed from them."""
         self._kind.remember(self._flat)
         self._models.version_came(final=self._loop.stopped)
         self._maker.version_came()
 
     def begin_round(self) -> None:
-        """A round begins with the present parameters: evaluate the probe sample if the policy asks
+        """Begin a round with the present parameters: evaluate the probe sample if the policy asks
         for it."""
         part, parts = self._loop.terms.probe
         if self.probe is not None and parts:

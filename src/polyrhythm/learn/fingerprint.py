@@ -32,11 +32,11 @@ from polyrhythm.learn.migration.layout import column_of
 from polyrhythm.learn.pointwise.source import ArraySource
 
 _ROWS = 16
-"""How many rows of a tensor, and how many blocks of a file, the fingerprint is made from."""
+"""From how many rows of a tensor, and from how many blocks of a file, the fingerprint is made."""
 _MOST = 4_096
-"""How many elements of a row, and how many bytes of a block, it is made from at most."""
+"""From how many elements of a row, and from how many bytes of a block, it is made at most."""
 _FILES = 64
-"""How many files of a folder it is made from at most."""
+"""From how many files of a folder it is made at most."""
 _LONGEST = 64
 _DEEPEST = 4
 _OF_MEANS = 2
@@ -155,7 +155,8 @@ def _rows(column: Any, at: list[int]) -> npt.NDArray[Any]:
 
 
 def _signs(count: int, number: int) -> npt.NDArray[np.float64]:
-    """As many signs, the same everywhere and at any time."""
+    """This many signs (+1 or -1) for the projection with this number. They are the same on every
+    worker."""
     bits = hashlib.shake_128(f"fingerprint {number}".encode()).digest(-(-count // 8))
     drawn = np.unpackbits(np.frombuffer(bits, np.uint8))[:count]
     return drawn.astype(np.float64) * 2 - 1

@@ -30,7 +30,7 @@ class KeptObjects:
         self._groups: list[list[dict[str, Any]]] = []
         """The parameter groups of each model."""
         self._found: dict[str, Any] | None = None
-        """The states in the checkpoint that no call of `keep` has named yet."""
+        """The states in the checkpoint for which `keep` was not called yet."""
         self._anew = False
         """Whether the checkpoint lacks the state of one of the objects."""
 
@@ -40,8 +40,8 @@ class KeptObjects:
         return self._found is not None and bool(self._objects) and not self._anew
 
     def attach(self, groups: list[list[dict[str, Any]]]) -> None:
-        """The parameter groups of each model. Their learning rates are kept with a scheduler,
-        because its state does not contain the present rates."""
+        """Remember the parameter groups of each model. Their learning rates are saved together with
+        a scheduler, because its state does not contain the present rates."""
         self._groups = groups
 
     def add(self, objects: Mapping[str, Any], *, resumes: bool) -> None:
@@ -88,9 +88,9 @@ class KeptObjects:
         self._restore_rates(each)
 
     def begin_step(self) -> None:
-        """`step()` was called. In a loop that does not use `worker.batches`, this is where an
-        iteration ends. Before the first step, print a line if the checkpoint has states that were
-        not kept again."""
+        """End an iteration of a loop that does not use `worker.batches`, because `step()` was
+        called. Before the first step, print a line if the checkpoint has states that were not kept
+        again."""
         self._node.state.end_iteration()
         if self._found:
             left = sorted(name for name in self._found if name != _RATES)

@@ -101,8 +101,8 @@ def load_module(job: str) -> ModuleType:
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Whether a module of Python, or an installed module, has the name of the file at `path`. The file
-    must not take the place of that module."""
+    """Whether the name of the file at `path` is that of a module of Python, or of an installed
+    module. The file must not take the place of that module."""
     known = sys.modules.get(name)
     if known is not None:
         return getattr(known, "__file__", None) != str(path)

@@ -131,7 +131,7 @@ def _of_loader(loader: DataLoader[Any]) -> Loading:
 
 
 def _default_order(loader: DataLoader[Any]) -> bool:
-    """Whether `DataLoader` itself made the loader's sampler, as the option `shuffle` demands."""
+    """Whether `DataLoader` itself made the loader's sampler, as its option `shuffle` asks."""
     sampler = loader.sampler
     if type(loader.batch_sampler) is not BatchSampler:
         return False

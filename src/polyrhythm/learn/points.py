@@ -89,8 +89,8 @@ class Points:
         self._todo.clear()
 
     def of(self, first: int, last: int) -> Indices:
-        """The points [first, last) of the permutation. Points of other workers' private data have
-        higher numbers than all points of this worker, and are not permuted."""
+        """The points [first, last) of the permutation. Numbers above those of this worker's points
+        stand for points of other workers' private data, and are not permuted."""
         if first >= len(self._permutation):
             return np.arange(first, last)
         return self._permutation[first:last]
@@ -158,7 +158,7 @@ class Points:
                     self._positions[number] = at
 
     def keep(self, batches: int) -> None:
-        """Only the last `batches` calls of `next` may still be taken back."""
+        """Allow `put_back` to take back only the last `batches` calls of `next`."""
         del self._log[: max(0, len(self._log) - batches)]
 
     def _this_pass(self) -> int:

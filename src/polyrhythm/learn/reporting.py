@@ -94,7 +94,8 @@ _SHOWN = (1_000_000_000, 49)
 
 
 class EvaluationSchedule(Protocol):
-    """Decides when a call of `evaluate` in the user's loop really evaluates."""
+    """Decides whether a call of `evaluate` in the user's loop evaluates the model or returns at
+    once."""
 
     def due(self, now_ns: int, passes: int) -> bool:
         """Whether to evaluate now. Called once for every call of `evaluate`. `passes`: how often
@@ -186,8 +187,8 @@ def call_key(
     every: object, function: Callable[[], Any] | None, names: Sequence[str]
 ) -> tuple[object, ...]:
     """A key that distinguishes one call of `worker.evaluate` in the user's loop from the others:
-    its interval, the names of its measures and the code of its function. A function that is made
-    anew in every iteration has the same code."""
+    its interval, the names of its measures and the code of its function. A function that is defined
+    again in every iteration has the same code."""
     return every, _code(function), *names
 
 
@@ -223,8 +224,8 @@ class Writers:
         self._worker = worker
         self._given: list[AnyWriter] = []
         self._open: list[tuple[Any, bool]] = []
-        """The writers in use. For each: whether a function of the user's code made it. Such a writer is
-        closed at the end."""
+        """The writers in use. For each: whether a function of the user's code made it. Such a
+        writer is closed at the end."""
         self._warned: set[str] = set()
 
     def add(self, writer: AnyWriter) -> None:
@@ -369,7 +370,7 @@ class Reporter:
         schedule.done(began_ns, time.monotonic_ns(), passes)
 
     def _ready(self, *, at_end: bool) -> bool:
-        """Whether the model may be evaluated now. `at_end`: also when the job has ended."""
+        """Whether the model may be evaluated now. `at_end`: even after the end of the job."""
         loop, exchange = self._node.loop, self.exchange
         if loop.asked:
             return False

@@ -38,22 +38,25 @@ class Schedules:
         self._job: CountsSteps | None = None
         self._called: WeakKeyDictionary[LRScheduler, ScheduleCalls] = WeakKeyDictionary()
         self._made: WeakKeyDictionary[LRScheduler, None] = WeakKeyDictionary()
-        """The schedulers that were made for this optimizer, also those that only others call."""
+        """The schedulers that were made for this optimizer, including those that only other
+        schedulers call."""
         self._stepping = False
         self._ended = False
         """Whether a scheduler that allows no further step has made its last one."""
         self._say: Callable[[str], None] = lambda message: None
 
     def begin(self, job: CountsSteps, say: Callable[[str], None]) -> None:
-        """Training begins, and the schedulers follow this job. Without this, as with several models,
-        each call of a scheduler makes one step. `say` prints a message once for all workers."""
+        """Let the schedulers follow this job, whose training begins. Without this call, as with
+        several models, each call of a scheduler makes one step. `say` prints a message once for all
+        workers."""
         self._job, self._say = job, say
 
     def made(self, scheduler: LRScheduler) -> None:
         self._made[scheduler] = None
 
     def call(self, scheduler: LRScheduler, step: Callable[[], None]) -> None:
-        """The training loop, or another scheduler, calls `step` of this scheduler."""
+        """Handle a call of this scheduler's `step`, by the training loop or by another
+        scheduler."""
         position = _position(scheduler)
         if self._job is None or self._stepping or position is None:
             step()
@@ -85,9 +88,9 @@ class Schedules:
 
     @property
     def unknown(self) -> bool:
-        """Whether the learning rate is not known yet: this worker has begun when the job had made
-        steps already, and its schedulers lack these steps, because its loop has not called them, or
-        not often enough."""
+        """Whether the learning rate is not known yet. The job had made steps before this worker
+        began, and its schedulers lack these steps, because its loop has not called them, or not
+        often enough."""
         if self._job is None or not self._made:
             return False
         job = self._job.count_steps()
@@ -99,8 +102,8 @@ class Schedules:
         return job.own <= 1 and not restored
 
     def finish(self) -> None:
-        """The job has ended: schedulers that follow it make their last steps, so that they end at the
-        same rate on all workers."""
+        """Let schedulers that follow the job make their last steps at its end, so that they end at
+        the same rate on all workers."""
         if self._job is None:
             return
         steps = self._job.count_steps()

@@ -155,7 +155,8 @@ class Pacer:
         self.begin()
 
     def begin(self) -> None:
-        """The worker has joined the job: its training time and its first step begin now."""
+        """Begin to count: the worker has joined the job, so its training time and its first step
+        begin now."""
         self._began_ns = self._since_ns = time.monotonic_ns()
 
     def pace(self, points: float) -> None:

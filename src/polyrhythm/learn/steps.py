@@ -1,4 +1,4 @@
-"""Make a step with the gradients of the user's code, or prepare them for the servers, and check
+"""Makes a step with the gradients of the user's code, or prepares them for the servers, and checks
 that the user's code has not changed what the job relies on.
 
 Prepares sparse gradients, such as those of embeddings with `sparse=True`, for contributions.
@@ -118,7 +118,7 @@ class WrittenParameters:
         self.version_came()
 
     def version_came(self) -> None:
-        """The worker continues with the parameters of a new version."""
+        """Remember the parameters of the new version with which the worker continues."""
         number, self._number = self._number, self._number + 1
         due = number < _FIRST or number & (number - 1) == 0
         self._before = None
@@ -278,6 +278,6 @@ class StepMaker:
             raise self.changed(error) from None
 
     def version_came(self) -> None:
-        """The worker continues with the parameters of a new version."""
+        """Remember the parameters of the new version with which the worker continues."""
         if self._written is not None:
             self._written.version_came()

@@ -100,16 +100,16 @@ class Checker:
         """The checkpoints that were made: the record, and per slice its contributions and weight."""
 
     def cut(self, number: int, slice_: int, contents: frozenset[Given], weight: float) -> None:
-        """A server has copied a slice for this cut."""
+        """Check a slice that a server has copied for this cut."""
         self._cuts.setdefault(number, {})[slice_] = (contents, weight)
 
     def committed(self, record: Record) -> None:
-        """The lead makes a checkpoint of a cut."""
+        """Check the cut of which the lead makes a checkpoint."""
         self.checkpoints.append((record, self._cuts.pop(record.number)))
 
     def told_lead(self, message: m.Message) -> None:
-        """The lead has received this message. If it says that a contribution has arrived at a
-        server, that server must have the contribution."""
+        """Check a message that the lead has received. If it says that a contribution has arrived at
+        a server, that server must have the contribution."""
         if isinstance(message, m.Trailer):
             self._trailers.add((message.worker, message.incarnation, message.sequence))
         elif isinstance(message, m.Arrived):
@@ -121,7 +121,8 @@ class Checker:
                 raise InvariantBroken(f"s{message.server} reported {given}, but does not have it")
 
     def decided(self, fold: m.Fold) -> None:
-        """The lead has ordered a fold: contributions that are complete now must be in it."""
+        """Remember which contributions are complete when the lead orders this fold: they must be in
+        it."""
         if fold.round in self._promised or not self._promises:
             return
         holders = {server for server, memory in self.memories.items() if memory.slices}
@@ -139,7 +140,7 @@ class Checker:
             check_rows(memory, server, slice_, self.is_member)
 
     def released(self, release: m.Release) -> None:
-        """The lead lets a worker go on. If slices of the version contain different contributions to
+        """Check a release of the lead. If slices of the version contain different contributions to
         one row, the release must say that the version is torn."""
         slices = self._sequences.get(release.round, {})
         seen: dict[Key, int] = {}
@@ -165,8 +166,8 @@ class Checker:
         self._sequences.pop(round_ - 5, None)
 
     def folded(self, server: int, round_: int) -> None:
-        """A server has folded this round: check that its slices contain the contributions that were
-        complete, and check its rows of statistics."""
+        """Check the slices of a server that has folded this round: they must contain the
+        contributions that were complete, and their rows of statistics must be right."""
         for slice_ in self.memories[server].slices:
             self.check_rows(server, slice_)
         self._note_rows(server, round_)

@@ -62,7 +62,7 @@ class Clock:
         return False
 
     def idle_but_for(self, idle: Any) -> bool:
-        """Whether all calls that are left have this argument."""
+        """Whether all remaining calls have this argument."""
         return all(what == idle for due in self._due.values() for _, what in due)
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ class SimKeptState:
         """The request of the lead, until it is answered."""
 
     def ask(self, effect: fx.CaptureState) -> bool:
-        """The lead asks for the state. Returns whether it must be sent at once."""
+        """Take the lead's request for the state. Returns whether the state must be sent at once."""
         self.asked = effect
         return effect.at_once
 

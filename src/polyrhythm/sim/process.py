@@ -102,8 +102,8 @@ class Process:
                     self._wake_at(hosted, wake_ns)
 
     def rearm(self) -> None:
-        """The process was stopped and continues: schedule again the times at which its machines
-        want to be woken."""
+        """Schedule again the times at which the machines want to be woken: the process was stopped
+        and continues."""
         for hosted in self.hosted.values():
             hosted.until_ns = inf
             wake_ns = hosted.wake_at()

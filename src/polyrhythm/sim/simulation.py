@@ -48,7 +48,7 @@ class OperatorProcess:
         self.answers += [message for message in batch if not isinstance(message, m.Alive)]
 
     def closed(self, channel: Channel, reason: str) -> None:
-        """Nothing to do: the operator has all answers when its link ends."""
+        """Do nothing: the operator has all answers when its link ends."""
 
 
 _MOST_NAMES = 5
@@ -231,7 +231,7 @@ class Simulation:
             self._change_worker(event, event.worker)
 
     def _operate(self, name: str) -> None:
-        """An operator connects to the lead and asks it to stop the job."""
+        """Let an operator connect to the lead and ask it to stop the job."""
         operator = OperatorProcess(name, self.job.job)
         self.operators.append(operator)
         lead = self._lead

@@ -162,8 +162,8 @@ class Decoder:
         self._lay_out(digest, hello)
 
     def agree(self, digest: Digest) -> None:
-        """The handshake is over: all later frames carry this digest, once for the head and once for
-        the payload."""
+        """Use this digest for all later frames, once for the head and once for the payload: the
+        handshake is complete."""
         self._lay_out(digest, hello=False)
 
     def _lay_out(self, digest: Digest, hello: bool) -> None:

@@ -41,8 +41,8 @@ class MovingPoints:
         carrier.read, carrier.add = self._read, self._received.add
 
     def take(self, lease: Leased) -> bool:
-        """The loop visits the chunks of this lease from now on. Returns whether the set of received
-        chunks has changed."""
+        """Visit the chunks of this lease from now on. Returns whether the set of received chunks
+        has changed."""
         self._received.drop(lease.earlier)
         needed = {chunk.chunk for chunk in lease.chunks} | {send.chunk for send in lease.sends}
         self._received.keep(needed | {*lease.copies, *lease.arriving}, lease.delivery)

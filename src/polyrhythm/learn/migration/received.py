@@ -53,8 +53,8 @@ class _Arrived:
         return bisect_right(self.offsets, position) - 1
 
     def complete(self) -> None:
-        """All parts have arrived. Parts of the same layout become one, so that many points can be
-        read at once."""
+        """Note that all parts have arrived. Parts with the same layout are joined, so that many
+        points can be read at once."""
         first = self.parts[0]
         if len(self.parts) > 1 and all(
             (each.structure, each.specs) == (first.structure, first.specs) for each in self.parts
@@ -181,8 +181,8 @@ class Fetcher:
         """The chunks of the present lease whose points came from other workers."""
 
     def take(self, chunks: Iterable[tuple[int, Indices]]) -> bool:
-        """The lease has these chunks, each with its points. Returns whether the set of chunks that
-        are served from received points has changed."""
+        """Serve the chunks of the lease, each with its points. Returns whether the set of chunks
+        that are served from received points has changed."""
         served = {number: points for number, points in chunks if number in self._received}
         before = self._points
         same = {n for n, points in served.items() if n in before and before[n][0] == points[0]}

@@ -178,7 +178,8 @@ class ConnectionAcceptor:
             self._refuse(number, error)
 
     def _know(self, number: int, hello: Hello) -> None:
-        """The peer has proven its identity: finish the handshake on a new thread for this link."""
+        """Finish the handshake of a peer that has proven its identity, on a new thread for this
+        link."""
         link = self._callers[number].link
         thread = threading.Thread(
             target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True

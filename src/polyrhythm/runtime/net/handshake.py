@@ -103,8 +103,8 @@ def _introduce(link: Link, hello: Hello, secret: Secret | None, seat: Seat) -> m
 
 
 def _prove(link: Link, hello: Hello, secret: Secret | None, expects: str) -> None:
-    """Both ends prove that they know the secret, the acceptor first. `expects`: the process that
-    must answer."""
+    """Let both ends prove that they know the secret, the acceptor first. `expects`: the process
+    that must answer."""
     if secret is None:
         raise LinkError(f"the job's secret is not known here, and {link.peer} is reached over TCP")
     opener = Opener(secret, hello, expects)

@@ -93,7 +93,8 @@ class _Peer:
             return not self.ended
 
     def end(self) -> list[m.ChunkSend]:
-        """The link has ended. Returns its deliveries. `takes` then refuses further ones."""
+        """Refuse further deliveries, because the link has ended. Returns the deliveries over it,
+        which have failed."""
         with self.lock:
             self.ended = True
             return self.sends
@@ -178,7 +179,7 @@ class PointsCarrier:
     # -- sending -------------------------------------------------------------------------------
 
     def take(self, lease: m.Leased) -> None:
-        """The user's loop visits the chunks of this lease, and of no earlier one."""
+        """Visit the chunks of this lease from now on, and of no earlier one."""
         wanted = {send.number for send in lease.sends}
         self._queue = [each for each in self._queue if each.send.number in wanted]
         for send in lease.sends:
@@ -203,7 +204,7 @@ class PointsCarrier:
         self._last_ns = now_ns
 
     def while_waiting(self) -> bool:
-        """The user's loop waits: send a part. Returns whether there is more to send now."""
+        """Send a part while the user's loop waits. Returns whether there is more to send now."""
         part = self._send_part() if self._queue else None
         if part is not None:
             crashpoint.reach(self._name, "sent", part)

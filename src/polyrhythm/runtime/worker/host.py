@@ -203,8 +203,8 @@ class MachineHost:
         self.loop.fail(effect)
 
     def end(self, effect: fx.End) -> None:
-        """Nothing to do: the user's code has ended, or `UserLoop.fail` has set the exception that
-        ends it."""
+        """Do nothing: the user's code has ended, or `UserLoop.fail` has set the exception that ends
+        it."""
 
     @property
     def cut_off(self) -> bool:

@@ -61,8 +61,8 @@ class StateCarrier:
         return self.take_restored()
 
     def end_iteration(self) -> None:
-        """An iteration of the user's loop has ended: send the state if the lead has asked for
-        it."""
+        """Send the state if the lead has asked for it: an iteration of the user's loop has
+        ended."""
         self.send_if_asked()
 
     # -- for a cut -----------------------------------------------------------------------------

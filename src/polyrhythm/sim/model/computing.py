@@ -72,7 +72,8 @@ class Computing:
         self._clock.at(self._stretch.end_ns(step), self._end_call, self._call)
 
     def look_up(self) -> None:
-        """A message has arrived: end the planned row of steps after the step that is being computed."""
+        """End the planned row of steps after the step that is being computed, because a message has
+        arrived."""
         step = self._stretch.current(self._clock.now_ns)
         if not self._process.frozen and step < self._returns_after:
             self._return_after(step)

@@ -1,12 +1,12 @@
 """A modelled link: two channels, each of which takes time and keeps the order of messages.
 
 *A message leaves when all earlier messages have left and its own bytes are on the link. It arrives
-after the delay of the link, and never before an earlier message. If a message without a payload must
-wait for the link, it leaves together with the message before it: both form one batch, which the
-receiver reads at once. A lost packet is sent again after a time-out, so no message is lost. If a
-process dies, the messages that had left still arrive. Then the other side sees the link end. While a
-link is silent nothing arrives over it, and no side sees it end; what was sent meanwhile arrives when
-the link works again.*
+after the delay of the link, and never before an earlier message. If a message without a payload
+must wait for the link, it leaves together with the message before it: both form one batch, which
+the receiver reads at once. A lost packet is sent again after a time-out, so no message is lost. If
+a process dies, the messages that had left still arrive. Then the other side sees the link end.
+While a link is silent nothing arrives over it, and neither side sees it end; messages sent
+meanwhile arrive when the link works again.*
 """
 
 from collections import deque
@@ -144,25 +144,26 @@ class Channel:
         return self._receiver is process
 
     def silence(self) -> None:
-        """From now on nothing arrives over this link, in both directions."""
+        """Let nothing arrive over this link from now on, in both directions."""
         for channel in (self, self.back):
             if channel._held is None:
                 channel._held = []
 
     def heal(self) -> None:
-        """The link works again."""
+        """Let the link work again."""
         for channel in (self, self.back):
             held, channel._held = channel._held or [], None
             for call in held:
                 call()
 
     def hang_up(self, reason: str) -> None:
-        """The sender closes the link: messages that it has sent still arrive, but it receives no
-        more messages."""
+        """Close the link by order of its sender: messages that it has sent still arrive, but it
+        receives no more messages."""
         self._end(self._free_ns, reason)
 
     def break_off(self, reason: str) -> None:
-        """The sender has died: messages that have left still arrive, and the others are dropped."""
+        """End the link because its sender has died: messages that have left still arrive, and the
+        others are dropped."""
         now_ns = self._clock.now_ns
         if self._loss:
             left = [arrives_ns for left_ns, arrives_ns in self._in_flight if left_ns <= now_ns]

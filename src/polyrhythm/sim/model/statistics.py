@@ -106,12 +106,12 @@ class SimMemory:
         return chunk in self._remembered.chunks
 
     def adopt(self, chunk: int, memory: ChunkMemory) -> None:
-        """A chunk has come from another worker."""
+        """Take over the memory of a chunk that has come from another worker."""
         self._numbers[chunk] = dict(memory.numbers)
         self._remembered.adopt(chunk, memory.subtotal)
 
     def visit(self, progress: tuple[ChunkProgress, ...]) -> None:
-        """The worker has visited the points up to these positions."""
+        """Note that the worker has visited the points up to these positions."""
         for step in progress:
             if step.chunk not in self._firsts:
                 continue  # the worker has given this chunk up, and has subtracted it from its row

@@ -15,13 +15,13 @@ from polyrhythm.wire.messages import Contribution
 
 class SimAdding(Protocol):
     def take(self, message: Contribution, nbytes: int) -> None:
-        """A slice of a contribution has arrived: add it now, or later if a fold is running."""
+        """Add a slice of a contribution that has arrived: now, or later if a fold is running."""
 
     def start(self, effect: fx.StartFold, nbytes: int) -> None:
-        """The machine starts a fold."""
+        """Start a fold, as the machine has ordered."""
 
     def done(self) -> None:
-        """The fold is done: add the slices that arrived during it."""
+        """Add the slices that arrived during the fold, which is done."""
 
 
 class SimRoundsAdding:

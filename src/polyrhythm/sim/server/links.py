@@ -71,7 +71,7 @@ class SimServerLinks:
             self._process.put(self._name, called(channel.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
-        """A machine has decided which peer is at the other end of this channel."""
+        """Give the channel the name of its peer, as a machine has decided."""
         if effect.link not in self.table.links:
             return
         if self._journal is not None:
@@ -84,8 +84,8 @@ class SimServerLinks:
             self._process.put(self._name, ev.Linked(server, effect.incarnation))
 
     def _bind_caller(self, effect: fx.Bind) -> bool:
-        """The lead has announced the peer of this channel: answer its hello. Returns False if the
-        channel is not used, because the peer has a link already."""
+        """Name the peer of this channel, as the lead has announced, and answer its hello. Returns
+        False if the channel is not used, because the peer has a link already."""
         channel, unused = self.table.name(effect.link, effect.peer, effect.incarnation)
         if channel is None:
             return False

@@ -195,7 +195,7 @@ class ServerProcess(Process):
         self.links.cut(peers)
 
     def _slept_through(self, what: Callable[[], None]) -> bool:
-        """Whether the process is stopped or dead. A stopped process calls `what` when it
+        """Whether the process is stopped or dead. If it is stopped, `what` is called when it
         continues."""
         if self.frozen:
             self._missed.append(what)
@@ -232,7 +232,7 @@ class ServerProcess(Process):
             self._take_for_lead(channel, message)
 
     def _take_alive(self, channel: Channel, message: m.Alive) -> None:
-        """A heartbeat: of a worker or server to the lead, or of the lead to this server."""
+        """Take a heartbeat: of a worker or server to the lead, or of the lead to this server."""
         if is_to_lead(message):
             self._take_for_lead(channel, message)
         else:
@@ -360,13 +360,13 @@ class ServerProcess(Process):
         self._adding.start(effect, self._placed().nbytes)
 
     def copy_parameters(self, effect: fx.CopyParameters) -> None:
-        """Nothing to do: copying takes no virtual time."""
+        """Do nothing: copying takes no virtual time."""
 
     def expect_kept(self, effect: fx.ExpectKept) -> None:
         self.checkpoints.expect_kept(effect)
 
     def send_code(self, effect: fx.SendCode) -> None:
-        """Nothing to do: a simulated job has no code."""
+        """Do nothing: a simulated job has no code."""
 
     def _post_to_lead(self, event: Event) -> None:
         if not self._slept_through(lambda: self._post_to_lead(event)):

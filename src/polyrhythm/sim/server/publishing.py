@@ -94,8 +94,8 @@ class SimPublishing:
         leaving.append((channel, worker, read))
 
     def _have_left(self, key: tuple[int, int]) -> None:
-        """The last byte of these messages has left. One event tells the machine about all their
-        readers."""
+        """Tell the machine, in one event, about all readers of messages whose last byte has
+        left."""
         if self._slept_through(lambda: self._have_left(key)):
             return
         table = self._links.table

@@ -1,7 +1,8 @@
-"""The slice store of a simulated server for kind statistics: rows of workers, with real numbers.
+"""The slice store of a simulated server for kind statistics: a row for each worker (the sum of what
+its points have added), with real numbers.
 
 A row also has the memory of the worker's points, as this memory was when the worker sent its last
-difference. So a checker can compute every row anew, and see whether a point is in two rows.
+contribution. So a checker can compute every row again, and see whether a point is in two rows.
 """
 
 from collections.abc import Sequence

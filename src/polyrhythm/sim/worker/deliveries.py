@@ -112,6 +112,6 @@ class SimDeliveries:
         return self._memories.pop(chunk, None)
 
     def close(self, end: Callable[[Channel], None]) -> None:
-        """This worker ends: `end` ends each of its links to other workers."""
+        """End each link to other workers by calling `end`, because this worker ends."""
         for channel in self._channels.values():
             end(channel)

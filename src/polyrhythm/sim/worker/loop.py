@@ -158,7 +158,8 @@ class Loop:
     # -- calls from the process ----------------------------------------------------------------
 
     def admit(self, job: m.JobSpec) -> None:
-        """The lead has admitted the worker, for the first time or again."""
+        """Begin with the options of this job, to which the lead has admitted the worker, for the
+        first time or again."""
         if self._job is None:
             self.cadence, self.traits = choose_cadence(job), traits_of(job.sync)
             looks = self.cadence.looks
@@ -201,7 +202,7 @@ class Loop:
             self._get_ready()
 
     def take_progress(self, effect: fx.TakeProgress) -> None:
-        """Nothing to do: no user's code reads the progress."""
+        """Do nothing: no user's code reads the progress."""
 
     def let_go(self, effect: fx.StopWaiting) -> None:
         self._stopped = self._stopped or effect.stop
@@ -238,7 +239,8 @@ class Loop:
         )
 
     def _begin_version(self) -> None:
-        """The parameters of a version have arrived, and also a lease if there is a data set."""
+        """Begin to compute on a version, whose parameters have arrived, and also a lease if there
+        is a data set."""
         now_ns = self._clock.now_ns
         self._enrolling = False
         self.began = True
@@ -411,7 +413,7 @@ class Loop:
         return self.cadence.abandons(late_ns, self._window.steps + before)
 
     def thaw(self) -> None:
-        """The process was stopped and continues."""
+        """Continue after the process was stopped."""
         gap_ns = self.computing.thaw()
         if gap_ns and self._job is not None:
             every_ns = round(self._job.heartbeat_s * 1e9)

@@ -380,7 +380,7 @@ class WorkerProcess(SingleProcess):
         self.send(fx.Send(LEAD, effect.message))
 
     def prepare_buffers(self, effect: fx.PrepareBuffers) -> None:
-        """Nothing to do: no bytes are sent, so there are no buffers."""
+        """Do nothing: no bytes are sent, so there are no buffers."""
 
     def end(self, effect: fx.End) -> None:
         self._close()

@@ -15,7 +15,8 @@ class SimVisits:
         """The newest lease."""
         self.ever = 0
         self.memory: SimMemory | None = None
-        """Kind statistics: what the points of this worker have added to its row."""
+        """Kind statistics: what the points of this worker have added to its row (the sum that
+        servers keep for it)."""
         self.take_received: Callable[[int], ChunkMemory | None] = lambda chunk: None
         """Returns the memory of the points of a chunk, if they came from another worker."""
         self._window = window
