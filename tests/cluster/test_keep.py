@@ -134,7 +134,10 @@ def test_other_names_than_those_of_the_checkpoint_give_one_line_each(tmp_path: P
     job.write_text(job.read_text().replace("ema=ema", "average=ema"))
     done = call_resume("--name", "resumed", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "worker-0: the checkpoint has no state of 'average', which begins anew" in done.stderr
+    assert (
+        "worker-0: the checkpoint has no state of 'average', which keeps its initial state"
+        in done.stderr
+    )
     assert "worker-0: the checkpoint's state of ema is not used" in done.stderr
     assert not ended(tmp_path, "first-worker-0")["resumed"]
 

@@ -131,7 +131,7 @@ def test_a_killed_job_continues_with_the_passes_that_each_worker_had_made(
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--migrate", "lease"), "contradict each other"),
+        (("--migrate", "lease"), "--migrate lease cannot be used with --data-private"),
         (("--kind", "statistics"), "not built for kind statistics"),
     ],
 )

@@ -82,8 +82,8 @@ EXAMPLES: tuple[tuple[dict[str, Any], str], ...] = (
     ),
     (
         {"data_private": True, "migrate": "lease"},
-        "--data-private and --migrate lease contradict each other: no other worker can read"
-        " these points; leave --migrate out, and give --share-data if they may be sent to"
+        "--migrate lease cannot be used with --data-private, because no other worker can read"
+        " these points: leave --migrate out, and give --share-data if they may be sent to"
         " others",
     ),
     (

@@ -57,8 +57,8 @@ def check_sharing(spec: JobSpec, workers_here: int) -> None:
     travels = spec.data_private and spec.migrate in DELIVERING
     if travels and not spec.share_data and workers_here == spec.workers:
         raise UsageError(
-            f"--data-private and --migrate {spec.migrate} contradict each other: points that only one"
-            " worker has leave it only with --share-data; give that flag, or leave --migrate out"
+            f"--migrate {spec.migrate} needs --share-data when --data-private is set: without that"
+            " flag no points leave their worker; give it, or leave --migrate out"
         )
 
 

@@ -94,7 +94,7 @@ Devices = Annotated[
     str,
     Option(
         "Devices of the workers: auto, cpu, cuda, or a list such as cuda:0,cuda:1. Workers that join"
-        " from elsewhere have their own. auto: the CUDA devices in turn, or cpu if there is none. A"
+        " later choose their own. auto: the CUDA devices in turn, or cpu if there is none. A"
         " list is repeated as needed: cuda:0,cpu,cpu,cpu,cpu gives five workers one GPU and four CPUs."
         " worker.device is the device of a worker.",
         metavar="LIST",

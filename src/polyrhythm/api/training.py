@@ -603,7 +603,7 @@ def train(
     trace: Annotated[
         bool,
         Option(
-            "Record every event and effect in the run's folder.",
+            "Record a trace of every event and decision in the run's folder, for debugging.",
             "--trace",
             group=Group.RESULTS,
             commands=RESUMED,
@@ -883,7 +883,7 @@ def train(
     check: Annotated[
         bool,
         Option(
-            "Check the invariants of all machines after every event.",
+            "Check internal invariants after every event, for debugging.",
             "--check",
             group=Group.LABORATORY,
             commands=RESUMED,
@@ -899,8 +899,8 @@ def train(
     If `main` has `DEFAULTS` in its module, they apply to the options that you do not give.
 
     Of `epochs`, `rounds`, `points`, `target` and `max_seconds`, the first that is reached ends
-    the job. Without any of them the job trains until it is stopped. Ctrl-C stops the job in an
-    orderly way: `train` returns, `Result.stopped` is true, and the result has the trained model.
+    the job. Without any of them the job trains until it is stopped. Ctrl-C shuts the job down
+    cleanly: `train` returns, `Result.stopped` is true, and the result has the trained model.
 
     Args:
         main: what every worker runs: a function `main(worker)`, the path of a file with such a

@@ -39,7 +39,7 @@ def stop(
 ) -> None:
     """End a running job, from this or another machine.
 
-    The job ends in an orderly way: every worker leaves its training loop with the final parameters
+    The job shuts down cleanly: every worker leaves its training loop with the final parameters
     and runs the code after the loop. Then `polyrhythm train` ends with status 0. This command waits
     until the job has ended, and shows what it waits for. The journal names the user who asked for the
     stop.

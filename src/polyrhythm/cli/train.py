@@ -60,7 +60,7 @@ def train(
     targets and seconds, the first that is reached ends the job. While it runs, use polyrhythm status,
     why and story in another terminal.
 
-    Ctrl-C or SIGTERM stops the job in an orderly way: every worker leaves its training loop with
+    Ctrl-C or SIGTERM shuts the job down cleanly: every worker leaves its training loop with
     the final parameters, and the command waits until the code after the loop has run. Then it ends
     with status 130 or 143. A second Ctrl-C ends it at once.
 

@@ -79,7 +79,10 @@ def worker(
         bool, typer.Option("--tenant", help="Slowdown: another process keeps a core busy.")
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Record every event and effect in this folder.")
+        Path | None,
+        typer.Option(
+            help="Record a trace of every event and decision in this folder, for debugging."
+        ),
     ] = None,
     debug: flags.Debug = False,
 ) -> None:

@@ -181,8 +181,8 @@ OF_MACHINES = (
     Rule(
         option="data_private",
         needs=lambda job: job.migrate != LEASE,
-        says="--data-private and --migrate lease contradict each other: no other worker can read these"
-        " points; leave --migrate out, and give --share-data if they may be sent to others",
+        says="--migrate lease cannot be used with --data-private, because no other worker can read these"
+        " points: leave --migrate out, and give --share-data if they may be sent to others",
     ),
     Rule(
         option="migrate",

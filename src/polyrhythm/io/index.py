@@ -5,7 +5,7 @@ HOST:PORT, or of a job whose run's folder was deleted.
 0700). A folder with another owner or mode is not used.* While a job runs, it has one file in the
 folder: its entry. Hosts may share home folders, so an entry contains the boot id of its host and is
 found on that host only. The entry of a killed job is ignored, and is removed when the next job
-registers on the same machine, also after a reboot.
+registers on the same machine, even after a reboot.
 
 An index of this user's runs, by which commands find a run by its name from any folder.
 
@@ -47,7 +47,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     """The path of the job's file, as its user wrote it; empty for a built-in job."""
     boot: str = ""
     machine: str = ""
-    """The machine, also after a reboot; empty if it is not known."""
+    """The machine, which is the same after a reboot; empty if it is not known."""
     network: str = ""
     """The network namespace in which the job listens."""
     processes: str = ""

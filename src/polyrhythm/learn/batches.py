@@ -84,12 +84,12 @@ class Lookahead:
         new = not self._points.holds(lease)
         if new:
             self._flush()
-        anew = self._points.take(lease)
+        rejoined = self._points.take(lease)
         if new and self._moving is not None and self._moving.take(lease):
             # start the loader's processes again, because they lack the points that have arrived
             # since
             self._begin_loader()
-        return anew
+        return rejoined
 
     def next(self, keep: int) -> tuple[Drawn, Any] | None:
         """Return the next batch; None if no points are left. `keep`: how many batches before it may

@@ -61,11 +61,11 @@ class Contributor:
                 node.points.between_batches()
             before()
             lease = node.loop.lease or lease
-            anew = source.take(lease)
-            if anew:
+            rejoined = source.take(lease)
+            if rejoined:
                 window.drop()
             window.begin(lease.number, source.everything)
-            yield anew
+            yield rejoined
 
     def standing(self) -> Standing:
         left_ns = self._node.interval_left_ns()

@@ -78,7 +78,7 @@ class KeptObjects:
         assert self._found is not None
         if name not in self._found:
             self._anew = True
-            self._say(f"the checkpoint has no state of {name!r}, which begins anew")
+            self._say(f"the checkpoint has no state of {name!r}, which keeps its initial state")
             return
         state = self._found.pop(name)
         try:
@@ -97,8 +97,8 @@ class KeptObjects:
             self._found = {}
             if left:
                 self._say(
-                    f"the checkpoint's state of {', '.join(left)} is not used: keep() has not"
-                    " named it"
+                    f"the checkpoint's state of {', '.join(left)} is not used, because"
+                    " keep() was not called for it"
                 )
 
     # -- learning rates ------------------------------------------------------------------------

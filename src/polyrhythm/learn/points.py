@@ -105,8 +105,8 @@ class Points:
         worker was evicted and joined again: points that it visited before do not count then."""
         if lease is self._lease:
             return False
-        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
-        if anew:
+        rejoined = self._lease is not None and lease.incarnation != self._lease.incarnation
+        if rejoined:
             self._been.clear()
             self._log.clear()
         self._lease = lease
@@ -117,7 +117,7 @@ class Points:
             number: max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))
             for number, chunk in self._chunks.items()
         }
-        return anew
+        return rejoined
 
     @property
     def exhausted(self) -> bool:

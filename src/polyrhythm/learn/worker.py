@@ -416,7 +416,7 @@ class Worker:
         Use it in place of a `DataLoader`.
 
         All workers give the same data set, and the job divides its points among them: in every
-        pass each point is visited once, also when workers join, leave or die. There is no loop
+        pass each point is visited once, even if workers join, leave or die. There is no loop
         over epochs: `epochs` of `polyrhythm.train` ends the job. With `data_private=True` every
         worker gives its own data set.
 

@@ -449,7 +449,7 @@ class Teller:
     def _unwritten(self, line: dict[str, Any]) -> list[Sentence]:
         text = (
             f"{line['detail']}: training goes on, and the journal is held in memory until it can be"
-            " written; until then status, why and story show old news, and output of workers may be"
+            " written; until then status, why and story are out of date, and output of workers may be"
             " lost"
         )
         return [Sentence(self.state.at_s, text, NO_WORKERS, urgent=True)]

@@ -77,8 +77,8 @@ SENTENCES = {
     " because the fastest worker makes that many steps in one step of the slowest",
     "interval-over": "the interval is over: all workers contribute what they have",
     "on-arrival": "contributions are folded as they arrive",
-    "interval-started": "the interval is {interval_ms:.1f} ms now; it changes in steps until it"
-    " has the length at which the search begins",
+    "interval-started": "the interval is {interval_ms:.1f} ms now; it approaches the"
+    " length with which the search for the best interval begins",
     "interval-measuring": "intervals around {interval_ms:.1f} ms are being measured",
     "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): the"
     " objective should {fall}",
@@ -99,7 +99,7 @@ SENTENCES = {
     " per second",
     "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
     # sentences about points that move between workers, or why none move
-    "balance-alike": "all {count:worker} are alike",
+    "balance-alike": "all {count:worker} have about the same number of points, speed and passes",
     "balance-even": "the passes of all workers will be within {bound:g} of their mean (largest"
     " difference: {apart:.2f})",
     "balance-uncertain": "the workers differ by no more than the error of their measured times",
@@ -124,8 +124,8 @@ SENTENCES = {
     " worker has a data set of its own",
     "move-not-shared": "{workers} was started without --share-data, so no points leave it",
     "move-withdrawn": "{targets} does not share its points any more",
-    "move-visited": "the points were being visited when they should have moved",
-    "move-shared-anew": "all chunks are shared anew among {members:member}",
+    "move-visited": "the points were being visited at the time of the move",
+    "move-shared-anew": "all chunks are divided again among {members:member}",
     "target-unreported": "--target names {target}, which no worker has reported yet; workers have"
     " reported {names}",
     # sentences about versions from which no parameters are computed
@@ -256,9 +256,9 @@ SENTENCES = {
     "goal": "the job reached its goal: {goal}",
     "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"
     " rate, or clip the gradients",
-    "overtime": "--max-seconds was over {after_s:.0f} s ago, and nothing was folded since then: the job"
-    " ends, and waits only a moment longer for {missing}",
-    "hung": "its training loop did not end in the {after_s:.0f} s after --max-seconds was over",
+    "overtime": "the time limit (--max-seconds) passed {after_s:.0f} s ago, and no update was applied"
+    " since: the job ends, and waits only a moment longer for {missing}",
+    "hung": "its training loop had not ended {after_s:.0f} s after the time limit (--max-seconds)",
     "unattached": "it had not attached a model {after_s:.0f} s after it joined",
     "not-opened": "round 1 did not open, because none of {joined:worker} had attached a model:"
     " --start-timeout ({start_s:g} s) and --max-seconds ({limit_s:g} s) are over",

@@ -35,7 +35,7 @@ LINKS = ("cut", "silence", "heal")
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fault of a worker or server, or another event at a given time. `cut` breaks the link
     between a server and another process. `silence` lets nothing pass between the two, without ending
-    their link, until `heal`. `end` stops the job in an orderly way, as Ctrl-C or
+    their link, until `heal`. `end` shuts the job down cleanly, as Ctrl-C or
     `polyrhythm stop` does."""
 
     at: Duration

@@ -46,7 +46,7 @@ def listing(store: Store) -> list[Listed]:
 
 
 def prune(store: Store, keep: int) -> list[int]:
-    """Delete every checkpoint that is older than the newest `keep` whole ones, also if it is
+    """Delete every checkpoint that is older than the newest `keep` whole ones, even if it is
     damaged or incomplete. Return the numbers that were deleted. A checkpoint of another version of
     polyrhythm is not deleted."""
     if keep < 1:

@@ -266,11 +266,11 @@ class Chunks:
         whether this worker has joined again; its earlier visits do not count then."""
         if lease is self._lease:
             return False
-        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
+        rejoined = self._lease is not None and lease.incarnation != self._lease.incarnation
         self._lease = lease
         self._todo.clear()
         self.remembered.take(lease)
-        if anew:
+        if rejoined:
             self._chunks.clear()
             self._locked.clear()
         self._received.drop(lease.earlier)
@@ -296,7 +296,7 @@ class Chunks:
         if self._carrier is not None:
             self._received.keep({*lease.arriving, *lease.copies}, lease.delivery)
             self._carrier.take(lease)
-        return anew
+        return rejoined
 
     def _state_of(self, send: ChunkSend, offset: int, count: int) -> list[tuple[int, Packed]]:
         """A chunk that this worker sends, with what its points have added."""

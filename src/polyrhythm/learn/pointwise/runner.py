@@ -211,10 +211,10 @@ class _Loop:
         if self._pacer is not None:
             self._pacer.begin()
         self._chunks.take(lease)
-        self._take_version(anew=True)
-        for anew in contributor.iterations(self._chunks, lease, lambda: self._worker.stopped):
-            if anew:
-                self._take_version(anew=True)
+        self._take_version(rejoined=True)
+        for rejoined in contributor.iterations(self._chunks, lease, lambda: self._worker.stopped):
+            if rejoined:
+                self._take_version(rejoined=True)
             if self._m_step.terminated and node.evaluates:
                 self._contribute()
             elif self._visit():
@@ -224,7 +224,7 @@ class _Loop:
                 self._contribute()
             else:
                 contributor.abstain()
-                self._take_version(anew=False)
+                self._take_version(rejoined=False)
         self._fit.parameter = self._m_step.parameter
         self._fit.passes = self._chunks.passes
         self._fit.terminated = self._m_step.final
@@ -276,9 +276,9 @@ class _Loop:
             terminated=self._m_step.terminated if sends else "",
         )
         node.contribute(report, _RATES, began_ns)
-        self._take_version(anew=False)
+        self._take_version(rejoined=False)
 
-    def _take_version(self, *, anew: bool) -> None:
+    def _take_version(self, *, rejoined: bool) -> None:
         """The worker continues with a version, unless it was told to leave."""
         node, before = self._node, self._fit.passes
         if self._loop.asked:
@@ -289,7 +289,7 @@ class _Loop:
         terms = self._loop.terms
         self._m_step.version_came(
             self._loop.version,
-            anew=anew,
+            rejoined=rejoined,
             final=final,
             torn=terms.torn,
             whole_only=terms.whole_only,

@@ -60,8 +60,8 @@ class SimPoints:
         if lease is self._lease:
             return False
         self._close()
-        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
-        if anew:
+        rejoined = self._lease is not None and lease.incarnation != self._lease.incarnation
+        if rejoined:
             self._positions.clear()
             self._moved.clear()
         self._lease = lease
@@ -82,7 +82,7 @@ class SimPoints:
                 )
         self._left.clear()
         self.everything = sum(self._lengths.values())
-        return anew
+        return rejoined
 
     @property
     def at(self) -> Mapping[int, tuple[int, int]]:

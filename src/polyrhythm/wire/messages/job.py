@@ -123,7 +123,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The highest number of a checkpoint in the store when the job began."""
     resume: str = ""
     """The address of the store with the checkpoint from which the job resumes; empty: the job
-    begins anew."""
+    begins from the start."""
     resume_number: int = 0
     """The number of the checkpoint from which the job resumes."""
     resume_round: int = 0

@@ -2,7 +2,7 @@
 metric.
 
 *A target whose metric no worker reports can never end the job. When an evaluation lacks the metric
-for the first time, the lead says so in one line, with the names that are reported. If the job has no
+for the first time, the lead writes one line to the journal, with the names that are reported. If the job has no
 other goal, it ends as failed after a worker has reported some other metric `PATIENCE` times and two
 full passes of the data are over. So a metric that is reported once per pass, or every few passes,
 has time to appear.*
@@ -33,7 +33,7 @@ _SAID_AFTER = 3
 another metric this many times."""
 _PASSES = 2
 _SILENT_NS = 30 * 10**9
-"""If no worker has reported anything for this long, the lead says so in a line."""
+"""If no worker has reported anything for this long, the lead writes a line to the journal."""
 _MOST_SHOWN = 10
 """The most names of metrics that a sentence in the journal lists."""
 

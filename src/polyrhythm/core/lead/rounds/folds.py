@@ -307,7 +307,7 @@ class Folds:
     def _share(self, member: Member, terms: sync.RoundTerms) -> tuple[int, int]:
         """Which part of the probe sample the member evaluates; (0, 0) if none. *Together the members
         evaluate every point whose position is a multiple of `probe_parts`, however many members there
-        are, because values of the objective are compared also after a worker has joined or left.*"""
+        are, because values of the objective are compared even after a worker has joined or left.*"""
         part, parts = self._rounds.part_of(member.worker) if terms.probe else (0, 0)
         return part * terms.probe_parts, parts * terms.probe_parts
 

@@ -566,7 +566,7 @@ class Mode(Protocol):
     # -- a stop on request ---------------------------------------------------------------------
 
     def stop(self, now_ns: int) -> None:
-        """End the job in an orderly way: the contributions that workers have computed still
+        """Shut the job down cleanly: the contributions that workers have computed still
         count."""
 
     def stop_waiting(self, now_ns: int) -> None:

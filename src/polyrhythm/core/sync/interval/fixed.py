@@ -1,7 +1,7 @@
 """The interval of `--interval`: a fixed length, `auto` (`staged`) or `binary` (`halving`).
 
 A fixed interval that is shorter than the cost of a barrier is raised to that cost, and the journal
-says so.
+reports that.
 """
 
 from typing import TypeAlias
