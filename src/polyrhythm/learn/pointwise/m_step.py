@@ -140,21 +140,21 @@ class MStep:
         self,
         version: int,
         *,
-        anew: bool,
+        joined: bool,
         final: bool,
         torn: bool = False,
         whole_only: bool = False,
     ) -> None:
         """The worker has a new version: take the parameters of the servers if they are newer than
-        its own, and make the M-step. `anew`: the worker has just joined. `final`: the job has ended.
+        its own, and make the M-step. `joined`: the worker has just joined. `final`: the job has ended.
         `torn`: some numbers of the sum may lack a contribution that others contain, so no M-step is
         made. `whole_only`: if the sum lacks points, no M-step is made."""
         row = self.tensors[0].numpy()
-        self._take(version, anew=anew)
+        self._take(version, joined=joined)
         counted = float(row[0])
         generations = int(row[2] // max(self._points, counted))
         self._highest = max(self._highest, generations)
-        if anew:
+        if joined:
             self._check_later(row)
             self._checked = (self.parameter, None, None)
         if self._final or (final and self._rounds):
@@ -191,15 +191,15 @@ class MStep:
             self._check(generations, before)
             self._check_later(row)
 
-    def _take(self, version: int, *, anew: bool) -> None:
+    def _take(self, version: int, *, joined: bool) -> None:
         """Take the parameters of the servers, unless this worker's own are newer."""
         state = self.tensors[-1].numpy()
         ours = int(state[_RESUMED]) == self._resumed
         theirs = int(state[_VERSION]) if ours else _NO_VERSION
-        if not anew and (theirs < self._version or not self._rounds):
+        if not joined and (theirs < self._version or not self._rounds):
             return
         flat = self._layout.flat(self._published(), what="the parameters of the servers")
-        if not anew and theirs == self._version and not np.array_equal(flat, self._own):
+        if not joined and theirs == self._version and not np.array_equal(flat, self._own):
             self.corrected += 1
         self._own, self.parameter = flat, self._layout.views(flat)
         self._version = theirs

@@ -211,10 +211,10 @@ class _Loop:
         if self._pacer is not None:
             self._pacer.begin()
         self._chunks.take(lease)
-        self._take_version(rejoined=True)
+        self._take_version(joined=True)
         for rejoined in contributor.iterations(self._chunks, lease, lambda: self._worker.stopped):
             if rejoined:
-                self._take_version(rejoined=True)
+                self._take_version(joined=True)
             if self._m_step.terminated and node.evaluates:
                 self._contribute()
             elif self._visit():
@@ -224,7 +224,7 @@ class _Loop:
                 self._contribute()
             else:
                 contributor.abstain()
-                self._take_version(rejoined=False)
+                self._take_version(joined=False)
         self._fit.parameter = self._m_step.parameter
         self._fit.passes = self._chunks.passes
         self._fit.terminated = self._m_step.final
@@ -276,10 +276,11 @@ class _Loop:
             terminated=self._m_step.terminated if sends else "",
         )
         node.contribute(report, _RATES, began_ns)
-        self._take_version(rejoined=False)
+        self._take_version(joined=False)
 
-    def _take_version(self, *, rejoined: bool) -> None:
-        """The worker continues with a version, unless it was told to leave."""
+    def _take_version(self, *, joined: bool) -> None:
+        """Take a version, with which the worker continues unless it was told to leave. `joined`: the
+        worker has just joined."""
         node, before = self._node, self._fit.passes
         if self._loop.asked:
             return
@@ -289,7 +290,7 @@ class _Loop:
         terms = self._loop.terms
         self._m_step.version_came(
             self._loop.version,
-            rejoined=rejoined,
+            joined=joined,
             final=final,
             torn=terms.torn,
             whole_only=terms.whole_only,

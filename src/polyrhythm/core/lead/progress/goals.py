@@ -2,10 +2,10 @@
 metric.
 
 *A target whose metric no worker reports can never end the job. When an evaluation lacks the metric
-for the first time, the lead writes one line to the journal, with the names that are reported. If the job has no
-other goal, it ends as failed after a worker has reported some other metric `PATIENCE` times and two
-full passes of the data are over. So a metric that is reported once per pass, or every few passes,
-has time to appear.*
+for the first time, the lead writes one line to the journal, with the names that are reported. If
+the job has no other goal, it ends as failed after a worker has reported some other metric
+`PATIENCE` times and two full passes of the data are over. So a metric that is reported once per
+pass, or every few passes, has time to appear.*
 
 The time limit of a job (`--max-seconds`), and how long the job may go on after it.
 
