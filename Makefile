@@ -114,4 +114,4 @@ torture-cluster: $(READY)
 	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger_processes.py tests/cluster/test_torn.py
 
 clean:
-	rm -rf $(VENV) build runs docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

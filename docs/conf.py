@@ -6,6 +6,7 @@ page. The texts of the reference are docstrings: `sphinx.ext.autodoc` imports po
 """
 
 import inspect
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ smartquotes_action = "D"  # dashes, as those that Sphinx puts between a name and
 external_toc_path = "_toc.yml"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
+mermaid_height = "auto"
+mermaid_fullscreen = False
 
 # -- the reference ---------------------------------------------------------------------------------
 default_role = "py:obj"
@@ -57,8 +60,12 @@ MADE = {"Worker", "ConnectedWorker", "Result", "Service", "AttachedOptimizer"}
 constructors."""
 LISTED = {"polyrhythm.train", "polyrhythm.serve"}
 """Functions whose options have a page of their own, because they are so many."""
-_LINK_OUT = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#]*)(#[^)]*)?\)")
-"""A link of a page to a file or a folder of another folder."""
+README = Path(__file__).resolve().parents[1] / "README.md"
+_LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+"""A link of a page to a file or a folder, with its text, path and anchor."""
+
+
+_ARRAY = re.compile(r"ndarray\[tuple\[[^\]]*\], [~\w.]*dtype\[[^\]]*\]\]")
 
 
 def short_signature(
@@ -76,23 +83,51 @@ def short_signature(
         return "", ""
     if name in LISTED:
         return ("(main, **options)" if name.endswith("train") else "(**options)"), returns
-    return None
+    return tuple(text and _ARRAY.sub("ndarray", text) for text in (signature, returns))
 
 
-def links_to_the_source(app: Sphinx, page: str, source: list[str]) -> None:
-    """Change links that leave this folder: the site has a copy of a file of the source, and only the
-    text of a link to a folder, such as `../examples/`."""
+def keep_first_line(
+    app: Sphinx, what: str, name: str, target: Any, options: Any, lines: list[str]
+) -> None:
+    """Napoleon takes the text before a colon in the first line of a property for its type. It looks
+    at the first line only, so let this line be an empty comment."""
+    if what in ("attribute", "property"):
+        lines[:0] = ["..", ""]
+
+
+def links_of_page(app: Sphinx, page: str, source: list[str]) -> None:
     here = Path(app.env.doc2path(page)).parent
+    source[0] = links_in_site(app, here, here, source[0])
 
-    def shown(link: re.Match[str]) -> str:
-        target = (here / link[2]).resolve()
-        if target.is_relative_to(app.srcdir):
-            return link[0]
-        return link[1] if target.is_dir() else f"[{link[1]}](path:{link[2]})"
 
-    source[0] = _LINK_OUT.sub(shown, source[0])
+def links_of_included(app: Sphinx, included: Path, page: str, source: list[str]) -> None:
+    """The front page of the site includes the README."""
+    source[0] = links_in_site(app, app.srcdir.parent, app.srcdir, source[0])
+
+
+def links_in_site(app: Sphinx, here: Path, shown_in: Path, text: str) -> str:
+    """Change links that leave the folder of the pages: the README is the front page, the site has a
+    copy of any other file of the source, and it shows only the text of a link to a folder, such as
+    `../examples/`. `here`: the folder in which the text lies. `shown_in`: the folder of the page that
+    shows it."""
+
+    def changed(link: re.Match[str]) -> str:
+        words, target, anchor = link[1], (here / link[2]).resolve(), link[3] or ""
+        if not target.exists():
+            return link[0]  # this is code, and no link
+        if target.is_dir():
+            return words
+        if target == README:
+            target = app.srcdir / "index.md"
+        way = os.path.relpath(target, shown_in)
+        scheme, anchor = ("", anchor) if target.is_relative_to(app.srcdir) else ("path:", "")
+        return f"[{words}]({scheme}{way}{anchor})"
+
+    return _LINK.sub(changed, text)
 
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", short_signature)
-    app.connect("source-read", links_to_the_source)
+    app.connect("autodoc-process-docstring", keep_first_line, priority=100)  # before napoleon
+    app.connect("source-read", links_of_page)
+    app.connect("include-read", links_of_included)

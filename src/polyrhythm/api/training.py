@@ -913,7 +913,7 @@ def train(
             `resources_per_server` may be dicts (`resources_per_worker={"CPU": 2, "GPU": 1}`).
 
     Returns:
-        The result: the trained model, the metrics and their history.
+        The result, with the trained model, the metrics and their history.
 
     Raises:
         UsageError: an option is unknown or wrong, or `main` cannot be sent. No process was

@@ -437,7 +437,7 @@ class Worker:
                 point once, in the same order on all workers.
 
         Yields:
-            What a `DataLoader` would yield: for a tuple of tensors, a tuple of tensors.
+            What a `DataLoader` would yield, such as a tuple of tensors for a tuple of tensors.
 
         Raises:
             UsageError: `attach` was not called, or an argument cannot be used.
