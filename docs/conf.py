@@ -65,6 +65,8 @@ _LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 """A link of a page to a file or a folder, with its text, path and anchor."""
 
 
+_REFUSED = re.compile(r", \*\*unknown: [~\w.]*Never")
+"""The keyword for unknown options, which the function refuses with the nearest known name."""
 _ARRAY = re.compile(r"ndarray\[tuple\[[^\]]*\], [~\w.]*dtype\[[^\]]*\]\]")
 
 
@@ -83,7 +85,8 @@ def short_signature(
         return "", ""
     if name in LISTED:
         return ("(main, **options)" if name.endswith("train") else "(**options)"), returns
-    return tuple(text and _ARRAY.sub("ndarray", text) for text in (signature, returns))
+    shown = None if signature is None else _REFUSED.sub("", signature)
+    return tuple(text and _ARRAY.sub("ndarray", text) for text in (shown, returns))
 
 
 def keep_first_line(

@@ -470,8 +470,10 @@ def test_a_service_that_nothing_refers_to_ends(tmp_path: Path) -> None:
 
 
 def test_options_of_workers_that_serve_does_not_start_are_refused() -> None:
-    with pytest.raises(pr.errors.UsageError, match="serve has no option 'threads'"):
+    with pytest.raises(pr.errors.UsageError, match="serve has no option 'threads': it concerns"):
         pr.serve(threads=2)
+    with pytest.raises(pr.errors.UsageError, match="serve has no option 'server': the nearest is"):
+        pr.serve(server=2)
     with pytest.raises(pr.errors.UsageError, match="workers is '3'"):
         pr.serve(workers="3")  # type: ignore[arg-type]
     with pytest.raises(pr.errors.UsageError, match="--servers is 0"):

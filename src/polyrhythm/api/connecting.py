@@ -5,10 +5,11 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from polyrhythm.api.boundary import public
 from polyrhythm.api.checks import check_way_in
+from polyrhythm.api.options import check_options
 from polyrhythm.api.saying import say
 from polyrhythm.api.secret import Known, find_secret
 from polyrhythm.core.devices import as_text, parse_devices
@@ -39,6 +40,7 @@ def connect(
     devices: str | list[str] = "auto",
     share_data: bool = False,
     quiet: bool = False,
+    **unknown: Never,
 ) -> "ConnectedWorker":
     """Make this process a worker of a running job, and return the worker.
 
@@ -85,11 +87,12 @@ def connect(
         ...         loss.backward()
         ...         optimizer.step(objective=loss)
     """
-    host, port = check_way_in(address, link, digest)
-    if name is not None and (fault := name_fault(name)) is not None:
-        raise UsageError(f"name cannot be used: {in_words(fault)}")
     devices = as_text(devices)
     parse_devices(devices)
+    check_options(connect, locals(), unknown)
+    host, port = check_way_in(str(address), link, digest)
+    if name is not None and (fault := name_fault(name)) is not None:
+        raise UsageError(f"name cannot be used: {in_words(fault)}")
     known = _secret(host, port, secret_file)
     if not quiet:
         first = "" if "torch" in sys.modules else "importing torch, then "

@@ -16,7 +16,7 @@ from polyrhythm.api.options import check_options, options_of
 from polyrhythm.api.secret import SECRET
 from polyrhythm.api.training import train
 from polyrhythm.engines.engine import Wanted
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, UsageError
 
 if TYPE_CHECKING:
     from polyrhythm.api.result import Result
@@ -260,7 +260,13 @@ def serve(**options: Any) -> Service:
     """
     checked = defaults_of_serve() | options
     known = inspect.signature(serve).parameters
-    check_options(serve, checked, [name for name in options if name not in known])
+    unknown = [name for name in options if name not in known]
+    for name in options_of(train).keys() & unknown:
+        raise UsageError(
+            f"serve has no option {name!r}: it concerns the code of the job, or workers that"
+            " train starts"
+        )
+    check_options(serve, checked, unknown)
     served = _Served()
     service = Service(served)
     thread = threading.Thread(target=served.run, args=(options,), name="serve", daemon=True)

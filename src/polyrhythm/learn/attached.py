@@ -285,6 +285,13 @@ class AttachedOptimizer(torch.optim.Optimizer):
             ...     loss.backward()
             ...     optimizer.step(objective=loss)
         """
+        if closure is not None and not callable(closure):
+            raise UsageError(
+                f"optimizer.step() got {type(closure).__name__!r} in place of a closure: give a loss as"
+                " optimizer.step(objective=loss)"
+            )
+        if points is not None and not points >= 0:
+            raise UsageError(f"step(points={points}): give the number of points of this step")
         self._steps.before_step()
         if self.unmade:
             # the last call of `GradScaler.step` has called `step()`, so this step is not left out

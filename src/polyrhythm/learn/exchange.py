@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from polyrhythm.core.placement.slices import LOCAL
 from polyrhythm.core.worker.job_steps import JobSteps
 from polyrhythm.core.worker.window import Window
-from polyrhythm.errors import ModelChanged, NotFinite
+from polyrhythm.errors import ModelChanged, NotFinite, UsageError
 from polyrhythm.learn.attached import AttachedModels, AttachedOptimizer
 from polyrhythm.learn.batch_plan import BatchPlan, Dropping
 from polyrhythm.learn.buffers import quoted
@@ -107,6 +107,11 @@ class Exchange:
         for the device."""
         if not isinstance(loss, torch.Tensor):
             return loss
+        if loss.numel() != 1:
+            raise UsageError(
+                f"step(objective=...) got a tensor of shape {tuple(loss.shape)}: give the mean loss, a"
+                " number or a tensor with one element"
+            )
         return loss.detach().item() if self._copies is None else self._copies.fetch(loss)
 
     def _unweighed(self) -> float:

@@ -79,8 +79,8 @@ def loading_of(
         return _of_loader(source)
     if batch_size is None:
         raise UsageError("worker.batches needs a batch_size, unless it gets a DataLoader")
-    if batch_size < 1:
-        raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size!r}: give a whole number of at least 1")
     if num_workers < 0:
         raise UsageError(f"num_workers is {num_workers}: it must be at least 0")
     stream = isinstance(source, IterableDataset)
@@ -153,6 +153,13 @@ class JoinedArrays(Dataset[Any]):
             column if isinstance(column, torch.Tensor) else torch.as_tensor(np.asarray(column))
             for column in columns
         )
+        lengths = list(dict.fromkeys(len(column) for column in self.columns))
+        if len(lengths) != 1:
+            found = " and ".join(map(str, lengths)) or "no tensors"
+            raise UsageError(
+                "tensors in a tuple or a list are indexed together, so they must have the same"
+                f" length, and there are {found}; give a list of points as a torch Dataset"
+            )
 
     def __len__(self) -> int:
         return len(self.columns[0])

@@ -370,6 +370,12 @@ class Models:
     # -- what can be attached ------------------------------------------------------------------
 
     def _check(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str) -> None:
+        for given, wanted in ((module, torch.nn.Module), (optimizer, torch.optim.Optimizer)):
+            if not isinstance(given, wanted):
+                raise UsageError(
+                    f"attach() got {type(given).__name__!r} in place of a torch {wanted.__name__}:"
+                    " call worker.attach(model, optimizer)"
+                )
         if self.exchange is not None and self._models[0].name:
             raise UsageError(
                 "attach() was called after training has begun: attach all models before the first"

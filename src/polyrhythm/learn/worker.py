@@ -18,7 +18,7 @@ from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.kept_objects import KeptObjects, Stateful
-from polyrhythm.learn.loading import count_of, fetcher, loading_of
+from polyrhythm.learn.loading import Loading, count_of, fetcher, loading_of
 from polyrhythm.learn.models import Models
 from polyrhythm.learn.objective import Probe
 from polyrhythm.learn.reporting import AnyWriter, Reporter
@@ -449,7 +449,6 @@ class Worker:
             ...     loss.backward()
             ...     optimizer.step(objective=loss)
         """
-        exchange = self._models.join("batches")
         loading = loading_of(
             dataset,
             batch_size,
@@ -459,7 +458,10 @@ class Worker:
             pin_memory=pin_memory,
             sampler=sampler,
         )
-        yield from self._batches.of(loading, exchange)
+        return self._load(loading)
+
+    def _load(self, loading: Loading) -> Iterator[Any]:
+        yield from self._batches.of(loading, self._models.join("batches"))
         if self._node.loop.stopped:
             self._models.end_schedules()
 
