@@ -360,4 +360,37 @@ CORE: tuple[Mutant, ...] = (
         "tests/core/lead/progress/test_learning.py"
         "::test_a_worker_stays_reported_until_its_own_objective_is_finite",
     ),
+    mutant(
+        "lease-of-the-last-batch",
+        "A contribution names the lease of its last batch, and not that of its first one.",
+        "core:_Batches.add",
+        "not self.points",
+        "True",
+        "tests/core/worker/test_window.py::test_a_contribution_names_the_lease_of_its_first_batch",
+    ),
+    mutant(
+        "first-loss-counts-dropped-points",
+        "The loss of the first local step weighs as much as the dropped batches before it, too.",
+        "core:Window.keep_first_loss",
+        "self._work.weighed",
+        "self._work.points",
+        "tests/core/worker/test_window.py::test_the_first_loss_has_the_points_that_were_not_dropped",
+    ),
+    mutant(
+        "round-of-the-slice-behind",
+        "Contributions count in the round of the slice that is furthest behind.",
+        "core:RoundsSlices._set_round",
+        "max",
+        "min",
+        "tests/core/server/test_slices.py"
+        "::test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others",
+    ),
+    mutant(
+        "stale-copy-supplies",
+        "A server whose copy of a slice lacks steps reports that it has a contribution.",
+        "core:HeldSlices._reliable",
+        "all(held.is_current for held in copies)",
+        "True",
+        "tests/core/server/test_slices.py::test_a_copy_that_is_not_current_supplies_no_contribution",
+    ),
 )

@@ -242,6 +242,7 @@ def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others
     assert slices.fold(1) == (0,)
     give(slices, part(0, 1, 2, 0))
     slices.reroute((Route(0), Route(0, since=2)), 2)
+    assert slices.round == 2, "contributions count in the round of the slice that is furthest ahead"
     slices.add(part(0, 1, 1, 1))
     assert slices.fold(1) == (1,)
     assert slices.held(0).folded_rows == slices.held(1).folded_rows == (Row(0, 1, 1),)
@@ -290,6 +291,24 @@ def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() ->
     missing = copy_of(Stamp(0, 0, 4), Row(5, 2, 2), server=1, worker=5, incarnation=2)
     assert slices.judge_step(missing) is Verdict.GAP
     assert follow(slices, missing) is None
+
+
+def test_a_copy_that_is_not_current_supplies_no_contribution() -> None:
+    """Slice 1 has the contribution from its former primary, but not yet the state of its present one."""
+    slices = OnArrivalSlices(0, (Route(1, (0,)), Route(2, (0,))), 1)
+    sent = Row(5, 1, 3)
+    former = copy_of(Stamp(1, 0, 1), sent, server=2, worker=5, incarnation=1)
+    assert follow(slices, former) == StepCopied(2, (sent,))
+    slices.reroute((Route(1, (0,)), Route(1, (0,), since=2)), 2)
+    present = copy_of(Stamp(0, 0, 1), sent, server=1, worker=5, incarnation=1)
+    assert follow(slices, present) is None
+
+
+def test_the_last_step_again_is_repeated_and_a_later_one_leaves_a_gap() -> None:
+    slices = RoundsSlices(0, one_copy(0, primary=1), 1)
+    follow(slices, copy_of(Stamp(0, 0, 1), server=1))
+    found = [slices.judge_step(copy_of(Stamp(0, 0, number), server=1)) for number in (1, 2, 3)]
+    assert found == [Verdict.REPEATED, Verdict.NEW, Verdict.GAP]
 
 
 def test_a_server_without_steps_fetches_the_initial_parameters() -> None:

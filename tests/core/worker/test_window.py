@@ -56,6 +56,34 @@ def test_a_contribution_reports_all_that_was_done() -> None:
     assert (report.visited, report.abandoned_ns) == (-1, 5)
 
 
+def test_the_first_loss_has_the_points_that_were_not_dropped() -> None:
+    window = Window()
+    window.note(3)
+    window.drop_batch()
+    window.note(5)
+    window.add_loss(2.0, 5)
+    window.keep_first_loss()
+    assert window.first_loss == (2.0, 5)
+
+
+def test_a_dropped_batch_is_not_among_the_points_of_the_step() -> None:
+    window = Window()
+    window.note(4)
+    window.note(3)
+    window.drop_batch()
+    assert (window.batch_points, window.weighed, window.points) == (4, 4, 7)
+
+
+def test_a_contribution_names_the_lease_of_its_first_batch() -> None:
+    window = Window()
+    window.begin(1)
+    window.note(2)
+    window.begin(2)
+    window.note(3)
+    window.end_steps()
+    assert window.contribute().lease == 1
+
+
 @pytest.mark.parametrize("end", ["contribute", "abstain", "drop"])
 def test_nothing_is_left_of_a_window_that_has_ended(end: str) -> None:
     window = filled()
